@@ -1,0 +1,255 @@
+//! What surrounds objects on the wire: `runtime.Unknown`, watch events, lists, and the API's error Status.
+
+use crate::meta::parse_version;
+use crate::schema::{
+    api_status, list_meta, object_meta, raw_extension, status_cause, status_details, type_meta, unknown, watch_event,
+};
+use crate::wire::{Put, fields, find, map_entry};
+use crate::{DecodeError, Resource};
+
+/// Every protobuf body of the API server begins with these bytes.
+pub const MAGIC: &[u8; 4] = b"k8s\0";
+
+/// The bookmark that ends the initial events of a streaming list carries this annotation.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// The object inside a body, without its envelope.
+pub fn unwrap(body: &[u8]) -> Result<&[u8], DecodeError> {
+    let message = body
+        .strip_prefix(MAGIC)
+        .ok_or_else(|| DecodeError::field("body", "does not start with the protobuf magic of the API server"))?;
+    Ok(find(message, unknown::RAW))
+}
+
+/// Puts an object of `resource` into its envelope.
+pub fn wrap(resource: &Resource, object: &[u8]) -> Vec<u8> {
+    wrap_as(&resource.api_version(), resource.kind, object)
+}
+
+/// Puts an object into its envelope, by API version and kind.
+pub fn wrap_as(api_version: &str, kind: &str, object: &[u8]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(object.len() + 64);
+    body.extend_from_slice(MAGIC);
+    body.put_message(unknown::TYPE_META, |message| {
+        message.put_str(type_meta::API_VERSION, api_version);
+        message.put_str(type_meta::KIND, kind);
+    });
+    body.put_bytes(unknown::RAW, object);
+    body
+}
+
+/// One frame of a watch.
+#[derive(Debug, PartialEq, Eq)]
+pub enum WatchEvent<'a> {
+    /// The object exists now; it may be new or may have been there before.
+    Added(&'a [u8]),
+    /// The object changed.
+    Modified(&'a [u8]),
+    /// The object is gone; this is its last state.
+    Deleted(&'a [u8]),
+    /// Everything up to this version has been sent; `initial_end` marks the end of a streaming list.
+    Bookmark {
+        /// The version reached.
+        version: u64,
+        /// True on the bookmark after the initial events.
+        initial_end: bool,
+    },
+    /// The watch ended with an error.
+    Error(ApiStatus),
+}
+
+/// Reads one frame of a watch (without its length prefix).
+pub fn watch_event(frame: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
+    let (mut kind, mut object) = ("", &[][..]);
+    for field in fields(frame) {
+        let field = field?;
+        match field.number {
+            watch_event::TYPE => kind = field.value.str(),
+            watch_event::OBJECT => object = find(field.value.bytes(), raw_extension::RAW),
+            _ => {}
+        }
+    }
+    let object = unwrap(object)?;
+    match kind {
+        "ADDED" => Ok(WatchEvent::Added(object)),
+        "MODIFIED" => Ok(WatchEvent::Modified(object)),
+        "DELETED" => Ok(WatchEvent::Deleted(object)),
+        "BOOKMARK" => bookmark(object),
+        "ERROR" => Ok(WatchEvent::Error(ApiStatus::decode(object)?)),
+        other => Err(DecodeError::field("type", format!("{other:?} is no watch event"))),
+    }
+}
+
+/// Bookmarks are objects of the watched kind with little more than metadata, which is field 1 in every kind.
+fn bookmark(object: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
+    let (mut version, mut initial_end) = ("", false);
+    for field in fields(find(object, 1)) {
+        let field = field?;
+        match field.number {
+            object_meta::RESOURCE_VERSION => version = field.value.str(),
+            object_meta::ANNOTATIONS => {
+                let (key, value) = map_entry(field.value.bytes())?;
+                initial_end |= key == INITIAL_EVENTS_END && value == "true";
+            }
+            _ => {}
+        }
+    }
+    Ok(WatchEvent::Bookmark { version: parse_version(version)?, initial_end })
+}
+
+/// One page of a list.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Page<'a> {
+    /// The list's version.
+    pub version: u64,
+    /// Token for the next page; empty on the last one.
+    pub next: &'a str,
+    /// The objects.
+    pub items: Vec<&'a [u8]>,
+}
+
+/// Reads a list body: metadata is field 1 and items are field 2 in every list kind.
+pub fn page(body: &[u8]) -> Result<Page<'_>, DecodeError> {
+    let mut page = Page { version: 0, next: "", items: Vec::new() };
+    for field in fields(unwrap(body)?) {
+        let field = field?;
+        match field.number {
+            1 => {
+                for field in fields(field.value.bytes()) {
+                    let field = field?;
+                    match field.number {
+                        list_meta::RESOURCE_VERSION => page.version = parse_version(field.value.str())?,
+                        list_meta::CONTINUE => page.next = field.value.str(),
+                        _ => {}
+                    }
+                }
+            }
+            2 => page.items.push(field.value.bytes()),
+            _ => {}
+        }
+    }
+    Ok(page)
+}
+
+/// The API's error answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ApiStatus {
+    /// HTTP status code.
+    pub code: u16,
+    /// Machine-readable reason, such as `AlreadyExists`.
+    pub reason: String,
+    /// Message for people.
+    pub message: String,
+    /// Reasons of the causes, such as `NamespaceTerminating`, with their messages.
+    pub causes: Vec<(String, String)>,
+    /// Seconds after which the server asks to try again.
+    pub retry_after: Option<u32>,
+}
+
+impl ApiStatus {
+    /// Reads a `Status` message.
+    pub fn decode(message: &[u8]) -> Result<Self, DecodeError> {
+        let mut status = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                api_status::CODE => status.code = u16::try_from(field.value.i32()).unwrap_or_default(),
+                api_status::REASON => status.reason = field.value.str().to_owned(),
+                api_status::MESSAGE => status.message = field.value.str().to_owned(),
+                api_status::DETAILS => status.decode_details(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+
+    fn decode_details(&mut self, message: &[u8]) -> Result<(), DecodeError> {
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                status_details::RETRY_AFTER_SECONDS => {
+                    self.retry_after = u32::try_from(field.value.i32()).ok().filter(|seconds| *seconds > 0);
+                }
+                status_details::CAUSES => {
+                    let text = |number| String::from_utf8_lossy(find(field.value.bytes(), number)).into_owned();
+                    self.causes.push((text(status_cause::REASON), text(status_cause::MESSAGE)));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// True when one of the causes has this reason.
+    pub fn has_cause(&self, reason: &str) -> bool {
+        self.causes.iter().any(|(cause, _)| cause == reason)
+    }
+}
+
+impl std::fmt::Display for ApiStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.message.is_empty() {
+            write!(f, "status {} {}", self.code, self.reason)
+        } else {
+            f.write_str(&self.message)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_survives_its_envelope() {
+        let body = wrap_as("apps/v1", "ReplicaSet", b"\x0a\x00");
+        assert_eq!(unwrap(&body).expect("envelope"), b"\x0a\x00");
+        assert!(unwrap(b"{}").is_err());
+    }
+
+    fn frame(kind: &str, object: &[u8]) -> Vec<u8> {
+        let mut frame = Vec::new();
+        frame.put_str(watch_event::TYPE, kind);
+        frame.put_message(watch_event::OBJECT, |message| message.put_bytes(1, &wrap_as("v1", "Pod", object)));
+        frame
+    }
+
+    #[test]
+    fn frames_are_told_apart() {
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(object_meta::RESOURCE_VERSION, "42");
+            meta.put_entry(object_meta::ANNOTATIONS, INITIAL_EVENTS_END, "true");
+        });
+        assert_eq!(watch_event(&frame("ADDED", &object)).expect("frame"), WatchEvent::Added(&object));
+        assert_eq!(
+            watch_event(&frame("BOOKMARK", &object)).expect("frame"),
+            WatchEvent::Bookmark { version: 42, initial_end: true }
+        );
+        assert!(watch_event(&frame("NOISE", &object)).is_err());
+    }
+
+    #[test]
+    fn causes_and_retry_after_are_read() {
+        let mut message = Vec::new();
+        message.put_int(api_status::CODE, 429);
+        message.put_message(api_status::DETAILS, |details| {
+            details.put_int(status_details::RETRY_AFTER_SECONDS, 7);
+            details.put_message(status_details::CAUSES, |cause| {
+                cause.put_str(status_cause::REASON, "NamespaceTerminating")
+            });
+        });
+        let status = ApiStatus::decode(&message).expect("status");
+        assert_eq!((status.code, status.retry_after), (429, Some(7)));
+        assert!(status.has_cause("NamespaceTerminating"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes: Vec<u8>) {
+            let _ = watch_event(&bytes);
+            let _ = page(&bytes);
+            let _ = ApiStatus::decode(&bytes);
+        }
+    }
+}

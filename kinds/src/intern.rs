@@ -1,0 +1,149 @@
+//! Sharing of equal parts between records: strings, label sets, owner lists, raw templates.
+//!
+//! A pool holds one `Arc` of each distinct value. A value that no record uses any more is dropped at the next sweep,
+//! which happens whenever the pool has doubled since the last one, so that the cost per insertion stays constant and
+//! a pool never holds more than twice what is in use (plus a small floor).
+
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hashbrown::HashTable;
+
+use crate::meta::OwnerRef;
+
+/// A shared immutable string.
+pub type Str = Arc<str>;
+
+/// A shared label set, sorted by key.
+pub type Labels = Arc<[(Str, Str)]>;
+
+/// A pool below this size is never swept.
+const SWEEP_FLOOR: usize = 256;
+
+#[derive(Debug)]
+struct Pool<T: ?Sized> {
+    inner: Mutex<Inner<T>>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct Inner<T: ?Sized> {
+    values: HashTable<Arc<T>>,
+    sweep_at: usize,
+}
+
+impl<T: ?Sized + Hash + Eq> Default for Pool<T> {
+    fn default() -> Self {
+        Self {
+            inner: Mutex::new(Inner { values: HashTable::new(), sweep_at: SWEEP_FLOOR }),
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+impl<T: ?Sized + Hash + Eq> Pool<T> {
+    fn get(&self, value: &T) -> Arc<T>
+    where
+        Arc<T>: for<'a> From<&'a T>,
+    {
+        let hash = self.hasher.hash_one(value);
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = inner.values.find(hash, |kept| **kept == *value) {
+            return found.clone();
+        }
+        if inner.values.len() >= inner.sweep_at {
+            inner.values.retain(|kept| Arc::strong_count(kept) > 1);
+            inner.sweep_at = SWEEP_FLOOR.max(inner.values.len() * 2);
+            inner.values.shrink_to_fit(|kept| self.hasher.hash_one(&**kept));
+        }
+        let new: Arc<T> = Arc::from(value);
+        inner.values.insert_unique(hash, new.clone(), |kept| self.hasher.hash_one(&**kept));
+        new
+    }
+
+    fn len(&self) -> usize {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).values.len()
+    }
+}
+
+/// The pools, one a type. Shared by all stores of a process.
+#[derive(Debug, Default)]
+pub struct Interner {
+    strings: Pool<str>,
+    labels: Pool<[(Str, Str)]>,
+    owners: Pool<[OwnerRef]>,
+    lists: Pool<[Str]>,
+    blobs: Pool<[u8]>,
+}
+
+impl Interner {
+    /// The shared copy of a string.
+    pub fn str(&self, text: &str) -> Str {
+        self.strings.get(text)
+    }
+
+    /// The shared copy of a label set; it is sorted first.
+    pub fn labels(&self, mut labels: Vec<(Str, Str)>) -> Labels {
+        labels.sort_unstable();
+        self.labels.get(&labels[..])
+    }
+
+    /// The shared copy of a list of owners.
+    pub fn owners(&self, owners: &[OwnerRef]) -> Arc<[OwnerRef]> {
+        self.owners.get(owners)
+    }
+
+    /// The shared copy of a list of strings.
+    pub fn list(&self, list: &[Str]) -> Arc<[Str]> {
+        self.lists.get(list)
+    }
+
+    /// The shared copy of raw bytes.
+    pub fn blob(&self, bytes: &[u8]) -> Arc<[u8]> {
+        self.blobs.get(bytes)
+    }
+
+    /// Distinct values held, of all types.
+    pub fn len(&self) -> usize {
+        self.strings.len() + self.labels.len() + self.owners.len() + self.lists.len() + self.blobs.len()
+    }
+
+    /// True when nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The value of a label, if the set has it.
+pub fn label<'a>(labels: &'a [(Str, Str)], key: &str) -> Option<&'a str> {
+    labels.iter().find(|(name, _)| &**name == key).map(|(_, value)| &**value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_values_share_one_allocation() {
+        let interner = Interner::default();
+        assert!(Arc::ptr_eq(&interner.str("app"), &interner.str("app")));
+        let set = |value: &str| {
+            interner.labels(vec![(interner.str("b"), interner.str(value)), (interner.str("a"), interner.str("1"))])
+        };
+        assert!(Arc::ptr_eq(&set("x"), &set("x")));
+        assert!(!Arc::ptr_eq(&set("x"), &set("y")));
+        assert_eq!(&*set("x")[0].0, "a", "sorted by key");
+        assert_eq!(label(&set("x"), "b"), Some("x"));
+    }
+
+    #[test]
+    fn unused_values_are_dropped() {
+        let interner = Interner::default();
+        let kept = interner.str("kept");
+        for i in 0..10 * SWEEP_FLOOR {
+            interner.str(&format!("gone-{i}"));
+        }
+        assert!(interner.len() <= SWEEP_FLOOR, "{} values held, one in use", interner.len());
+        assert!(Arc::ptr_eq(&kept, &interner.str("kept")));
+    }
+}

@@ -1,0 +1,323 @@
+//! Metadata that every record has: identity, version, labels, owners, finalizers, deletion.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::DecodeError;
+use crate::intern::{Interner, Labels, Str};
+use crate::schema::{object_meta as f, owner_reference, time};
+use crate::wire::{self, Put, WireError, fields, map_entry};
+
+/// A point in time as the API keeps it: whole seconds since 1970. Zero stands for "not set".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub i64);
+
+impl Time {
+    /// True when the field was absent.
+    pub fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Reads a `Time` message.
+    pub fn decode(message: &[u8]) -> Result<Self, WireError> {
+        let mut seconds = 0;
+        for field in fields(message) {
+            let field = field?;
+            if field.number == time::SECONDS {
+                seconds = field.value.i64();
+            }
+        }
+        Ok(Self(seconds))
+    }
+
+    /// Appends a `Time` field.
+    pub fn put(self, out: &mut Vec<u8>, number: u32) {
+        out.put_message(number, |message| {
+            message.put_int(time::SECONDS, self.0);
+            message.put_int(time::NANOS, 0);
+        });
+    }
+}
+
+/// An object's uid. The API server makes UUIDs, which take 16 bytes here; anything else is kept as text.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Uid {
+    /// The usual form.
+    Uuid(u128),
+    /// Any other text.
+    Text(Arc<str>),
+}
+
+impl Uid {
+    /// Reads a uid.
+    pub fn parse(text: &str) -> Self {
+        parse_uuid(text).map_or_else(|| Self::Text(text.into()), Self::Uuid)
+    }
+}
+
+/// Only the canonical spelling (lower case, four dashes) may become a number: it must print back unchanged.
+fn parse_uuid(text: &str) -> Option<u128> {
+    let bytes = text.as_bytes();
+    if bytes.len() != 36 {
+        return None;
+    }
+    bytes.iter().enumerate().try_fold(0u128, |value, (at, byte)| match (at, byte) {
+        (8 | 13 | 18 | 23, b'-') => Some(value),
+        (8 | 13 | 18 | 23, _) => None,
+        (_, b'0'..=b'9') => Some(value << 4 | u128::from(byte - b'0')),
+        (_, b'a'..=b'f') => Some(value << 4 | u128::from(byte - b'a' + 10)),
+        _ => None,
+    })
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uuid(value) => {
+                let hex = format!("{value:032x}");
+                write!(f, "{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+            }
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl fmt::Debug for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Default for Uid {
+    fn default() -> Self {
+        Self::Text(Arc::from(""))
+    }
+}
+
+/// One entry of `metadata.ownerReferences`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct OwnerRef {
+    /// API version of the owner.
+    pub api_version: Str,
+    /// Kind of the owner.
+    pub kind: Str,
+    /// Name of the owner; it is in the same namespace or in none.
+    pub name: Str,
+    /// Uid of the owner.
+    pub uid: Uid,
+    /// `Some(true)` on the managing controller's reference.
+    pub controller: Option<bool>,
+    /// Whether the owner's foreground deletion waits for this object.
+    pub block_owner_deletion: Option<bool>,
+}
+
+impl OwnerRef {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let empty = interner.str("");
+        let mut owner = Self {
+            api_version: empty.clone(),
+            kind: empty.clone(),
+            name: empty,
+            uid: Uid::default(),
+            controller: None,
+            block_owner_deletion: None,
+        };
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                owner_reference::API_VERSION => owner.api_version = interner.str(field.value.str()),
+                owner_reference::KIND => owner.kind = interner.str(field.value.str()),
+                owner_reference::NAME => owner.name = interner.str(field.value.str()),
+                owner_reference::UID => owner.uid = Uid::parse(field.value.str()),
+                owner_reference::CONTROLLER => owner.controller = Some(field.value.bool()),
+                owner_reference::BLOCK_OWNER_DELETION => owner.block_owner_deletion = Some(field.value.bool()),
+                _ => {}
+            }
+        }
+        Ok(owner)
+    }
+
+    /// Appends the reference as field `number` of an ObjectMeta.
+    pub fn put(&self, out: &mut Vec<u8>, number: u32) {
+        out.put_message(number, |message| {
+            message.put_str(owner_reference::KIND, &self.kind);
+            message.put_str(owner_reference::NAME, &self.name);
+            message.put_str(owner_reference::UID, &self.uid.to_string());
+            message.put_str(owner_reference::API_VERSION, &self.api_version);
+            if let Some(controller) = self.controller {
+                message.put_bool(owner_reference::CONTROLLER, controller);
+            }
+            if let Some(block) = self.block_owner_deletion {
+                message.put_bool(owner_reference::BLOCK_OWNER_DELETION, block);
+            }
+        });
+    }
+}
+
+/// A namespace and a name: what identifies an object within its kind, and what queues carry.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// Namespace; empty for kinds without one.
+    pub namespace: Str,
+    /// Name.
+    pub name: Str,
+}
+
+impl ObjectKey {
+    /// A key from two strings.
+    pub fn new(namespace: impl Into<Str>, name: impl Into<Str>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+/// Object metadata without annotations (a kind whose annotations matter keeps those that do).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meta {
+    /// Namespace; empty for kinds without one.
+    pub namespace: Str,
+    /// Name.
+    pub name: Str,
+    /// Uid.
+    pub uid: Uid,
+    /// Resource version, an ordered integer since Kubernetes 1.35 says so.
+    pub version: u64,
+    /// Generation of the spec.
+    pub generation: i64,
+    /// When it was created.
+    pub created: Time,
+    /// When its deletion was asked for (or will be complete); zero when it was not.
+    pub deletion: Time,
+    /// Labels, sorted by key.
+    pub labels: Labels,
+    /// Owner references.
+    pub owners: Arc<[OwnerRef]>,
+    /// Finalizers.
+    pub finalizers: Arc<[Str]>,
+}
+
+impl Meta {
+    /// Reads an `ObjectMeta`; each annotation is handed to `annotation` and not kept here.
+    pub fn decode(
+        interner: &Interner,
+        message: &[u8],
+        mut annotation: impl FnMut(&str, &str),
+    ) -> Result<Self, DecodeError> {
+        let (mut name, mut namespace, mut uid, mut version) = ("", "", "", "");
+        let (mut generation, mut created, mut deletion) = (0, Time::default(), Time::default());
+        let (mut labels, mut owners, mut finalizers) = (Vec::new(), Vec::new(), Vec::new());
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                f::NAME => name = field.value.str(),
+                f::NAMESPACE => namespace = field.value.str(),
+                f::UID => uid = field.value.str(),
+                f::RESOURCE_VERSION => version = field.value.str(),
+                f::GENERATION => generation = field.value.i64(),
+                f::CREATION_TIMESTAMP => created = Time::decode(field.value.bytes())?,
+                f::DELETION_TIMESTAMP => deletion = Time::decode(field.value.bytes())?,
+                f::LABELS => {
+                    let (key, value) = map_entry(field.value.bytes())?;
+                    labels.push((interner.str(key), interner.str(value)));
+                }
+                f::ANNOTATIONS => {
+                    let (key, value) = map_entry(field.value.bytes())?;
+                    annotation(key, value);
+                }
+                f::OWNER_REFERENCES => owners.push(OwnerRef::decode(interner, field.value.bytes())?),
+                f::FINALIZERS => finalizers.push(interner.str(field.value.str())),
+                _ => {}
+            }
+        }
+        if name.is_empty() {
+            return Err(DecodeError::field("metadata.name", "is missing"));
+        }
+        Ok(Self {
+            namespace: interner.str(namespace),
+            name: Arc::from(name),
+            uid: Uid::parse(uid),
+            version: parse_version(version)?,
+            generation,
+            created,
+            deletion,
+            labels: interner.labels(labels),
+            owners: interner.owners(&owners),
+            finalizers: interner.list(&finalizers),
+        })
+    }
+
+    /// The key under which queues and stores know the object.
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
+    /// The reference to the managing controller, if there is one.
+    pub fn controller(&self) -> Option<&OwnerRef> {
+        self.owners.iter().find(|owner| owner.controller == Some(true))
+    }
+
+    /// True when the object is managed by the controller with this uid.
+    pub fn is_controlled_by(&self, uid: &Uid) -> bool {
+        self.controller().is_some_and(|owner| owner.uid == *uid)
+    }
+
+    /// True once deletion was asked for.
+    pub fn is_deleting(&self) -> bool {
+        !self.deletion.is_zero()
+    }
+
+    /// Oldest first, by name where the second is the same (pkg/controller, ReplicaSetsByCreationTimestamp).
+    pub fn by_creation(&self, other: &Self) -> Ordering {
+        self.created.cmp(&other.created).then_with(|| self.name.cmp(&other.name))
+    }
+}
+
+/// A resource version as a number.
+pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
+    text.parse().map_err(|_| {
+        DecodeError::field("metadata.resourceVersion", format!("is {text:?}, which is not a whole number"))
+    })
+}
+
+/// The bytes of an ObjectMeta without `managedFields`, which no controller reads and no write sends.
+pub fn without_managed_fields(message: &[u8], out: &mut Vec<u8>) -> Result<(), WireError> {
+    wire::copy_fields(message, out, |field| field.number != f::MANAGED_FIELDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uids_print_back_unchanged() {
+        for (text, compact) in [
+            ("6f1e6bd0-5d5c-4a35-9a57-0d1b9e6b3f10", true),
+            ("6F1E6BD0-5d5c-4a35-9a57-0d1b9e6b3f10", false),
+            ("6f1e6bd05d5c-4a35-9a57-0d1b9e6b3f1000", false),
+            ("static", false),
+            ("", false),
+        ] {
+            let uid = Uid::parse(text);
+            assert_eq!(uid.to_string(), text);
+            assert_eq!(matches!(uid, Uid::Uuid(_)), compact, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_object_without_a_name_or_version_is_refused() {
+        let interner = Interner::default();
+        let error = Meta::decode(&interner, &[], |_, _| {}).expect_err("no name");
+        assert_eq!(error.to_string(), "metadata.name is missing");
+        let mut message = Vec::new();
+        message.put_str(f::NAME, "web");
+        message.put_str(f::RESOURCE_VERSION, "x1");
+        let error = Meta::decode(&interner, &message, |_, _| {}).expect_err("bad version");
+        assert_eq!(error.to_string(), "metadata.resourceVersion is \"x1\", which is not a whole number");
+    }
+}

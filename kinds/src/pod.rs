@@ -1,0 +1,227 @@
+//! Pod: placement, phase, readiness and what ranks it for deletion.
+
+use crate::intern::Str;
+use crate::meta::{Meta, Time};
+use crate::schema::{container, container_status, pod as f, pod_condition, pod_spec, pod_status};
+use crate::wire::{WireError, fields};
+use crate::{Decode, DecodeError, Kind, Resource};
+
+/// Pods with a lower cost are deleted first.
+pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// `status.phase`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Phase {
+    /// Accepted, not running yet; also what an empty phase stands for.
+    #[default]
+    Pending,
+    /// The node was lost sight of (deprecated).
+    Unknown,
+    /// At least one container runs.
+    Running,
+    /// All containers ended well.
+    Succeeded,
+    /// A container failed for good.
+    Failed,
+}
+
+impl Phase {
+    fn parse(text: &str) -> Self {
+        match text {
+            "Running" => Self::Running,
+            "Succeeded" => Self::Succeeded,
+            "Failed" => Self::Failed,
+            "Unknown" => Self::Unknown,
+            _ => Self::Pending,
+        }
+    }
+}
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// Metadata.
+    pub meta: Meta,
+    /// The node it is bound to; empty before that.
+    pub node: Str,
+    /// Phase.
+    pub phase: Phase,
+    /// True when its Ready condition is true.
+    pub ready: bool,
+    /// When the Ready condition last changed.
+    pub ready_since: Time,
+    /// Most restarts of any of its regular containers.
+    pub restarts: i32,
+    /// Most restarts of any of its sidecars.
+    pub sidecar_restarts: i32,
+    /// What its deletion costs.
+    pub deletion_cost: i32,
+}
+
+impl Pod {
+    /// Neither finished nor being deleted (pkg/controller, IsPodActive).
+    pub fn is_active(&self) -> bool {
+        !self.is_terminal() && !self.meta.is_deleting()
+    }
+
+    /// Being deleted and not finished (pkg/controller, IsPodTerminating).
+    pub fn is_terminating(&self) -> bool {
+        !self.is_terminal() && self.meta.is_deleting()
+    }
+
+    /// Succeeded or failed.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self.phase, Phase::Succeeded | Phase::Failed)
+    }
+}
+
+impl Kind for Pod {
+    const RESOURCE: Resource = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);
+        for field in fields(object) {
+            let field = field?;
+            match field.number {
+                f::METADATA => meta = field.value.bytes(),
+                f::SPEC => spec = field.value.bytes(),
+                f::STATUS => status = field.value.bytes(),
+                _ => {}
+            }
+        }
+        let mut deletion_cost = 0;
+        let meta = Meta::decode(&context.interner, meta, |key, value| {
+            if key == DELETION_COST {
+                deletion_cost = parse_deletion_cost(value);
+            }
+        })?;
+        let mut pod = Self {
+            meta,
+            node: context.interner.str(""),
+            phase: Phase::default(),
+            ready: false,
+            ready_since: Time::default(),
+            restarts: 0,
+            sidecar_restarts: 0,
+            deletion_cost,
+        };
+        let sidecars = pod.read_spec(context, spec)?;
+        pod.read_status(status, &sidecars)?;
+        Ok(pod)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+impl Pod {
+    /// Reads what matters of the spec; returns the names of its sidecars.
+    fn read_spec<'a>(&mut self, context: &Decode, spec: &'a [u8]) -> Result<Vec<&'a str>, WireError> {
+        let mut sidecars = Vec::new();
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                pod_spec::NODE_NAME => self.node = context.interner.str(field.value.str()),
+                pod_spec::INIT_CONTAINERS => sidecars.extend(sidecar(field.value.bytes())?),
+                _ => {}
+            }
+        }
+        Ok(sidecars)
+    }
+
+    fn read_status(&mut self, status: &[u8], sidecars: &[&str]) -> Result<(), WireError> {
+        for field in fields(status) {
+            let field = field?;
+            match field.number {
+                pod_status::PHASE => self.phase = Phase::parse(field.value.str()),
+                pod_status::CONDITIONS => self.read_condition(field.value.bytes())?,
+                pod_status::CONTAINER_STATUSES => {
+                    self.restarts = self.restarts.max(restarts(field.value.bytes())?.1);
+                }
+                pod_status::INIT_CONTAINER_STATUSES => {
+                    let (name, count) = restarts(field.value.bytes())?;
+                    if sidecars.contains(&name) {
+                        self.sidecar_restarts = self.sidecar_restarts.max(count);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn read_condition(&mut self, message: &[u8]) -> Result<(), WireError> {
+        let (mut kind, mut status, mut since) = ("", "", Time::default());
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                pod_condition::TYPE => kind = field.value.str(),
+                pod_condition::STATUS => status = field.value.str(),
+                pod_condition::LAST_TRANSITION_TIME => since = Time::decode(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        if kind == "Ready" {
+            self.ready = status == "True";
+            self.ready_since = since;
+        }
+        Ok(())
+    }
+}
+
+/// The container's name if it is an init container that always restarts.
+fn sidecar(message: &[u8]) -> Result<Option<&str>, WireError> {
+    let (mut name, mut always) = ("", false);
+    for field in fields(message) {
+        let field = field?;
+        match field.number {
+            container::NAME => name = field.value.str(),
+            container::RESTART_POLICY => always = field.value.str() == "Always",
+            _ => {}
+        }
+    }
+    Ok(always.then_some(name))
+}
+
+/// Name and restart count of a container status.
+fn restarts(message: &[u8]) -> Result<(&str, i32), WireError> {
+    let (mut name, mut count) = ("", 0);
+    for field in fields(message) {
+        let field = field?;
+        match field.number {
+            container_status::NAME => name = field.value.str(),
+            container_status::RESTART_COUNT => count = field.value.i32(),
+            _ => {}
+        }
+    }
+    Ok((name, count))
+}
+
+/// A value that is no plain 32-bit number costs nothing (pkg/apis/core/helper, GetDeletionCostFromPodAnnotations).
+fn parse_deletion_cost(text: &str) -> i32 {
+    let canonical = text.parse::<i32>().ok().filter(|cost| cost.to_string() == text || text.starts_with('-'));
+    canonical.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deletion_costs_are_plain_numbers() {
+        for (text, expected) in [
+            ("10", 10),
+            ("-10", -10),
+            ("0", 0),
+            ("+10", 0),
+            ("010", 0),
+            ("1e3", 0),
+            ("", 0),
+            ("2147483648", 0),
+            ("-2147483648", i32::MIN),
+        ] {
+            assert_eq!(parse_deletion_cost(text), expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Resource quantities, compared by value (apimachinery/pkg/api/resource, Quantity.Cmp).
+
+/// The value in billionths; `None` when the text is no quantity or too large to compare exactly.
+pub fn nanos(text: &str) -> Option<i128> {
+    let (negative, digits) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    let end = digits.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(digits.len());
+    let (number, suffix) = digits.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+        return None;
+    }
+    let mantissa: i128 = format!("{whole}{fraction}").parse().ok()?;
+    let (multiplier, exponent) = scale(suffix)?;
+    let exponent = exponent + 9 - i32::try_from(fraction.len()).ok()?;
+    let value = mantissa.checked_mul(multiplier)?;
+    let power = 10i128.checked_pow(exponent.unsigned_abs())?;
+    // Finer than a billionth is rounded away from zero, as upstream does.
+    let value = if exponent >= 0 { value.checked_mul(power)? } else { -(-value).div_euclid(power) };
+    Some(if negative { -value } else { value })
+}
+
+/// Factor and power of ten of a suffix.
+fn scale(suffix: &str) -> Option<(i128, i32)> {
+    Some(match suffix {
+        "" => (1, 0),
+        "n" => (1, -9),
+        "u" => (1, -6),
+        "m" => (1, -3),
+        "k" => (1, 3),
+        "M" => (1, 6),
+        "G" => (1, 9),
+        "T" => (1, 12),
+        "P" => (1, 15),
+        "E" => (1, 18),
+        "Ki" => (1 << 10, 0),
+        "Mi" => (1 << 20, 0),
+        "Gi" => (1 << 30, 0),
+        "Ti" => (1 << 40, 0),
+        "Pi" => (1 << 50, 0),
+        "Ei" => (1 << 60, 0),
+        _ => (1, suffix.strip_prefix(['e', 'E'])?.parse::<i32>().ok().filter(|power| power.abs() <= 30)?),
+    })
+}
+
+/// True when both texts stand for the same amount.
+pub fn equal(a: &str, b: &str) -> bool {
+    a == b || matches!((nanos(a), nanos(b)), (Some(a), Some(b)) if a == b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spelling_does_not_matter() {
+        for (a, b, same) in [
+            ("1", "1000m", true),
+            ("1Ki", "1024", true),
+            ("1k", "1e3", true),
+            ("1.5Gi", "1536Mi", true),
+            ("0.5", "500m", true),
+            ("-1", "-1000m", true),
+            ("1E", "1000P", true),
+            ("1", "1001m", false),
+            ("100m", "0.2", false),
+            ("x", "x", true),
+            ("x", "y", false),
+            (".", "0", false),
+        ] {
+            assert_eq!(equal(a, b), same, "{a} and {b}");
+        }
+    }
+}
