@@ -1,0 +1,279 @@
+//! Building one part of the programs with Go: under a lock, in a folder of its
+//! own, and put into the cache by a rename, so that what is there is whole.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{FlockOperation, flock, statvfs};
+use rustix::io::Errno;
+
+use super::Program;
+use crate::processes::last_lines;
+
+/// The folder of the Go module.
+const MODULE: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Everything that decides what a build produces.
+const SOURCES: [&str; 7] = [
+    include_str!("../../go.mod"),
+    include_str!("../../go.sum"),
+    include_str!("../../kube/main.go"),
+    include_str!("../../etcd/main.go"),
+    include_str!("../../upstream/main.go"),
+    KWOK,
+    LINKER_FLAGS,
+];
+
+const KWOK: &str = "sigs.k8s.io/kwok/cmd/kwok@v0.8.0";
+
+/// Without a version the scheduler and kwok refuse the API server's.
+const LINKER_FLAGS: &str = "-s -w \
+    -X k8s.io/component-base/version.gitVersion=v1.37.0 \
+    -X k8s.io/component-base/version.gitMajor=1 \
+    -X k8s.io/component-base/version.gitMinor=37 \
+    -X k8s.io/component-base/version.gitTreeState=clean \
+    -X k8s.io/component-base/version.gitCommit=0000000000000000000000000000000000000000 \
+    -X k8s.io/component-base/version.buildDate=2026-08-26T00:00:00Z";
+
+/// Free bytes that a first build needs, most of them in Go's own caches.
+const SPACE: u64 = 6 << 30;
+
+const PROGRESS: Duration = Duration::from_secs(5);
+
+/// What one call of Go builds: a binary and the names it is called by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Kube,
+    Etcd,
+    Kwok,
+    Upstream,
+}
+
+impl Part {
+    pub(super) fn of(program: Program) -> Self {
+        match program {
+            Program::KubeApiserver | Program::KubeScheduler | Program::Kubectl => Part::Kube,
+            Program::Etcd => Part::Etcd,
+            Program::Kwok => Part::Kwok,
+            Program::UpstreamManager => Part::Upstream,
+        }
+    }
+
+    /// The file that Go makes.
+    fn binary(self) -> &'static str {
+        match self {
+            Part::Kube => "kube",
+            Part::Etcd => "etcd",
+            Part::Kwok => "kwok",
+            Part::Upstream => "upstream",
+        }
+    }
+
+    /// The names that the binary has in the cache, beside its own.
+    fn links(self) -> &'static [&'static str] {
+        match self {
+            Part::Kube => &["kube-apiserver", "kube-scheduler", "kubectl"],
+            Part::Etcd | Part::Kwok => &[],
+            Part::Upstream => &["kube-controller-manager"],
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Part::Kube => "kube-apiserver, kube-scheduler and kubectl",
+            Part::Etcd => "etcd",
+            Part::Kwok => "kwok",
+            Part::Upstream => "upstream's kube-controller-manager",
+        }
+    }
+
+    /// The arguments of Go, which leave the binary in `folder`.
+    fn arguments(self, folder: &Path) -> Vec<String> {
+        let output = folder.join(self.binary()).display().to_string();
+        let arguments: &[&str] = match self {
+            Part::Kwok => &["install", "-trimpath", "-ldflags", "-s -w", KWOK],
+            _ => &[
+                "build",
+                "-trimpath",
+                "-buildvcs=false",
+                "-ldflags",
+                LINKER_FLAGS,
+                "-o",
+                &output,
+                &format!("./{}", self.binary()),
+            ],
+        };
+        arguments.iter().map(ToString::to_string).collect()
+    }
+}
+
+/// The name of these programs' version: a hash (FNV-1a) of all that decides
+/// what is built, and for which machine.
+pub(super) fn version() -> String {
+    let machine = [std::env::consts::OS, std::env::consts::ARCH];
+    let bytes = SOURCES.iter().chain(&machine).flat_map(|text| text.bytes().chain([0]));
+    let hash = bytes
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    format!("{hash:016x}")
+}
+
+/// Builds a part into the cache, unless another process has just done so.
+pub(super) fn build(part: Part, cache: &Path) -> Result<()> {
+    fs::create_dir_all(cache).with_context(|| format!("make the folder {}", cache.display()))?;
+    let _lock = lock(&cache.join("lock"))?;
+    if cache.join(part.binary()).is_file() {
+        return link(part, cache);
+    }
+    let go_cache = go_cache()?;
+    for place in [cache, &go_cache] {
+        let free = free_space(place)?;
+        if free < SPACE {
+            bail!(
+                "building {} needs {} GB of free disk space, and {} has {:.1}: free some, or set KCM_TEST_ASSETS and GOCACHE to another disk",
+                part.title(),
+                SPACE >> 30,
+                place.display(),
+                free as f64 / f64::from(1 << 30),
+            );
+        }
+    }
+    let folder = cache.join("building");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("remove {}, left by a build", folder.display()))?;
+    }
+    fs::create_dir(&folder).with_context(|| format!("make the folder {}", folder.display()))?;
+    run_go(part, &folder)?;
+    fs::rename(folder.join(part.binary()), cache.join(part.binary()))
+        .with_context(|| format!("move {} into {}", part.binary(), cache.display()))?;
+    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    link(part, cache)
+}
+
+fn link(part: Part, cache: &Path) -> Result<()> {
+    for name in part.links() {
+        match symlink(part.binary(), cache.join(name)) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| format!("link {name} in {}", cache.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Takes the lock that lasts as long as the file is open, even if the process
+/// is killed.
+fn lock(path: &Path) -> Result<File> {
+    let file = File::create(path).with_context(|| format!("open {}", path.display()))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {
+            eprintln!("control-plane: another process builds the programs; waiting for it");
+            flock(&file, FlockOperation::LockExclusive)
+        }
+        other => other,
+    }
+    .with_context(|| format!("lock {}", path.display()))?;
+    Ok(file)
+}
+
+/// Where Go keeps what it compiled, or the nearest folder above that exists.
+fn go_cache() -> Result<PathBuf> {
+    let output = match Command::new("go").args(["env", "GOCACHE"]).output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
+            "the control plane's programs are not there and Go is not installed to build them: install Go 1.26 or later (https://go.dev/dl), or set KUBEBUILDER_ASSETS to a folder with kube-apiserver, kube-scheduler, kubectl, etcd and kwok"
+        ),
+        output => output.context("run go env GOCACHE")?,
+    };
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let there = path.ancestors().find(|path| path.is_dir());
+    Ok(there.unwrap_or(Path::new("/")).to_owned())
+}
+
+fn free_space(place: &Path) -> Result<u64> {
+    let disk = statvfs(place).with_context(|| format!("look for free disk space at {}", place.display()))?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// Runs Go to its end, saying every few seconds how long it has taken.
+fn run_go(part: Part, folder: &Path) -> Result<()> {
+    let log = folder.join("go.log");
+    let output = File::create(&log).with_context(|| format!("open {}", log.display()))?;
+    let mut go = Command::new("go")
+        .args(part.arguments(folder))
+        .current_dir(MODULE)
+        .env("CGO_ENABLED", "0")
+        .env("GOFLAGS", "-mod=readonly")
+        .env("GOBIN", folder)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()
+        .context("run go")?;
+    let title = part.title();
+    eprintln!("control-plane: building {title} with Go (once; the first build takes some ten minutes)");
+    let start = Instant::now();
+    let mut said = start;
+    let status = loop {
+        if let Some(status) = go.try_wait().context("wait for go")? {
+            break status;
+        }
+        if said.elapsed() >= PROGRESS {
+            said = Instant::now();
+            eprintln!("control-plane: building {title}: {} s", start.elapsed().as_secs());
+        }
+        sleep(Duration::from_millis(100));
+    };
+    if !status.success() {
+        bail!("go could not build {title} ({status}); its last lines:\n{}", last_lines(&log));
+    }
+    eprintln!("control-plane: built {title} in {} s", start.elapsed().as_secs());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_is_a_name_of_its_part() {
+        for program in [
+            Program::Etcd,
+            Program::KubeApiserver,
+            Program::KubeScheduler,
+            Program::Kubectl,
+            Program::Kwok,
+            Program::UpstreamManager,
+        ] {
+            let part = Part::of(program);
+            let name = program.file_name();
+            assert!(part.binary() == name || part.links().contains(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_lock_keeps_others_out_until_it_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let attempt = || flock(File::create(&path).unwrap(), FlockOperation::NonBlockingLockExclusive);
+        let held = lock(&path).unwrap();
+        assert_eq!(attempt(), Err(Errno::WOULDBLOCK));
+        drop(held);
+        assert_eq!(attempt(), Ok(()));
+    }
+
+    #[test]
+    fn linking_again_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("kube"), "program").unwrap();
+        for _ in 0..2 {
+            link(Part::Kube, folder.path()).unwrap();
+        }
+        assert_eq!(fs::read_to_string(folder.path().join("kubectl")).unwrap(), "program");
+    }
+}

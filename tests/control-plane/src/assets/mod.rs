@@ -1,0 +1,156 @@
+//! Where the control plane's programs come from: `KUBEBUILDER_ASSETS`, the
+//! cache, or one build with Go.
+//!
+//! - `KUBEBUILDER_ASSETS` names a folder with `kube-apiserver`, `etcd` and
+//!   `kubectl` of Kubernetes 1.37, as envtest has it. What it lacks comes from
+//!   the next place.
+//! - The cache is `$KCM_TEST_ASSETS`, else `kcm-control-plane` in the user's
+//!   cache folder; in it is one folder for each version of the Go module.
+//! - The build takes some ten minutes the first time, and happens once: others
+//!   who need the same programs wait for it.
+
+mod build;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use build::Part;
+
+/// A program of the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Program {
+    /// The store.
+    Etcd,
+    /// The API server.
+    KubeApiserver,
+    /// The scheduler.
+    KubeScheduler,
+    /// The command line client of the same version.
+    Kubectl,
+    /// The fake kubelets.
+    Kwok,
+    /// Upstream's controller manager, to be measured against.
+    UpstreamManager,
+}
+
+impl Program {
+    /// The name of the program's file.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Program::Etcd => "etcd",
+            Program::KubeApiserver => "kube-apiserver",
+            Program::KubeScheduler => "kube-scheduler",
+            Program::Kubectl => "kubectl",
+            Program::Kwok => "kwok",
+            Program::UpstreamManager => "kube-controller-manager",
+        }
+    }
+}
+
+/// Paths of programs that are there to be run.
+#[derive(Clone, Debug)]
+pub struct Assets {
+    paths: BTreeMap<Program, PathBuf>,
+}
+
+impl Assets {
+    /// API server, scheduler, kubectl, etcd and kwok, built if they must be.
+    ///
+    /// Blocks, for minutes if it builds; progress goes to standard error.
+    /// Fails with a sentence that says what to install or to free.
+    pub fn base() -> Result<Self> {
+        Self::of(&[Program::Etcd, Program::KubeApiserver, Program::KubeScheduler, Program::Kubectl, Program::Kwok])
+    }
+
+    /// Just these programs; otherwise as [`Assets::base`].
+    pub fn of(programs: &[Program]) -> Result<Self> {
+        let given = given(env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from))?;
+        let cache = cache()?;
+        let paths = programs.iter().map(|program| Ok((*program, locate(*program, given.as_deref(), &cache)?)));
+        Ok(Self { paths: paths.collect::<Result<_>>()? })
+    }
+
+    /// Upstream's kube-controller-manager, which only comparisons need.
+    ///
+    /// Blocks and fails as [`Assets::base`] does.
+    pub fn upstream_manager(&self) -> Result<PathBuf> {
+        locate(Program::UpstreamManager, None, &cache()?)
+    }
+
+    /// The path of a program. Fails if it was not asked for when these assets
+    /// were made.
+    pub fn path(&self, program: Program) -> Result<&Path> {
+        self.paths
+            .get(&program)
+            .map(PathBuf::as_path)
+            .ok_or_else(|| anyhow!("{} is not among these assets: ask for it", program.file_name()))
+    }
+}
+
+/// The folder that the environment names, which must exist if it is named.
+fn given(folder: Option<PathBuf>) -> Result<Option<PathBuf>> {
+    match folder {
+        Some(folder) if folder.as_os_str().is_empty() => Ok(None),
+        Some(folder) if folder.is_dir() => Ok(Some(folder)),
+        Some(folder) => bail!(
+            "KUBEBUILDER_ASSETS is {folder:?}, which is no folder: correct it, or unset it to build the programs with Go"
+        ),
+        None => Ok(None),
+    }
+}
+
+/// The first place that has the program; the cache has it after a build.
+fn locate(program: Program, given: Option<&Path>, cache: &Path) -> Result<PathBuf> {
+    let name = program.file_name();
+    let places = given.into_iter().chain([cache]);
+    if let Some(path) = places.map(|place| place.join(name)).find(|path| path.is_file()) {
+        return Ok(path);
+    }
+    build::build(Part::of(program), cache).with_context(|| format!("get {name}"))?;
+    Ok(cache.join(name))
+}
+
+/// The cache folder of this version of the programs.
+fn cache() -> Result<PathBuf> {
+    let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty());
+    let root = variable("KCM_TEST_ASSETS")
+        .or_else(|| variable("XDG_CACHE_HOME").map(|path| path.join("kcm-control-plane")))
+        .or_else(|| variable("HOME").map(|path| path.join(".cache/kcm-control-plane")))
+        .context("no place for the control plane's programs: set KCM_TEST_ASSETS to a folder")?;
+    let root = std::path::absolute(&root).with_context(|| format!("resolve {}", root.display()))?;
+    Ok(root.join(build::version()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_given_folder_wins_and_the_cache_fills_its_gaps() {
+        let (given, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let put = |folder: &tempfile::TempDir, name: &str| std::fs::write(folder.path().join(name), "").unwrap();
+        put(&given, "etcd");
+        put(&cache, "etcd");
+        put(&cache, "kube-scheduler");
+        let found = |program| locate(program, Some(given.path()), cache.path()).unwrap();
+        assert_eq!(found(Program::Etcd), given.path().join("etcd"));
+        assert_eq!(found(Program::KubeScheduler), cache.path().join("kube-scheduler"));
+    }
+
+    #[test]
+    fn a_given_folder_that_is_not_there_is_an_error() {
+        let error = given(Some("/nonexistent/assets".into())).unwrap_err().to_string();
+        assert!(error.contains("KUBEBUILDER_ASSETS is \"/nonexistent/assets\""), "{error}");
+        assert_eq!(given(Some("".into())).unwrap(), None);
+        assert_eq!(given(None).unwrap(), None);
+    }
+
+    #[test]
+    fn a_program_that_was_not_asked_for_is_an_error() {
+        let assets = Assets { paths: BTreeMap::new() };
+        assert!(assets.path(Program::Kwok).unwrap_err().to_string().contains("kwok is not among"));
+    }
+}

@@ -1,0 +1,33 @@
+//! The script of a fake kubelet: one annotation decides what becomes of a pod
+//! or a node.
+//!
+//! Without it a pod bound to a node is soon Running and Ready, a Job's pod
+//! then succeeds, and a deleted pod is gone at once. A pod template carries
+//! the annotation to the pods made from it, and changing it on a living object
+//! changes its course from there.
+
+/// The annotation whose value is one of this module's other constants.
+pub const BEHAVIOUR: &str = "test.kcm/behaviour";
+
+/// The exit code (a decimal number, default 1) of a pod that is to [`FAIL`].
+pub const EXIT_CODE: &str = "test.kcm/exit-code";
+
+/// Pod: every container ends with [`EXIT_CODE`], the phase becomes Failed.
+pub const FAIL: &str = "fail";
+
+/// Pod: every container ends with exit code 0, the phase becomes Succeeded,
+/// whoever owns the pod.
+pub const SUCCEED: &str = "succeed";
+
+/// Pod: stays Pending on its node.
+pub const PENDING: &str = "pending";
+
+/// Pod: Running and not Ready. Node: the Ready condition is False.
+pub const UNREADY: &str = "unready";
+
+/// Pod: Running and Ready, even if a Job owns it (which would complete
+/// otherwise) or it was [`UNREADY`] before.
+pub const READY: &str = "ready";
+
+/// Pod: as [`READY`], and never removed after it was deleted.
+pub const TERMINATING: &str = "terminating";

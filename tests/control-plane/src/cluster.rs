@@ -1,0 +1,350 @@
+//! One control plane: started on a free port in a temporary folder, used, and
+//! gone when dropped.
+
+use std::fs;
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+
+use crate::assets::{Assets, Program};
+use crate::pki::{self, Pki};
+use crate::processes::Processes;
+use crate::{Identity, audit, flags, nodes};
+
+/// How long a start may take on a machine that is busy with others.
+const START_DEADLINE: Duration = Duration::from_secs(90);
+
+/// How often another port is tried after somebody else took the first.
+const PORT_ATTEMPTS: u32 = 5;
+
+/// The script of the fake kubelets.
+const STAGES: &str = include_str!("../data/stages.yaml");
+
+/// A role that the API server makes last among those that managers need.
+const BOOTSTRAP_ROLE: &str = "system:controller:deployment-controller";
+
+/// What a control plane is made of.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Fake nodes to begin with, called `node-0` and so on. Default 0.
+    pub nodes: u32,
+    /// Log the managers' requests, for [`ControlPlane::audit_counts`]. Default
+    /// false.
+    pub audit: bool,
+    /// Run fake kubelets, so that nodes and pods become Ready. Default true.
+    pub kwok: bool,
+    /// Run the scheduler. Default true.
+    pub scheduler: bool,
+    /// Admission plugins to switch off. By default the two that wait for
+    /// controllers: `ServiceAccount` refuses pods until service accounts are
+    /// made, `TaintNodesByCondition` taints new nodes until node-lifecycle
+    /// lifts it.
+    pub disabled_admission: Vec<String>,
+    /// More flags for the API server, each as `--name=value`.
+    pub extra_apiserver_flags: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            nodes: 0,
+            audit: false,
+            kwok: true,
+            scheduler: true,
+            disabled_admission: ["ServiceAccount", "TaintNodesByCondition"].map(String::from).to_vec(),
+            extra_apiserver_flags: Vec::new(),
+        }
+    }
+}
+
+/// A running control plane. Dropping it ends its processes and removes its
+/// folder; so does any other end of the process that owns it.
+///
+/// With `KEEP_CONTROL_PLANE=1` in the environment the folder stays, with the
+/// log of each process as `<name>.log`.
+pub struct ControlPlane {
+    processes: Processes,
+    pki: Pki,
+    port: u16,
+    assets: Assets,
+    audit: bool,
+}
+
+impl ControlPlane {
+    /// Starts a control plane and waits until it answers, has its bootstrap
+    /// roles and its nodes are Ready.
+    ///
+    /// The first call on a machine may build the programs, for minutes (see
+    /// [`crate::assets`]); later ones take seconds. Fails with the last lines
+    /// of the log of the process that failed.
+    pub async fn start(options: Options) -> Result<Self> {
+        if options.nodes > 0 && !options.kwok {
+            bail!("nodes is {}, but kwok is false: nobody would make them Ready", options.nodes);
+        }
+        let mut programs = vec![Program::Etcd, Program::KubeApiserver, Program::Kubectl];
+        programs.extend(options.scheduler.then_some(Program::KubeScheduler));
+        programs.extend(options.kwok.then_some(Program::Kwok));
+        let assets = spawn_blocking(move || Assets::of(&programs)).await??;
+
+        let mut attempt = 1;
+        let cluster = loop {
+            match Self::launch(assets.clone(), &options).await {
+                Err(error) if attempt < PORT_ATTEMPTS && port_was_taken(&error) => attempt += 1,
+                other => break other?,
+            }
+        };
+        if options.nodes > 0 {
+            cluster.add_nodes(options.nodes, "node").await?;
+        }
+        Ok(cluster)
+    }
+
+    async fn launch(assets: Assets, options: &Options) -> Result<Self> {
+        let keep = std::env::var_os("KEEP_CONTROL_PLANE").is_some_and(|value| value != "0" && !value.is_empty());
+        let processes = Processes::new(keep)?;
+        let folder = processes.folder().to_owned();
+        let certificates = folder.join("pki");
+        fs::create_dir(&certificates).with_context(|| format!("make the folder {}", certificates.display()))?;
+        let cluster =
+            Self { pki: Pki::create(certificates)?, port: free_port()?, audit: options.audit, processes, assets };
+        let audit = match options.audit {
+            true => Some((pki::write(&folder, "audit-policy.yaml", audit::POLICY)?, cluster.audit_log())),
+            false => None,
+        };
+        let audit = audit.as_ref().map(|(policy, log)| (policy.as_path(), log.as_path()));
+
+        cluster.start_program(Program::Etcd, &flags::etcd(&folder))?;
+        let arguments = flags::apiserver(&folder, &cluster.pki, cluster.port, audit, options);
+        cluster.start_program(Program::KubeApiserver, &arguments)?;
+        cluster.until_ready().await?;
+        if options.scheduler {
+            let kubeconfig = cluster.kubeconfig(Identity::Scheduler)?;
+            cluster.start_program(Program::KubeScheduler, &flags::scheduler(&kubeconfig))?;
+        }
+        if options.kwok {
+            let kubeconfig =
+                cluster.kubeconfig(Identity::User { name: "kwok".into(), groups: vec!["system:masters".into()] })?;
+            let stages = pki::write(&folder, "stages.yaml", STAGES)?;
+            cluster.start_program(Program::Kwok, &flags::kwok(&kubeconfig, &stages))?;
+        }
+        Ok(cluster)
+    }
+
+    fn start_program(&self, program: Program, arguments: &[String]) -> Result<()> {
+        self.processes.start(program.file_name(), self.assets.path(program)?, arguments)?;
+        Ok(())
+    }
+
+    async fn until_ready(&self) -> Result<()> {
+        let client = self.client(Identity::Admin).await?;
+        let roles: Api<ClusterRole> = Api::all(client.clone());
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            self.processes.check()?;
+            let ready = client.request_text(readyz()?).await.is_ok()
+                && matches!(roles.get_opt(BOOTSTRAP_ROLE).await, Ok(Some(_)));
+            if ready {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "the control plane was not ready after {} s\n{}",
+                    START_DEADLINE.as_secs(),
+                    self.processes.last_lines()
+                );
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The API server's URL.
+    pub fn server(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// The temporary folder: logs, kubeconfigs, `pki`, etcd's data.
+    pub fn folder(&self) -> &Path {
+        self.processes.folder()
+    }
+
+    /// The programs it was started from.
+    pub fn assets(&self) -> &Assets {
+        &self.assets
+    }
+
+    /// The certificate of the authority that signed the API server's and all
+    /// client certificates (`--root-ca-file`, `--cluster-signing-cert-file`).
+    pub fn ca_certificate(&self) -> PathBuf {
+        self.pki.path("ca.crt")
+    }
+
+    /// That authority's private key (`--cluster-signing-key-file`).
+    pub fn ca_key(&self) -> PathBuf {
+        self.pki.path("ca.key")
+    }
+
+    /// The certificate of the authority for aggregated API servers
+    /// (`--requestheader-client-ca-file`).
+    pub fn front_proxy_ca(&self) -> PathBuf {
+        self.pki.path("front-proxy-ca.crt")
+    }
+
+    /// The private key that signs service account tokens
+    /// (`--service-account-private-key-file`).
+    pub fn service_account_key(&self) -> PathBuf {
+        self.pki.path("sa.key")
+    }
+
+    /// The kubeconfig of an identity, with its client certificate inline; made
+    /// the first time. Fails if a user has more than two groups.
+    pub fn kubeconfig(&self, identity: Identity) -> Result<PathBuf> {
+        let path = self.folder().join(identity.file_name());
+        if path.exists() {
+            return Ok(path);
+        }
+        let text = self.pki.kubeconfig(&self.server(), &identity)?;
+        // Whoever reads the file at the same time must find it whole.
+        let mut file = tempfile::NamedTempFile::new_in(self.folder()).context("make a kubeconfig")?;
+        file.write_all(text.as_bytes()).context("write a kubeconfig")?;
+        file.persist(&path).with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// A client that speaks for an identity, and that never repeats a request
+    /// by itself.
+    ///
+    /// It works in the async runtime that it was made in: a control plane that
+    /// tests share needs one for each test.
+    pub async fn client(&self, identity: Identity) -> Result<Client> {
+        let path = self.kubeconfig(identity)?;
+        let kubeconfig = Kubeconfig::read_from(&path)?;
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        config.default_retry = false;
+        Ok(Client::try_from(config)?)
+    }
+
+    /// Makes the fake nodes `{prefix}-0` to `{prefix}-{n-1}`, waits for them to
+    /// be Ready and answers their names. Fails if one exists already, or if
+    /// the control plane has no fake kubelets.
+    pub async fn add_nodes(&self, n: u32, prefix: &str) -> Result<Vec<String>> {
+        let client = self.client(Identity::Admin).await?;
+        let added = nodes::add(&client, n, prefix).await;
+        added.map_err(|error| error.context(self.processes.last_lines()))
+    }
+
+    /// Runs kubectl of the API server's version as the admin; answers what it
+    /// printed, or fails with its complaint. Blocks.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.kubectl_with_input(arguments, "")
+    }
+
+    /// As [`ControlPlane::kubectl`], with a text to read, as in
+    /// `kubectl apply -f -`.
+    pub fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let command = || format!("kubectl {}", arguments.join(" "));
+        let mut kubectl = Command::new(self.assets.path(Program::Kubectl)?)
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig(Identity::Admin)?)
+            .arg("--cache-dir")
+            .arg(self.folder().join("kubectl"))
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(command)?;
+        let mut stdin = kubectl.stdin.take().context("kubectl has no input")?;
+        let written = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        let output = kubectl.wait_with_output().with_context(command)?;
+        if !output.status.success() {
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            bail!("{} ({}): {}", command(), output.status, complaint.trim_end());
+        }
+        written.with_context(|| format!("write the input of {}", command()))?;
+        String::from_utf8(output.stdout).with_context(command)
+    }
+
+    /// Runs a program (a manager, say) beside the control plane's own, so that
+    /// it ends with them: `name` is its own, its output goes to `<name>.log`,
+    /// and kubeconfigs are in its working folder. Answers its process id.
+    pub fn run(&self, name: &str, program: &Path, arguments: &[String]) -> Result<u32> {
+        self.processes.start(name, program, arguments)
+    }
+
+    /// Kills (SIGKILL) a process by its name and waits for its end: one that
+    /// was [`run`](Self::run), or `kube-scheduler`, `kwok`, `kube-apiserver`,
+    /// `etcd`. The name is free again.
+    pub fn kill(&self, name: &str) -> Result<()> {
+        self.processes.kill(name)
+    }
+
+    /// Fails with its last words if a process has ended by itself.
+    pub fn check(&self) -> Result<()> {
+        self.processes.check()
+    }
+
+    /// Where the output of a process goes.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.processes.log(name)
+    }
+
+    fn audit_log(&self) -> PathBuf {
+        self.folder().join("audit.log")
+    }
+
+    /// How much audit log there is, in bytes: a mark to count from.
+    /// Fails unless the control plane was started with `audit`.
+    pub fn audit_position(&self) -> Result<u64> {
+        if !self.audit {
+            bail!("the control plane keeps no audit log: start it with Options {{ audit: true, .. }}");
+        }
+        match fs::metadata(self.audit_log()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            metadata => Ok(metadata.context("look at the audit log")?.len()),
+        }
+    }
+
+    /// What the managers asked since a position (0: since the start).
+    ///
+    /// A request is in the log by the time it is answered. Fails unless the
+    /// control plane was started with `audit`.
+    pub fn audit_counts(&self, since: u64) -> Result<audit::Counts> {
+        if self.audit_position()? == 0 {
+            return Ok(audit::Counts::new());
+        }
+        let log = fs::read(self.audit_log()).context("read the audit log")?;
+        let start = usize::try_from(since)?;
+        let rest = log
+            .get(start..)
+            .ok_or_else(|| anyhow!("the audit log has {} bytes: {since} is no position of it", log.len()))?;
+        audit::count(std::str::from_utf8(rest).context("read the audit log")?)
+    }
+}
+
+fn port_was_taken(error: &anyhow::Error) -> bool {
+    format!("{error:#}").contains("address already in use")
+}
+
+/// A port that is free now. Ports below the range that the kernel gives to
+/// outgoing connections are less likely to be taken a moment later.
+fn free_port() -> Result<u16> {
+    let attempts = 0..1000;
+    attempts
+        .map(|_| 20_000 + rand::random::<u16>() % 10_000)
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .context("no free port between 20000 and 29999: end what listens there")
+}
+
+fn readyz() -> Result<http::Request<Vec<u8>>> {
+    Ok(http::Request::get("/readyz").body(Vec::new())?)
+}

@@ -1,0 +1,124 @@
+//! The command line of each process: pure functions from paths and options.
+//!
+//! Where a flag is not needed to run on one machine without a network, it has
+//! kubeadm's value or the program's own default, so that managers meet the API
+//! server that they would meet in production.
+
+use std::path::Path;
+
+use crate::cluster::Options;
+use crate::pki::{FRONT_PROXY_CLIENT, Pki};
+
+/// The cluster addresses of services.
+pub(crate) const SERVICE_RANGE: &str = "10.96.0.0/16";
+
+/// The cluster address of the API server itself: the range's first.
+pub(crate) const SERVICE_ADDRESS: &str = "10.96.0.1";
+
+/// The file that etcd listens on in a control plane's folder. It is a socket
+/// and not a port, so that nobody else can take it.
+const ETCD_SOCKET: &str = "etcd.sock";
+
+fn etcd_url(folder: &Path, socket: &str) -> String {
+    format!("unix://{}", folder.join(socket).display())
+}
+
+fn flags<const N: usize>(pairs: [(&str, String); N]) -> Vec<String> {
+    pairs.into_iter().map(|(name, value)| format!("--{name}={value}")).collect()
+}
+
+fn path(path: impl AsRef<Path>) -> String {
+    path.as_ref().display().to_string()
+}
+
+/// etcd without fsync: its data is worth nothing once the test is over.
+pub(crate) fn etcd(folder: &Path) -> Vec<String> {
+    let (clients, peers) = (etcd_url(folder, ETCD_SOCKET), etcd_url(folder, "etcd-peer.sock"));
+    flags([
+        ("name", "test".into()),
+        ("data-dir", path(folder.join("etcd"))),
+        ("unsafe-no-fsync", "true".into()),
+        ("listen-client-urls", clients.clone()),
+        ("advertise-client-urls", clients),
+        ("listen-peer-urls", peers.clone()),
+        ("initial-advertise-peer-urls", peers.clone()),
+        ("initial-cluster", format!("test={peers}")),
+        ("quota-backend-bytes", (8_u64 << 30).to_string()),
+        ("log-level", "warn".into()),
+    ])
+}
+
+/// The API server on `port` of 127.0.0.1; `audit` is the policy's and the
+/// log's path.
+pub(crate) fn apiserver(
+    folder: &Path,
+    pki: &Pki,
+    port: u16,
+    audit: Option<(&Path, &Path)>,
+    options: &Options,
+) -> Vec<String> {
+    let file = |name: &str| path(pki.path(name));
+    let issuer = "https://kubernetes.default.svc.cluster.local";
+    let mut all = flags([
+        ("etcd-servers", etcd_url(folder, ETCD_SOCKET)),
+        ("bind-address", "127.0.0.1".into()),
+        ("advertise-address", "127.0.0.1".into()),
+        ("secure-port", port.to_string()),
+        // Endpoints may not hold a loopback address, so there are none to keep.
+        ("endpoint-reconciler-type", "none".into()),
+        ("service-cluster-ip-range", SERVICE_RANGE.into()),
+        ("tls-cert-file", file("apiserver.crt")),
+        ("tls-private-key-file", file("apiserver.key")),
+        ("client-ca-file", file("ca.crt")),
+        ("service-account-issuer", issuer.into()),
+        ("service-account-key-file", file("sa.pub")),
+        ("service-account-signing-key-file", file("sa.key")),
+        ("requestheader-client-ca-file", file("front-proxy-ca.crt")),
+        ("requestheader-allowed-names", FRONT_PROXY_CLIENT.into()),
+        ("requestheader-username-headers", "X-Remote-User".into()),
+        ("requestheader-group-headers", "X-Remote-Group".into()),
+        ("requestheader-extra-headers-prefix", "X-Remote-Extra-".into()),
+        ("proxy-client-cert-file", file("front-proxy-client.crt")),
+        ("proxy-client-key-file", file("front-proxy-client.key")),
+        ("authorization-mode", "Node,RBAC".into()),
+        ("enable-bootstrap-token-auth", "true".into()),
+        ("allow-privileged", "true".into()),
+        ("profiling", "false".into()),
+    ]);
+    if !options.disabled_admission.is_empty() {
+        let plugins = options.disabled_admission.join(",");
+        all.push(format!("--disable-admission-plugins={plugins}"));
+    }
+    if let Some((policy, log)) = audit {
+        all.extend(flags([
+            ("audit-policy-file", path(policy)),
+            ("audit-log-path", path(log)),
+            // Megabytes. A rotated log would lose counts.
+            ("audit-log-maxsize", "100000".into()),
+        ]));
+    }
+    all.extend(options.extra_apiserver_flags.iter().cloned());
+    all
+}
+
+/// The scheduler alone, without a port to serve on.
+pub(crate) fn scheduler(kubeconfig: &Path) -> Vec<String> {
+    flags([
+        ("kubeconfig", path(kubeconfig)),
+        ("leader-elect", "false".into()),
+        ("secure-port", "0".into()),
+        ("profiling", "false".into()),
+    ])
+}
+
+/// The fake kubelets of every node, following the script in `stages`.
+pub(crate) fn kwok(kubeconfig: &Path, stages: &Path) -> Vec<String> {
+    flags([
+        ("kubeconfig", path(kubeconfig)),
+        ("config", path(stages)),
+        ("manage-all-nodes", "true".into()),
+        ("node-ip", "10.0.0.1".into()),
+        ("cidr", "10.128.0.0/10".into()),
+        ("node-lease-duration-seconds", "40".into()),
+    ])
+}

@@ -1,0 +1,99 @@
+//! Who a kubeconfig speaks for: the subject of its client certificate.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// A user and its groups, proven by a client certificate as kubeadm makes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// `kubernetes-admin` of `system:masters`: may do everything.
+    Admin,
+    /// `system:kube-controller-manager`, with the rights of its bootstrap role.
+    ControllerManager,
+    /// `system:kube-scheduler`, with the rights of its bootstrap role.
+    Scheduler,
+    /// Any other user.
+    User {
+        /// The user name (the certificate's common name).
+        name: String,
+        /// At most two groups (the certificate's organizations).
+        groups: Vec<String>,
+    },
+}
+
+impl Identity {
+    /// The user name that the API server sees.
+    pub fn user(&self) -> &str {
+        match self {
+            Identity::Admin => "kubernetes-admin",
+            Identity::ControllerManager => "system:kube-controller-manager",
+            Identity::Scheduler => "system:kube-scheduler",
+            Identity::User { name, .. } => name,
+        }
+    }
+
+    /// The groups that the API server sees, `system:authenticated` excepted.
+    pub fn groups(&self) -> Vec<&str> {
+        match self {
+            Identity::Admin => vec!["system:masters"],
+            Identity::ControllerManager | Identity::Scheduler => Vec::new(),
+            Identity::User { groups, .. } => groups.iter().map(String::as_str).collect(),
+        }
+    }
+
+    /// The kubeconfig's file name: kubeadm's where it has one.
+    pub(crate) fn file_name(&self) -> String {
+        match self {
+            Identity::Admin => "admin.conf".into(),
+            Identity::ControllerManager => "controller-manager.conf".into(),
+            Identity::Scheduler => "scheduler.conf".into(),
+            Identity::User { name, groups } => {
+                let mut hasher = DefaultHasher::new();
+                (name, groups).hash(&mut hasher);
+                format!("user-{:016x}.conf", hasher.finish())
+            }
+        }
+    }
+}
+
+/// A kubeconfig with everything inline, so that the file alone is enough.
+///
+/// `server` is a URL; the others are PEM, base64-encoded once more.
+pub(crate) fn kubeconfig(server: &str, user: &str, ca: &str, certificate: &str, key: &str) -> String {
+    let user = serde_json::Value::from(user);
+    format!(
+        "apiVersion: v1
+kind: Config
+current-context: test
+clusters:
+- name: test
+  cluster:
+    server: {server}
+    certificate-authority-data: {ca}
+contexts:
+- name: test
+  context:
+    cluster: test
+    user: {user}
+users:
+- name: {user}
+  user:
+    client-certificate-data: {certificate}
+    client-key-data: {key}
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_that_differ_only_in_groups_have_files_of_their_own() {
+        let user = |groups: &[&str]| Identity::User {
+            name: "ann".into(),
+            groups: groups.iter().map(ToString::to_string).collect(),
+        };
+        assert_ne!(user(&[]).file_name(), user(&["a"]).file_name());
+        assert_eq!(user(&["a"]).file_name(), user(&["a"]).file_name());
+    }
+}

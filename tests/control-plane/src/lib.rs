@@ -1,0 +1,31 @@
+//! A real Kubernetes control plane for tests: stock etcd, API server and
+//! scheduler with fake kubelets, private to its owner, gone when it is dropped.
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! use control_plane::{ControlPlane, Identity, Options};
+//!
+//! let cluster = ControlPlane::start(Options { nodes: 3, ..Options::default() }).await?;
+//! let client = cluster.client(Identity::ControllerManager).await?;
+//! println!("{}", cluster.kubectl(&["get", "nodes"])?);
+//! # drop(client);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The programs come from `KUBEBUILDER_ASSETS`, from a cache, or are built
+//! once with Go: see [`assets`]. What fake kubelets do with a pod is scripted
+//! by its annotations: see [`behaviour`].
+
+pub mod assets;
+pub mod audit;
+pub mod behaviour;
+mod cluster;
+mod flags;
+mod identity;
+mod nodes;
+mod pki;
+mod processes;
+
+pub use cluster::{ControlPlane, Options};
+pub use identity::Identity;

@@ -1,0 +1,179 @@
+//! The control plane's certificates and keys, laid out in a folder with
+//! kubeadm's file names.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use time::{Duration, OffsetDateTime};
+
+use crate::identity::{Identity, kubeconfig};
+
+/// The object identifier of a certificate subject's organization, which is
+/// where Kubernetes looks for groups.
+const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
+
+/// The common name that the API server proxies with.
+pub(crate) const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
+
+/// A certificate authority and the folder that holds what it signed.
+pub(crate) struct Pki {
+    folder: PathBuf,
+    authority: Authority,
+}
+
+struct Authority {
+    certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Pki {
+    /// Makes the authorities, the API server's serving certificate, the
+    /// service account keys and the front proxy's client certificate in
+    /// `folder`, which must exist.
+    pub(crate) fn create(folder: PathBuf) -> Result<Self> {
+        let authority = Authority::create(&folder, "ca", "kubernetes")?;
+        let front_proxy = Authority::create(&folder, "front-proxy-ca", "front-proxy-ca")?;
+
+        let (certificate, key) =
+            authority.sign(serving_names(), "kube-apiserver", &[], ExtendedKeyUsagePurpose::ServerAuth)?;
+        write(&folder, "apiserver.crt", &certificate)?;
+        write(&folder, "apiserver.key", &key)?;
+
+        let (certificate, key) =
+            front_proxy.sign(Vec::new(), FRONT_PROXY_CLIENT, &[], ExtendedKeyUsagePurpose::ClientAuth)?;
+        write(&folder, "front-proxy-client.crt", &certificate)?;
+        write(&folder, "front-proxy-client.key", &key)?;
+
+        let service_accounts = KeyPair::generate().context("generate the service account key")?;
+        write(&folder, "sa.key", &service_accounts.serialize_pem())?;
+        write(&folder, "sa.pub", &service_accounts.public_key_pem())?;
+        Ok(Self { folder, authority })
+    }
+
+    /// The path of one of the folder's files, by kubeadm's name.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The text of a kubeconfig with a fresh client certificate.
+    pub(crate) fn kubeconfig(&self, server: &str, identity: &Identity) -> Result<String> {
+        let (certificate, key) = self
+            .authority
+            .sign(Vec::new(), identity.user(), &identity.groups(), ExtendedKeyUsagePurpose::ClientAuth)
+            .with_context(|| format!("make a client certificate for {:?}", identity.user()))?;
+        Ok(kubeconfig(
+            server,
+            identity.user(),
+            &BASE64.encode(&self.authority.certificate),
+            &BASE64.encode(certificate),
+            &BASE64.encode(key),
+        ))
+    }
+}
+
+impl Authority {
+    fn create(folder: &Path, file: &str, name: &str) -> Result<Self> {
+        let key = KeyPair::generate().with_context(|| format!("generate {file}.key"))?;
+        let mut params = params(Vec::new(), name, Duration::days(3650))?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages =
+            vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
+        let certificate = params.self_signed(&key).with_context(|| format!("sign {file}.crt"))?.pem();
+        write(folder, &format!("{file}.crt"), &certificate)?;
+        write(folder, &format!("{file}.key"), &key.serialize_pem())?;
+        Ok(Self { certificate, issuer: Issuer::new(params, key) })
+    }
+
+    /// Signs a new key; answers certificate and key as PEM.
+    fn sign(
+        &self,
+        names: Vec<String>,
+        common_name: &str,
+        organizations: &[&str],
+        usage: ExtendedKeyUsagePurpose,
+    ) -> Result<(String, String)> {
+        let mut params = params(names, common_name, Duration::days(365))?;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.extended_key_usages = vec![usage];
+        params.use_authority_key_identifier_extension = true;
+        // rcgen keeps one value a kind of name; the kind spelled by number is a second one.
+        let kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
+        if organizations.len() > kinds.len() {
+            bail!(
+                "{} groups given for {common_name:?}, but a certificate made here carries at most {}: drop some",
+                organizations.len(),
+                kinds.len()
+            );
+        }
+        for (kind, organization) in kinds.into_iter().zip(organizations) {
+            params.distinguished_name.push(kind, *organization);
+        }
+        let key = KeyPair::generate().context("generate a key")?;
+        let certificate = params.signed_by(&key, &self.issuer).context("sign a certificate")?;
+        Ok((certificate.pem(), key.serialize_pem()))
+    }
+}
+
+fn params(names: Vec<String>, common_name: &str, validity: Duration) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(names).context("read the names of a certificate")?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - Duration::hours(1);
+    params.not_after = now + validity;
+    Ok(params)
+}
+
+fn serving_names() -> Vec<String> {
+    [
+        "127.0.0.1",
+        crate::flags::SERVICE_ADDRESS,
+        "localhost",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    ]
+    .map(String::from)
+    .to_vec()
+}
+
+/// Writes a file that only its owner may read.
+pub(crate) fn write(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
+    let path = folder.join(name);
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("write {}", path.display()))?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_groups_are_refused_with_a_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let pki = Pki::create(folder.path().to_owned()).unwrap();
+        let with = |groups: &[&str]| Identity::User {
+            name: "ann".into(),
+            groups: groups.iter().map(ToString::to_string).collect(),
+        };
+        assert!(pki.kubeconfig("https://localhost", &with(&["a", "b"])).is_ok());
+        let error = pki.kubeconfig("https://localhost", &with(&["a", "b", "c"])).unwrap_err();
+        assert!(format!("{error:#}").contains("3 groups given for \"ann\""), "{error:#}");
+    }
+}

@@ -1,0 +1,225 @@
+//! Processes and a folder that cannot outlive their owner, however it ends.
+//!
+//! All processes join one process group. A shell outside that group, the
+//! reaper, reads from a pipe that only the owner can write to. When the owner
+//! drops the pipe, panics, exits or is killed, the kernel closes it: the reaper
+//! sees the end of its input, kills the group and removes the folder. There is
+//! no other way of shutting down, so the one that matters is always exercised.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+/// Arguments: the process group, the folder, `keep` or `remove`.
+const REAPER: &str = r#"
+trap '' HUP INT TERM
+while read -r _; do :; done
+kill -s KILL -- "-$1"
+[ "$3" = keep ] && exit
+attempt=0
+until rm -rf -- "$2" || [ "$attempt" -eq 50 ]; do
+    attempt=$((attempt + 1))
+    sleep 0.1
+done
+"#;
+
+/// Holds the process group's number for as long as it is needed. It lingers
+/// after its owner's end, so that the reaper never kills a reused number.
+const ANCHOR: &str = "trap '' HUP INT TERM; while read -r _; do :; done; sleep 30";
+
+/// How much of a log an error shows.
+const LAST_LINES: usize = 15;
+
+/// The running processes of one control plane and the folder they work in.
+pub(crate) struct Processes {
+    folder: PathBuf,
+    keep: bool,
+    anchor: Child,
+    reaper: Child,
+    running: Mutex<Vec<(String, Child)>>,
+}
+
+impl Processes {
+    /// Makes a temporary folder, which is kept at the end if `keep`.
+    pub(crate) fn new(keep: bool) -> Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("control-plane-")
+            .tempdir()
+            .context("make a temporary folder for a control plane")?;
+        let shell = |script: &str, arguments: &[&str]| {
+            Command::new("sh")
+                .args(["-c", script, "control-plane"])
+                .args(arguments)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .process_group(0)
+                .spawn()
+                .context("run sh, which guards a control plane's processes")
+        };
+        let path = folder.path().to_str().context("the temporary folder's name is not UTF-8")?;
+        let mut anchor = shell(ANCHOR, &[path])?;
+        let group = anchor.id().to_string();
+        let reaper = shell(REAPER, &[&group, path, if keep { "keep" } else { "remove" }]);
+        if reaper.is_err() {
+            let _ = anchor.kill();
+            let _ = anchor.wait();
+        }
+        Ok(Self { reaper: reaper?, anchor, folder: folder.keep(), keep, running: Mutex::default() })
+    }
+
+    /// The folder that the processes work in.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where the output of the process called `name` goes.
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.log"))
+    }
+
+    /// Starts a program under a `name` that no running process has, with both
+    /// outputs appended to its log. Answers the process id.
+    pub(crate) fn start(&self, name: &str, program: &Path, arguments: &[String]) -> Result<u32> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.iter().any(|(other, _)| other == name) {
+            bail!("a process called {name:?} runs already: stop it first, or choose another name");
+        }
+        let log = File::options().create(true).append(true).open(self.log(name))?;
+        let child = Command::new(program)
+            .args(arguments)
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(self.anchor.id().try_into()?)
+            .spawn()
+            .with_context(|| format!("start {name} ({})", program.display()))?;
+        let id = child.id();
+        running.push((name.to_owned(), child));
+        Ok(id)
+    }
+
+    /// Kills the process called `name` and waits for its end.
+    pub(crate) fn kill(&self, name: &str) -> Result<()> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = running
+            .iter()
+            .position(|(other, _)| other == name)
+            .ok_or_else(|| anyhow!("no process called {name:?} was started"))?;
+        let (_, mut child) = running.swap_remove(index);
+        child.kill().and_then(|()| child.wait()).with_context(|| format!("kill {name}"))?;
+        Ok(())
+    }
+
+    /// Fails with the last lines of its log if a process has ended by itself.
+    pub(crate) fn check(&self) -> Result<()> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, child) in running.iter_mut() {
+            if let Some(status) = child.try_wait().with_context(|| format!("look after {name}"))? {
+                return Err(ended(name, status, &self.log(name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The last lines of every log, for an error that no single process owns.
+    pub(crate) fn last_lines(&self) -> String {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.iter().map(|(name, _)| format!("last lines of {name}:\n{}\n", last_lines(&self.log(name)))).collect()
+    }
+
+    fn shut_down(&mut self) -> io::Result<()> {
+        drop(self.reaper.stdin.take());
+        self.reaper.wait()?;
+        let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (_, child) in running {
+            child.kill()?;
+            child.wait()?;
+        }
+        self.anchor.kill()?;
+        self.anchor.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        if let Err(error) = self.shut_down() {
+            eprintln!("control-plane: cannot end the processes of {}: {error}", self.folder.display());
+        }
+        if self.keep {
+            eprintln!("control-plane: kept {}", self.folder.display());
+        }
+    }
+}
+
+fn ended(name: &str, status: ExitStatus, log: &Path) -> anyhow::Error {
+    anyhow!("{name} ended by itself ({status}); its last lines:\n{}", last_lines(log))
+}
+
+/// The end of a text file, or a word on why it cannot be read.
+pub(crate) fn last_lines(log: &Path) -> String {
+    match fs::read(log) {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            let lines: Vec<_> = text.lines().collect();
+            lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+        }
+        Err(error) => format!("({} cannot be read: {error})", log.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Vec<String> {
+        vec!["-c".into(), script.into()]
+    }
+
+    #[test]
+    fn the_end_of_the_owner_ends_the_processes_and_the_folder() {
+        let processes = Processes::new(false).unwrap();
+        let folder = processes.folder().to_owned();
+        let id = processes.start("sleeper", Path::new("sh"), &sh("sleep 600")).unwrap();
+        let id = rustix::process::Pid::from_raw(id.try_into().unwrap()).unwrap();
+        assert!(rustix::process::test_kill_process(id).is_ok());
+        drop(processes);
+        assert!(rustix::process::test_kill_process(id).is_err());
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn a_process_that_ends_is_reported_with_its_last_words() {
+        let processes = Processes::new(false).unwrap();
+        processes.start("talker", Path::new("sh"), &sh("echo goodbye; exit 3")).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let error = loop {
+            match processes.check() {
+                Err(error) => break error.to_string(),
+                Ok(()) => assert!(std::time::Instant::now() < deadline, "its end was not noticed"),
+            }
+            std::thread::yield_now();
+        };
+        assert!(error.contains("talker ended by itself (exit status: 3)"), "{error}");
+        assert!(error.contains("goodbye"), "{error}");
+    }
+
+    #[test]
+    fn a_name_is_free_again_after_a_kill() {
+        let processes = Processes::new(false).unwrap();
+        let sleeper = || processes.start("sleeper", Path::new("sh"), &sh("sleep 600"));
+        sleeper().unwrap();
+        assert!(sleeper().is_err());
+        processes.kill("sleeper").unwrap();
+        assert!(processes.check().is_ok(), "a killed process has not ended by itself");
+        sleeper().unwrap();
+        assert!(processes.kill("nobody").is_err());
+    }
+}

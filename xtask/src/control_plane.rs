@@ -1,0 +1,82 @@
+//! `cargo xtask control-plane`: a real API server to try things on by hand.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use control_plane::assets::Program;
+use control_plane::{ControlPlane, Identity, Options};
+
+/// Start a private Kubernetes control plane with fake nodes, until Ctrl-C.
+///
+/// etcd, API server and scheduler are stock Kubernetes 1.37; kubelets are
+/// played by kwok, so pods become Ready without running anything. No controller
+/// manager runs: start one with the kubeconfig that is printed. Everything lies
+/// in a temporary folder and ends with this command.
+///
+/// The programs come from KUBEBUILDER_ASSETS (a folder as envtest has it), else
+/// from the cache (KCM_TEST_ASSETS, else ~/.cache/kcm-control-plane), else they
+/// are built once with Go, which takes some ten minutes.
+#[derive(clap::Args)]
+#[command(after_long_help = "Examples:
+  cargo xtask control-plane --nodes 10
+  cargo xtask control-plane --audit --apiserver-flag=--feature-gates=AllAlpha=true
+  KEEP_CONTROL_PLANE=1 cargo xtask control-plane    # keep folder and logs at the end")]
+pub struct Arguments {
+    /// How many fake nodes to make
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    nodes: u32,
+
+    /// Log the controller managers' requests to audit.log in the folder
+    #[arg(long)]
+    audit: bool,
+
+    /// Keep the admission plugins on that need a running controller manager:
+    /// ServiceAccount (pods are refused until their service account exists) and
+    /// TaintNodesByCondition (nodes stay tainted until node-lifecycle runs)
+    #[arg(long)]
+    all_admission: bool,
+
+    /// A flag more for the API server, as --name=value; may be repeated
+    #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
+    apiserver_flag: Vec<String>,
+}
+
+/// Starts the control plane, says how to use it, and waits for Ctrl-C.
+pub fn run(arguments: Arguments) -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(serve(arguments))
+}
+
+async fn serve(arguments: Arguments) -> Result<()> {
+    let mut options = Options {
+        nodes: arguments.nodes,
+        audit: arguments.audit,
+        extra_apiserver_flags: arguments.apiserver_flag,
+        ..Options::default()
+    };
+    if arguments.all_admission {
+        options.disabled_admission.clear();
+    }
+    let start = Instant::now();
+    let cluster = ControlPlane::start(options).await?;
+    println!(
+        "Kubernetes 1.37 at {} with {} fake nodes, started in {:.1} s. Its folder: {}
+
+  export KUBECONFIG={}
+  {} get nodes
+
+A controller manager's kubeconfig, with the rights of its role only:
+  {}
+Ctrl-C ends it and removes the folder.",
+        cluster.server(),
+        arguments.nodes,
+        start.elapsed().as_secs_f64(),
+        cluster.folder().display(),
+        cluster.kubeconfig(Identity::Admin)?.display(),
+        cluster.assets().path(Program::Kubectl)?.display(),
+        cluster.kubeconfig(Identity::ControllerManager)?.display(),
+    );
+    tokio::signal::ctrl_c().await?;
+    println!("ending");
+    Ok(())
+}
