@@ -272,6 +272,12 @@ impl Meta {
         !self.deletion.is_zero()
     }
 
+    /// True when anything but version and generation differs.
+    pub fn differs(&self, other: &Self) -> bool {
+        (&self.uid, self.deletion, &self.labels, &self.owners, &self.finalizers)
+            != (&other.uid, other.deletion, &other.labels, &other.owners, &other.finalizers)
+    }
+
     /// Oldest first, by name where the second is the same (pkg/controller, ReplicaSetsByCreationTimestamp).
     pub fn by_creation(&self, other: &Self) -> Ordering {
         self.created.cmp(&other.created).then_with(|| self.name.cmp(&other.name))

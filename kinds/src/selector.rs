@@ -58,6 +58,12 @@ impl Selector {
         }
     }
 
+    /// The selector as the `labelSelector` of a list request; `None` when it matches nothing.
+    pub fn query(&self) -> Option<String> {
+        let Self::All(requirements) = self else { return None };
+        Some(requirements.iter().map(Requirement::query).collect::<Vec<_>>().join(","))
+    }
+
     /// True when the selector is present and matches everything.
     pub fn is_everything(&self) -> bool {
         matches!(self, Self::All(requirements) if requirements.is_empty())
@@ -65,6 +71,16 @@ impl Selector {
 }
 
 impl Requirement {
+    fn query(&self) -> String {
+        let list = |values: &[Str]| values.iter().map(|value| &**value).collect::<Vec<_>>().join(",");
+        match self {
+            Self::In(key, values) => format!("{key} in ({})", list(values)),
+            Self::NotIn(key, values) => format!("{key} notin ({})", list(values)),
+            Self::Exists(key) => key.to_string(),
+            Self::DoesNotExist(key) => format!("!{key}"),
+        }
+    }
+
     fn matches(&self, labels: &[(Str, Str)]) -> bool {
         match self {
             Self::In(key, values) => {
@@ -150,6 +166,13 @@ mod tests {
         ] {
             assert_eq!(selector.matches(&web), expected, "{selector:?}");
         }
+    }
+
+    #[test]
+    fn selectors_are_written_as_queries() {
+        let all = selector(&[("a", "1")], &[("b", "NotIn", &["2", "3"]), ("c", "Exists", &[]), ("d", "DoesNotExist", &[])]);
+        assert_eq!(all.query().as_deref(), Some("a in (1),b notin (2,3),c,!d"));
+        assert_eq!(Selector::Nothing.query(), None);
     }
 
     #[test]

@@ -1,0 +1,190 @@
+//! What a sync of a Deployment is about: which ReplicaSet is the newest, which course to take, which step comes next.
+//!
+//! All policy of the controller lives in the `decide*` files, as pure functions over records. Writes answer with the
+//! updated records; put them back with [`Sets::replace`], so that later decisions of the same sync see them.
+
+use std::sync::Arc;
+
+use kinds::deployment::{Deployment, Strategy};
+use kinds::workload::AnnotationEdits;
+use kinds::{Pod, ReplicaSet};
+
+use super::decide_revision::{revision, rollback_requested};
+use super::decide_scale::{Scale, is_stale, roll_new, roll_old, scale_to};
+
+/// The ReplicaSets of one Deployment, told apart by their templates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sets {
+    /// The set with the Deployment's template; the oldest of several.
+    pub new: Option<Arc<ReplicaSet>>,
+    /// All others, oldest first.
+    pub old: Vec<Arc<ReplicaSet>>,
+}
+
+impl Sets {
+    /// Splits the sets that the Deployment owns (pkg/controller/deployment/util, FindNewReplicaSet and
+    /// FindOldReplicaSets).
+    pub fn split(deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> Self {
+        let mut old = sets.to_vec();
+        old.sort_by(|a, b| a.meta.by_creation(&b.meta));
+        let newest = old.iter().position(|set| has_template_of(set, deployment));
+        Self { new: newest.map(|at| old.remove(at)), old }
+    }
+
+    /// The old sets and then the new one.
+    pub fn all(&self) -> impl DoubleEndedIterator<Item = &Arc<ReplicaSet>> + Clone {
+        self.old.iter().chain(&self.new)
+    }
+
+    /// Those of [`Sets::all`] that should have pods (pkg/controller, FilterActiveReplicaSets).
+    pub fn active(&self) -> impl Iterator<Item = &Arc<ReplicaSet>> + Clone {
+        self.all().filter(|set| set.replicas > 0)
+    }
+
+    /// Puts an updated record in the place of the one with the same uid. A set that is not here yet was just created
+    /// and becomes the new one.
+    pub fn replace(&mut self, updated: Arc<ReplicaSet>) {
+        match self.old.iter_mut().find(|set| set.meta.uid == updated.meta.uid) {
+            Some(place) => *place = updated,
+            None => self.new = Some(updated),
+        }
+    }
+
+    /// Pods that all sets together should have.
+    pub fn total(&self) -> i32 {
+        self.all().map(|set| set.replicas).sum()
+    }
+}
+
+/// True when the set makes the pods that the Deployment wants (pkg/controller/deployment/util, EqualIgnoreHash).
+pub fn has_template_of(set: &ReplicaSet, deployment: &Deployment) -> bool {
+    matches!((&set.template, &deployment.template), (Some(a), Some(b)) if a.equal_ignoring_hash(b))
+}
+
+/// What a sync of a Deployment does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Course {
+    /// It selects everything, which is refused: only its generation is acknowledged.
+    Refuse,
+    /// It is being deleted: only its status is kept up to date.
+    Report,
+    /// It is paused: it is scaled as a whole, and old history goes.
+    Hold,
+    /// Its template goes back to a revision; 0 stands for the previous one.
+    RollBack(i64),
+    /// Its scale was changed: its sets are scaled in proportion.
+    Resize,
+    /// Its pods are brought to the newest template.
+    Rollout,
+}
+
+/// The course of a sync (pkg/controller/deployment, syncDeployment and isScalingEvent).
+pub fn course(deployment: &Deployment, sets: &Sets) -> Course {
+    if deployment.selector.is_everything() {
+        Course::Refuse
+    } else if deployment.meta.is_deleting() {
+        Course::Report
+    } else if deployment.paused {
+        Course::Hold
+    } else if let Some(revision) = rollback_requested(deployment) {
+        Course::RollBack(revision)
+    } else if sets.active().any(|set| is_stale(deployment, set)) {
+        Course::Resize
+    } else {
+        Course::Rollout
+    }
+}
+
+/// The next step of a rollout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Create the new set (see [`super::decide_revision::new_replica_set`]), then ask again.
+    Create,
+    /// Write these scales, in this order, then only the status.
+    Scale(Vec<Scale>),
+    /// Old pods are still there.
+    Wait,
+    /// Nothing is left to be scaled; surplus history may go if the rollout is complete.
+    Settled,
+    /// The strategy has a type that we do not know; holds it.
+    Unsupported(String),
+}
+
+/// The next step of a rollout, one at a time (pkg/controller/deployment, rolloutRolling and rolloutRecreate).
+/// `old_pods` tells whether pods of the old sets still run, see [`old_pods_running`]; it is asked only when it matters.
+pub fn next_step(deployment: &Deployment, sets: &Sets, old_pods: impl FnOnce() -> bool) -> Step {
+    match &deployment.strategy {
+        Strategy::RollingUpdate { .. } => match &sets.new {
+            None => Step::Create,
+            Some(new) => scale_or_settled(match roll_new(deployment, sets, new) {
+                Some(scale) => vec![scale],
+                None => roll_old(deployment, sets, new),
+            }),
+        },
+        Strategy::Recreate => {
+            let down: Vec<_> = sets.old.iter().filter_map(|set| scale_to(deployment, set, 0)).collect();
+            match &sets.new {
+                _ if !down.is_empty() => Step::Scale(down),
+                _ if old_pods() => Step::Wait,
+                None => Step::Create,
+                Some(new) => scale_or_settled(scale_to(deployment, new, deployment.replicas).into_iter().collect()),
+            }
+        }
+        Strategy::Other(kind) => Step::Unsupported(kind.clone()),
+    }
+}
+
+fn scale_or_settled(scales: Vec<Scale>) -> Step {
+    if scales.is_empty() { Step::Settled } else { Step::Scale(scales) }
+}
+
+/// True while an old set counts pods or one of `pods` (those of all sets but the new one) is not finished
+/// (pkg/controller/deployment, oldPodsRunning).
+pub fn old_pods_running<'a>(sets: &Sets, pods: impl IntoIterator<Item = &'a Pod>) -> bool {
+    sets.old.iter().any(|set| set.status.replicas > 0) || pods.into_iter().any(|pod| !pod.is_terminal())
+}
+
+/// The old sets to be deleted, in this order (pkg/controller/deployment, cleanupDeployment): those beyond the history
+/// limit by revision, unless they have pods or were changed a moment ago. None while a rollback is asked for.
+pub fn surplus_history(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaSet>> {
+    let limit = deployment.revision_history_limit.filter(|limit| *limit != i32::MAX);
+    let Some(limit) = limit.filter(|_| rollback_requested(deployment).is_none()) else { return Vec::new() };
+    let mut kept: Vec<_> = sets.old.iter().filter(|set| !set.meta.is_deleting()).cloned().collect();
+    // Stable, so that sets of one revision stay ordered by age.
+    kept.sort_by_key(|set| revision(set).unwrap_or(0));
+    let surplus = kept.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
+    kept.truncate(surplus);
+    kept.retain(|set| {
+        set.replicas == 0 && set.status.replicas == 0 && set.meta.generation <= set.status.observed_generation
+    });
+    kept
+}
+
+/// An event on the Deployment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// True for `Warning`, false for `Normal`.
+    pub warning: bool,
+    /// Reason.
+    pub reason: &'static str,
+    /// Message.
+    pub message: String,
+}
+
+impl Notice {
+    /// The notice about a selector that matches everything.
+    pub fn selecting_all() -> Self {
+        Self {
+            warning: true,
+            reason: "SelectingAll",
+            message: "This deployment is selecting all pods. A non-empty selector is required.".to_owned(),
+        }
+    }
+}
+
+/// Adds an edit unless the annotation has that value already.
+pub(super) fn edit(edits: &mut AnnotationEdits, current: Option<&str>, key: &str, value: &str) {
+    if current != Some(value) {
+        edits.push((key.into(), Some(value.into())));
+    }
+}

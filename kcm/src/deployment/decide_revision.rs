@@ -1,0 +1,201 @@
+//! Revisions: the annotations that a new ReplicaSet carries, its name, and going back to an older one.
+
+use kinds::deployment::{Deployment, NewReplicaSet, Strategy};
+use kinds::template::{POD_TEMPLATE_HASH, Template};
+use kinds::workload::{AnnotationEdits, LAST_APPLIED};
+use kinds::{ReplicaSet, Str};
+
+use super::decide::{Notice, Sets, edit, has_template_of};
+use super::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS, max_surge, new_replicas};
+
+/// Annotation: which rollout a ReplicaSet belongs to; on a Deployment, that of its newest ReplicaSet.
+pub const REVISION: &str = "deployment.kubernetes.io/revision";
+/// Annotation: earlier revisions of a ReplicaSet that was rolled back to, separated by commas.
+pub const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
+/// Annotation: a request to roll back, left over from extensions/v1beta1.
+pub const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
+
+/// Bytes that the revision history may take.
+const HISTORY_LIMIT: usize = 2000;
+/// Bytes that a ReplicaSet's name may take.
+const LONGEST_NAME: usize = 253;
+
+/// Annotations that belong to one object alone and are never copied (pkg/controller/deployment/util,
+/// skipCopyAnnotation).
+fn is_own(key: &str) -> bool {
+    [LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED_REPLICAS, MAX_REPLICAS, ROLLBACK_TO].contains(&key)
+}
+
+/// A set's revision; 0 without the annotation, `None` when it is no number (pkg/controller/deployment/util, Revision).
+pub fn revision(set: &ReplicaSet) -> Option<i64> {
+    set.annotation(REVISION).map_or(Some(0), |text| text.parse().ok())
+}
+
+fn revisions(sets: &Sets) -> impl Iterator<Item = i64> {
+    sets.all().filter_map(|set| revision(set))
+}
+
+/// The revision that the new set should have at least: one more than any old set's (pkg/controller/deployment,
+/// getNewReplicaSet).
+pub fn next_revision(sets: &Sets) -> i64 {
+    sets.old.iter().filter_map(|set| revision(set)).fold(0, i64::max) + 1
+}
+
+/// The second highest revision; 0 when there is none (pkg/controller/deployment/util, LastRevision).
+pub fn last_revision(sets: &Sets) -> i64 {
+    let mut sorted: Vec<i64> = revisions(sets).filter(|revision| *revision > 0).collect();
+    sorted.sort_unstable();
+    sorted.iter().rev().nth(1).copied().unwrap_or(0)
+}
+
+/// A revision history with one more revision, the oldest dropped so that it takes at most `limit` bytes; `None` when
+/// even the new one alone would not fit (pkg/controller/deployment/util, SetNewReplicaSetAnnotations).
+pub fn appended_history(history: &str, revision: &str, limit: usize) -> Option<String> {
+    if history.is_empty() {
+        return Some(revision.to_owned());
+    }
+    let mut kept = history;
+    while kept.len() + 1 + revision.len() > limit {
+        match kept.split_once(',') {
+            Some((_, rest)) => kept = rest,
+            None => return (revision.len() <= limit).then(|| revision.to_owned()),
+        }
+    }
+    Some(format!("{kept},{revision}"))
+}
+
+/// The annotations to change on the new set that exists: the Deployment's own are copied, the revision is raised and
+/// the former one kept in the history (pkg/controller/deployment, getNewReplicaSet). Nothing changes when the set's
+/// revision is no number.
+pub fn synced_annotations(deployment: &Deployment, new: &ReplicaSet, next_revision: i64) -> AnnotationEdits {
+    let mut edits = AnnotationEdits::new();
+    let text = new.annotation(REVISION).unwrap_or_default();
+    let current = if text.is_empty() { Some(0) } else { text.parse::<i64>().ok() };
+    let Some(current) = current else { return edits };
+    for (key, value) in deployment.annotations.iter().filter(|(key, _)| !is_own(key)) {
+        edit(&mut edits, new.annotation(key), key, value);
+    }
+    if current < next_revision {
+        edit(&mut edits, None, REVISION, &next_revision.to_string());
+        let history = new.annotation(REVISION_HISTORY).unwrap_or_default();
+        if let Some(history) = appended_history(history, text, HISTORY_LIMIT).filter(|_| !text.is_empty()) {
+            edit(&mut edits, None, REVISION_HISTORY, &history);
+        }
+    }
+    edits
+}
+
+/// The update that the existing new set needs before anything else: annotations, or the minimal ready time. `None`
+/// when it has all (pkg/controller/deployment, getNewReplicaSet). Write it with the Deployment's `min_ready_seconds`.
+pub fn new_set_update(deployment: &Deployment, sets: &Sets) -> Option<AnnotationEdits> {
+    let new = sets.new.as_ref()?;
+    let edits = synced_annotations(deployment, new, next_revision(sets));
+    (!edits.is_empty() || new.min_ready_seconds != deployment.min_ready_seconds).then_some(edits)
+}
+
+/// The Deployment's revision annotation, if it must follow its newest set's (pkg/controller/deployment/util,
+/// SetDeploymentRevision). The status write carries it.
+pub fn revision_edit(deployment: &Deployment, sets: &Sets) -> AnnotationEdits {
+    let mut edits = AnnotationEdits::new();
+    if let Some(new) = &sets.new {
+        let current = deployment.annotation(REVISION).unwrap_or_default();
+        edit(&mut edits, Some(current), REVISION, new.annotation(REVISION).unwrap_or_default());
+    }
+    edits
+}
+
+/// The set to be created for the Deployment's template; `None` when the template was not decoded
+/// (pkg/controller/deployment, getNewReplicaSet).
+pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplicaSet> {
+    let hash = deployment.template.as_ref()?.hash(deployment.status.collision_count);
+    let copied = deployment.annotations.iter().filter(|(key, _)| !is_own(key));
+    let own = [
+        (REVISION, next_revision(sets).to_string()),
+        (DESIRED_REPLICAS, deployment.replicas.to_string()),
+        (MAX_REPLICAS, (deployment.replicas + max_surge(deployment)).to_string()),
+    ];
+    let mut annotations: Vec<_> = copied.map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    annotations.extend(own.map(|(key, value)| (key.to_owned(), value)));
+    annotations.sort_unstable();
+    // A rollback may come before the old pods of a Recreate strategy went; then the new ones have to wait.
+    let overlaps = deployment.strategy == Strategy::Recreate && sets.active().next().is_some();
+    let replicas = if overlaps { 0 } else { new_replicas(deployment, sets.total(), 0) };
+    Some(NewReplicaSet { name: set_name(&deployment.meta.name, &hash), hash, replicas, annotations })
+}
+
+/// A Deployment's name and a hash; the name is cut so that both fit (pkg/controller/deployment,
+/// generateReplicaSetName).
+pub fn set_name(deployment: &str, hash: &str) -> String {
+    let room = LONGEST_NAME.checked_sub(1 + hash.len()).filter(|room| *room > 0);
+    let kept = room.and_then(|room| deployment.get(..room)).unwrap_or(deployment);
+    format!("{kept}-{hash}")
+}
+
+/// True when a set that has the wanted name already is the one to be created: it is managed by this Deployment and has
+/// its template. Otherwise the hash collided (pkg/controller/deployment, getNewReplicaSet).
+pub fn is_ours(deployment: &Deployment, found: &ReplicaSet) -> bool {
+    found.meta.is_controlled_by(&deployment.meta.uid) && has_template_of(found, deployment)
+}
+
+/// The revision to go back to, if one is asked for; 0 stands for the previous one (pkg/controller/deployment,
+/// getRollbackTo).
+pub fn rollback_requested(deployment: &Deployment) -> Option<i64> {
+    deployment.annotation(ROLLBACK_TO)?.parse().ok()
+}
+
+/// A rollback that was asked for: how the Deployment is updated (without status), and what is said about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rollback {
+    /// The template to go back to; `None` leaves it as it is.
+    pub template: Option<Template>,
+    /// Annotations to change; the request is always among them.
+    pub annotations: AnnotationEdits,
+    /// What to say once the update was accepted.
+    pub notice: Notice,
+}
+
+/// How the Deployment goes back to `revision` (pkg/controller/deployment, rollback). The sets must include the new
+/// one: it decides which revision is the previous one.
+pub fn rollback(deployment: &Deployment, sets: &Sets, revision_asked: i64) -> Rollback {
+    let refuse = |reason, message: String| Rollback {
+        template: None,
+        annotations: vec![(ROLLBACK_TO.into(), None)],
+        notice: Notice { warning: true, reason, message },
+    };
+    let wanted = if revision_asked == 0 { last_revision(sets) } else { revision_asked };
+    if wanted == 0 {
+        return refuse("DeploymentRollbackRevisionNotFound", "Unable to find last revision.".to_owned());
+    }
+    let found = sets.all().find(|set| revision(set) == Some(wanted));
+    let Some((set, template)) = found.and_then(|set| Some((set, set.template.as_ref()?))) else {
+        let message = "Unable to find the revision to rollback to.".to_owned();
+        return refuse("DeploymentRollbackRevisionNotFound", message);
+    };
+    let name = &deployment.meta.name;
+    if has_template_of(set, deployment) {
+        let message = format!("The rollback revision contains the same template as current deployment {name:?}");
+        return refuse("DeploymentRollbackTemplateUnchanged", message);
+    }
+    Rollback {
+        template: Some(template.with_label(POD_TEMPLATE_HASH, None)),
+        annotations: annotations_of(deployment, set),
+        notice: Notice {
+            warning: false,
+            reason: "DeploymentRollback",
+            message: format!("Rolled back deployment {name:?} to revision {wanted}"),
+        },
+    }
+}
+
+/// The edits that give a Deployment the annotations which a set has (pkg/controller/deployment/util,
+/// SetDeploymentAnnotationsTo), so that for instance the change cause goes back too.
+fn annotations_of(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
+    let foreign = |(key, _): &&(Str, Str)| !is_own(key);
+    let gone = deployment.annotations.iter().filter(foreign).filter(|(key, _)| set.annotation(key).is_none());
+    let mut edits: AnnotationEdits = gone.map(|(key, _)| (key.clone(), None)).collect();
+    for (key, value) in set.annotations.iter().filter(foreign) {
+        edit(&mut edits, deployment.annotation(key), key, value);
+    }
+    edits.push((ROLLBACK_TO.into(), None));
+    edits
+}

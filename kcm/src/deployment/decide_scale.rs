@@ -1,0 +1,254 @@
+//! How many pods each ReplicaSet should have: bounds of a rolling update, its steps, and scaling in proportion.
+//!
+//! A set counts as having no more available pods than it should have: what is above its scale is on its way out, and
+//! counting it would let one scale-down be paid for twice while the set's status lags behind.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use kinds::ReplicaSet;
+use kinds::deployment::{Deployment, Strategy};
+use kinds::intstr::IntOrString;
+use kinds::workload::AnnotationEdits;
+
+use super::decide::{Notice, Sets, edit};
+
+/// Annotation of a ReplicaSet: the Deployment's scale when the set was last scaled. Another scale on the Deployment
+/// means that it was scaled since.
+pub const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
+/// Annotation of a ReplicaSet: the most pods that the Deployment could have then; proportions are taken from it.
+pub const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
+
+/// A change to a set's scale, or only to its annotations about the Deployment's scale.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scale {
+    /// The set as it is.
+    pub set: Arc<ReplicaSet>,
+    /// The scale that it gets.
+    pub replicas: i32,
+    /// Annotations to change.
+    pub annotations: AnnotationEdits,
+}
+
+impl Scale {
+    /// What to say once the write was accepted; nothing when only annotations changed (pkg/controller/deployment,
+    /// scaleReplicaSet).
+    pub fn notice(&self) -> Option<Notice> {
+        scaled_notice(&self.set.meta.name, self.set.replicas, self.replicas)
+    }
+}
+
+/// What to say about a set that got another scale; a set that was just created had 0.
+pub fn scaled_notice(set: &str, from: i32, to: i32) -> Option<Notice> {
+    let direction = match to.cmp(&from) {
+        Ordering::Greater => "up",
+        Ordering::Less => "down",
+        Ordering::Equal => return None,
+    };
+    let message = format!("Scaled {direction} replica set {set} from {from} to {to}");
+    Some(Notice { warning: false, reason: "ScalingReplicaSet", message })
+}
+
+/// Pods that may be added and pods that may be missing; `None` when a bound is no number and no percentage
+/// (pkg/controller/deployment/util, ResolveFenceposts). One of them is never zero, or a rollout could not start.
+pub fn fenceposts(
+    max_surge: Option<&IntOrString>,
+    max_unavailable: Option<&IntOrString>,
+    desired: i32,
+) -> Option<(i32, i32)> {
+    let scaled = |bound: Option<&IntOrString>, up| bound.map_or(Some(0), |bound| bound.scaled(desired, up));
+    Some(match (scaled(max_surge, true)?, scaled(max_unavailable, false)?) {
+        (0, 0) => (0, 1),
+        bounds => bounds,
+    })
+}
+
+fn bounds(deployment: &Deployment) -> (i32, i32) {
+    match &deployment.strategy {
+        Strategy::RollingUpdate { max_unavailable, max_surge } => {
+            fenceposts(max_surge.as_ref(), max_unavailable.as_ref(), deployment.replicas).unwrap_or((0, 0))
+        }
+        _ => (0, 0),
+    }
+}
+
+/// Pods that a rolling update may add (pkg/controller/deployment/util, MaxSurge); 0 for other strategies.
+pub fn max_surge(deployment: &Deployment) -> i32 {
+    bounds(deployment).0
+}
+
+/// Pods that may be missing during a rolling update (pkg/controller/deployment/util, MaxUnavailable); 0 for other
+/// strategies.
+pub fn max_unavailable(deployment: &Deployment) -> i32 {
+    bounds(deployment).1.min(deployment.replicas)
+}
+
+/// A number of pods from an annotation; `None` when it is missing, signed or out of range
+/// (pkg/controller/deployment/util, getNonNegativeInt32FromAnnotation).
+pub fn count_annotation(set: &ReplicaSet, key: &str) -> Option<i32> {
+    set.annotation(key).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
+}
+
+/// True when the set was last scaled for another scale of the Deployment. An annotation that cannot be read says
+/// nothing (pkg/controller/deployment, isScalingEvent).
+pub fn is_stale(deployment: &Deployment, set: &ReplicaSet) -> bool {
+    count_annotation(set, DESIRED_REPLICAS).is_some_and(|desired| desired != deployment.replicas)
+}
+
+/// The edits that make a set's annotations tell the Deployment's scale (pkg/controller/deployment/util,
+/// SetReplicasAnnotations).
+pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
+    let mut edits = AnnotationEdits::new();
+    let most = deployment.replicas + max_surge(deployment);
+    for (key, value) in [(DESIRED_REPLICAS, deployment.replicas), (MAX_REPLICAS, most)] {
+        edit(&mut edits, set.annotation(key), key, &value.to_string());
+    }
+    edits
+}
+
+/// The set at this scale with its annotations refreshed; `None` when there is nothing to change.
+fn refreshed(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> Option<Scale> {
+    let annotations = scale_annotations(deployment, set);
+    let changes = set.replicas != replicas || !annotations.is_empty();
+    changes.then(|| Scale { set: set.clone(), replicas, annotations })
+}
+
+/// The set at this scale; `None` when it has it, whatever its annotations say (pkg/controller/deployment,
+/// scaleReplicaSet).
+pub fn scale_to(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> Option<Scale> {
+    if set.replicas == replicas { None } else { refreshed(deployment, set, replicas) }
+}
+
+/// Pods that a new set should have when all sets together should have `total` and the new one `current`
+/// (pkg/controller/deployment/util, NewRSNewReplicas).
+pub fn new_replicas(deployment: &Deployment, total: i32, current: i32) -> i32 {
+    match deployment.strategy {
+        Strategy::RollingUpdate { .. } => {
+            let room = deployment.replicas + max_surge(deployment) - total;
+            if room <= 0 { current } else { current + room.min(deployment.replicas - current) }
+        }
+        _ => deployment.replicas,
+    }
+}
+
+/// How the new set is scaled next in a rolling update (pkg/controller/deployment, reconcileNewReplicaSet).
+pub fn roll_new(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Option<Scale> {
+    let target = if new.replicas > deployment.replicas {
+        deployment.replicas
+    } else {
+        new_replicas(deployment, sets.total(), new.replicas)
+    };
+    scale_to(deployment, new, target)
+}
+
+/// Available pods of a set that should have `replicas`, without those that are on their way out.
+fn available(set: &ReplicaSet, replicas: i32) -> i32 {
+    set.status.available_replicas.min(replicas)
+}
+
+/// How the old sets are scaled down next in a rolling update (pkg/controller/deployment, reconcileOldReplicaSets):
+/// first pods that are not available, then as many others as may be missing; oldest sets first. Pods of the new set
+/// that are not available count as missing already. One write a set, where upstream makes two.
+pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Vec<Scale> {
+    let least = deployment.replicas - max_unavailable(deployment);
+    let new_available = available(new, new.replicas);
+    let mut budget = sets.total() - least - (new.replicas - new_available);
+    if budget <= 0 {
+        return Vec::new();
+    }
+    let mut targets: Vec<i32> = sets.old.iter().map(|set| set.replicas).collect();
+    for (target, set) in targets.iter_mut().zip(&sets.old) {
+        let unhealthy = (*target - available(set, *target)).min(budget);
+        *target -= unhealthy;
+        budget -= unhealthy;
+    }
+    let old_available: i32 = targets.iter().zip(&sets.old).map(|(target, set)| available(set, *target)).sum();
+    let mut spare = (new_available + old_available - least).max(0);
+    for target in &mut targets {
+        let down = (*target).min(spare);
+        *target -= down;
+        spare -= down;
+    }
+    sets.old.iter().zip(targets).filter_map(|(set, target)| scale_to(deployment, set, target)).collect()
+}
+
+/// The only active set, or the newest when none is; `None` when there are several, or no sets at all
+/// (pkg/controller/deployment/util, FindActiveOrLatest).
+pub fn active_or_latest(sets: &Sets) -> Option<&Arc<ReplicaSet>> {
+    let mut active = sets.active();
+    match (active.next(), active.next()) {
+        (None, _) => sets.new.as_ref().or(sets.old.last()),
+        (only, None) => only,
+        _ => None,
+    }
+}
+
+/// True when the new set has, and was last told to have, all pods of the Deployment, and all are available
+/// (pkg/controller/deployment/util, IsSaturated).
+pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
+    count_annotation(set, DESIRED_REPLICAS) == Some(deployment.replicas)
+        && set.replicas == deployment.replicas
+        && set.status.available_replicas == deployment.replicas
+}
+
+/// How the sets follow the scale of a Deployment that is paused or was scaled (pkg/controller/deployment, scale).
+///
+/// Unlike upstream, a set that has the right scale and tells the wrong one is corrected, also with a strategy that
+/// does not scale in proportion: each sync would be taken for a scaling event otherwise, and no rollout would happen.
+pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
+    let corrected = |set| refreshed(deployment, set, set.replicas).filter(|_| is_stale(deployment, set));
+    if let Some(set) = active_or_latest(sets) {
+        let scale = scale_to(deployment, set, deployment.replicas);
+        return scale.or_else(|| corrected(set).filter(|_| set.replicas > 0)).into_iter().collect();
+    }
+    if sets.new.as_ref().is_some_and(|new| is_saturated(deployment, new)) {
+        return sets.old.iter().filter_map(|set| scale_to(deployment, set, 0)).collect();
+    }
+    match deployment.strategy {
+        Strategy::RollingUpdate { .. } => in_proportion(deployment, sets),
+        _ => sets.active().filter_map(corrected).collect(),
+    }
+}
+
+/// Shares the difference to the most pods allowed among the active sets, largest first; what rounding leaves goes to
+/// the largest. Of equal ones, newer ones grow first and older ones shrink first. All get their annotations refreshed.
+fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
+    let mut active: Vec<_> = sets.active().collect();
+    let allowed = if deployment.replicas > 0 { deployment.replicas + max_surge(deployment) } else { 0 };
+    let difference = allowed - active.iter().map(|set| set.replicas).sum::<i32>();
+    if difference != 0 {
+        active.sort_by(|a, b| {
+            let age = a.meta.by_creation(&b.meta);
+            b.replicas.cmp(&a.replicas).then(if difference > 0 { age.reverse() } else { age })
+        });
+    }
+    let mut rest = difference;
+    let mut targets: Vec<i32> = Vec::with_capacity(active.len());
+    for set in &active {
+        let share = share(deployment, set);
+        let share = if difference > 0 { share.min(rest) } else { share.max(rest) };
+        let share = if rest == 0 { 0 } else { share };
+        targets.push(set.replicas + share);
+        rest -= share;
+    }
+    if let Some(largest) = targets.first_mut() {
+        *largest = (*largest + rest).max(0);
+    }
+    active.into_iter().zip(targets).filter_map(|(set, target)| refreshed(deployment, set, target)).collect()
+}
+
+/// How much a set would grow if it kept its proportion of the Deployment; negative when it shrinks
+/// (pkg/controller/deployment/util, getReplicaSetFraction). A lost annotation is stood in for by the pods there are.
+pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
+    if deployment.replicas == 0 {
+        return -set.replicas;
+    }
+    let told = count_annotation(set, MAX_REPLICAS).filter(|most| *most != 0);
+    let before = told.unwrap_or(deployment.status.replicas);
+    if before == 0 {
+        return 0;
+    }
+    let after = deployment.replicas + max_surge(deployment);
+    let size = f64::from(set.replicas) * f64::from(after) / f64::from(before);
+    size.round() as i32 - set.replicas
+}

@@ -1,0 +1,269 @@
+//! The status of a Deployment: its counts, its conditions, and when a rollout without progress is looked at again.
+//!
+//! A sync starts from a copy of the status, notes in it what it does (`note_*`), and at its end replaces it by
+//! [`status`], which keeps the notes. One write is enough: what would be overwritten in the same sync is never seen.
+
+use std::time::Duration;
+
+use kinds::deployment::{Deployment, DeploymentStatus};
+use kinds::status::Condition;
+use kinds::{ReplicaSet, Str, Time};
+
+use super::decide::{Notice, Sets};
+use super::decide_scale::max_unavailable;
+
+/// Condition: enough pods are available.
+pub const AVAILABLE: &str = "Available";
+/// Condition: the rollout makes progress or is complete.
+pub const PROGRESSING: &str = "Progressing";
+/// Condition: pods could not be created or deleted.
+pub const REPLICA_FAILURE: &str = "ReplicaFailure";
+
+/// Reason: the newest set has all pods, available.
+pub const NEW_SET_AVAILABLE: &str = "NewReplicaSetAvailable";
+/// Reason: pods came or went since the last look.
+pub const SET_UPDATED: &str = "ReplicaSetUpdated";
+/// Reason: nothing happened for longer than the deadline.
+pub const TIMED_OUT: &str = "ProgressDeadlineExceeded";
+/// Reason: the new set was created.
+pub const CREATED: &str = "NewReplicaSetCreated";
+/// Reason: the new set was there already.
+pub const FOUND: &str = "FoundNewReplicaSet";
+/// Reason: the new set could not be created.
+pub const CREATE_FAILED: &str = "ReplicaSetCreateError";
+/// Reason: the Deployment was paused.
+pub const PAUSED: &str = "DeploymentPaused";
+/// Reason: the Deployment was resumed.
+pub const RESUMED: &str = "DeploymentResumed";
+
+/// The condition of this type, if there is one.
+pub fn condition<'a>(status: &'a DeploymentStatus, kind: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| *condition.kind == *kind)
+}
+
+/// A condition as it is when it becomes true, false or unknown at this moment.
+fn stamped(kind: &str, value: &str, reason: &str, message: &str, now: Time) -> Condition {
+    Condition {
+        kind: kind.into(),
+        status: value.into(),
+        reason: reason.into(),
+        message: message.into(),
+        last_update: now,
+        last_transition: now,
+    }
+}
+
+/// Sets a condition unless one with the same value and reason is there; the time of transition moves only with the
+/// value (pkg/controller/deployment/util, SetDeploymentCondition).
+pub fn set_condition(status: &mut DeploymentStatus, mut new: Condition) {
+    if let Some(old) = condition(status, &new.kind).filter(|old| old.status == new.status) {
+        if old.reason == new.reason {
+            return;
+        }
+        new.last_transition = old.last_transition;
+    }
+    remove_condition(status, &new.kind);
+    status.conditions.push(new);
+}
+
+/// Removes the condition of this type.
+pub fn remove_condition(status: &mut DeploymentStatus, kind: &str) {
+    status.conditions.retain(|condition| *condition.kind != *kind);
+}
+
+/// Seconds that a rollout may go without progress; `None` when nobody cares (pkg/controller/deployment/util,
+/// HasProgressDeadline).
+pub fn progress_deadline(deployment: &Deployment) -> Option<i64> {
+    deployment.progress_deadline_seconds.filter(|seconds| *seconds != i32::MAX).map(i64::from)
+}
+
+/// Notes in the status that the Deployment was paused or resumed, so that the pause does not count as lack of progress
+/// (pkg/controller/deployment, checkPausedConditions).
+pub fn note_pause(deployment: &Deployment, status: &mut DeploymentStatus, now: Time) {
+    let reason = condition(status, PROGRESSING).map(|condition| &*condition.reason);
+    if progress_deadline(deployment).is_none() || reason == Some(TIMED_OUT) {
+        return;
+    }
+    let (reason, message) = match (deployment.paused, reason == Some(PAUSED)) {
+        (true, false) => (PAUSED, "Deployment is paused"),
+        (false, true) => (RESUMED, "Deployment is resumed"),
+        _ => return,
+    };
+    set_condition(status, stamped(PROGRESSING, "Unknown", reason, message, now));
+}
+
+/// Notes in the status that the new set exists, when nothing is said about progress yet (pkg/controller/deployment,
+/// getNewReplicaSet).
+pub fn note_found(deployment: &Deployment, status: &mut DeploymentStatus, set: &str, now: Time) {
+    if progress_deadline(deployment).is_some() && condition(status, PROGRESSING).is_none() {
+        let message = format!("Found new replica set {set:?}");
+        set_condition(status, stamped(PROGRESSING, "True", FOUND, &message, now));
+    }
+}
+
+/// Notes in the status that the new set was created (pkg/controller/deployment, getNewReplicaSet).
+pub fn note_created(deployment: &Deployment, status: &mut DeploymentStatus, set: &str, now: Time) {
+    if progress_deadline(deployment).is_some() {
+        let message = format!("Created new replica set {set:?}");
+        set_condition(status, stamped(PROGRESSING, "True", CREATED, &message, now));
+    }
+}
+
+/// Notes in the status that the new set could not be created, and tells what to say about it
+/// (pkg/controller/deployment, getNewReplicaSet). Write the status as it is then, without [`status`].
+pub fn note_create_failed(
+    deployment: &Deployment,
+    status: &mut DeploymentStatus,
+    set: &str,
+    error: &str,
+    now: Time,
+) -> Notice {
+    let message = format!("Failed to create new replica set {set:?}: {error}");
+    if progress_deadline(deployment).is_some() {
+        set_condition(status, stamped(PROGRESSING, "False", CREATE_FAILED, &message, now));
+    }
+    Notice { warning: true, reason: CREATE_FAILED, message }
+}
+
+/// Notes in the status that the name of the new set belongs to another one, so that the next name differs
+/// (pkg/controller/deployment, getNewReplicaSet). Write the status as it is then, without [`status`].
+pub fn note_collision(status: &mut DeploymentStatus) {
+    status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
+}
+
+/// All desired pods are new and available, and no others are left (pkg/controller/deployment/util, DeploymentComplete).
+pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
+    let counts = [status.updated_replicas, status.replicas, status.available_replicas];
+    counts == [deployment.replicas; 3] && status.observed_generation >= deployment.meta.generation
+}
+
+/// Something was gained between two statuses: new pods, fewer old ones, ready or available ones
+/// (pkg/controller/deployment/util, DeploymentProgressing).
+pub fn is_progress(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
+    let old_pods = |status: &DeploymentStatus| status.replicas - status.updated_replicas;
+    after.updated_replicas > before.updated_replicas
+        || old_pods(after) < old_pods(before)
+        || after.ready_replicas > before.ready_replicas
+        || after.available_replicas > before.available_replicas
+}
+
+/// The last progress lies further back than the deadline (pkg/controller/deployment/util, DeploymentTimedOut). A
+/// rollout that was completed once does not time out.
+pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Time) -> bool {
+    let (Some(deadline), Some(condition)) = (progress_deadline(deployment), condition(status, PROGRESSING)) else {
+        return false;
+    };
+    match &*condition.reason {
+        NEW_SET_AVAILABLE => false,
+        TIMED_OUT => true,
+        _ => condition.last_update.0 + deadline < now.0,
+    }
+}
+
+/// The status at the end of a sync (pkg/controller/deployment, calculateStatus and syncRolloutStatus). `noted` is the
+/// Deployment's status with the notes of this sync; `rollout` tells whether progress is judged, as it is in rollouts
+/// only. It need not be written when it equals the Deployment's and the revision annotation stays.
+pub fn status(
+    deployment: &Deployment,
+    noted: &DeploymentStatus,
+    sets: &Sets,
+    rollout: bool,
+    now: Time,
+) -> DeploymentStatus {
+    let sum = |count: fn(&ReplicaSet) -> i32| sets.all().map(|set| count(set)).sum::<i32>();
+    let available = sum(|set| set.status.available_replicas);
+    let mut status = DeploymentStatus {
+        observed_generation: deployment.meta.generation,
+        replicas: sum(|set| set.status.replicas),
+        updated_replicas: sets.new.as_ref().map_or(0, |new| new.status.replicas),
+        ready_replicas: sum(|set| set.status.ready_replicas),
+        available_replicas: available,
+        unavailable_replicas: (sets.total() - available).max(0),
+        terminating_replicas: terminating(sets),
+        collision_count: noted.collision_count,
+        conditions: noted.conditions.clone(),
+    };
+    let enough = available >= deployment.replicas - max_unavailable(deployment);
+    let (value, reason, message) = if enough {
+        ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+    } else {
+        ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+    };
+    set_condition(&mut status, stamped(AVAILABLE, value, reason, message, now));
+    if rollout {
+        judge_progress(deployment, noted, &mut status, sets, now);
+        match replica_failure(sets) {
+            Some(failure) => set_condition(&mut status, failure),
+            None => remove_condition(&mut status, REPLICA_FAILURE),
+        }
+    }
+    status
+}
+
+fn judge_progress(
+    deployment: &Deployment,
+    noted: &DeploymentStatus,
+    status: &mut DeploymentStatus,
+    sets: &Sets,
+    now: Time,
+) {
+    if progress_deadline(deployment).is_none() {
+        remove_condition(status, PROGRESSING);
+        return;
+    }
+    let current = condition(noted, PROGRESSING);
+    let was_complete = current.is_some_and(|condition| *condition.reason == *NEW_SET_AVAILABLE);
+    if was_complete && status.replicas == status.updated_replicas {
+        return;
+    }
+    let subject = match &sets.new {
+        Some(new) => format!("ReplicaSet {:?}", new.meta.name),
+        None => format!("Deployment {:?}", deployment.meta.name),
+    };
+    let stamp = |value, reason, what: &str| stamped(PROGRESSING, value, reason, &format!("{subject} {what}"), now);
+    if is_complete(deployment, status) {
+        set_condition(status, stamp("True", NEW_SET_AVAILABLE, "has successfully progressed."));
+    } else if is_progress(&deployment.status, status) {
+        let mut updated = stamp("True", SET_UPDATED, "is progressing.");
+        if let Some(current) = current.filter(|current| *current.status == *"True") {
+            updated.last_transition = current.last_transition;
+        }
+        // Replaced even with the same reason: its update time says when progress was last seen.
+        remove_condition(status, PROGRESSING);
+        status.conditions.push(updated);
+    } else if is_timed_out(deployment, status, now) {
+        set_condition(status, stamp("False", TIMED_OUT, "has timed out progressing."));
+    }
+}
+
+/// Pods being deleted, of all sets. A set that was never synced counts none; `None` when one that was synced does not
+/// say (pkg/controller/deployment/util, GetTerminatingReplicaCountForReplicaSets).
+fn terminating(sets: &Sets) -> Option<i32> {
+    let counted =
+        sets.all().filter(|set| set.status.observed_generation != 0 || set.status.terminating_replicas.is_some());
+    counted.map(|set| set.status.terminating_replicas).sum()
+}
+
+/// The first failure that a set reports, the new one's before those of old ones (pkg/controller/deployment,
+/// getReplicaFailures).
+fn replica_failure(sets: &Sets) -> Option<Condition> {
+    let mut conditions = sets.new.iter().chain(&sets.old).flat_map(|set| &set.status.conditions);
+    let failure = conditions.find(|condition| *condition.kind == *REPLICA_FAILURE)?;
+    Some(Condition { kind: Str::from(REPLICA_FAILURE), last_update: failure.last_transition, ..failure.clone() })
+}
+
+/// When to look again at a rollout for which nothing else would wake us: one second after its deadline
+/// (pkg/controller/deployment, requeueStuckDeployment). `status` is the one at the end of the sync.
+///
+/// Unlike upstream, a rollout that was completed once is not looked at again: time cannot change anything about it, and
+/// upstream wakes without pause while one of its pods is not available.
+pub fn recheck_after(deployment: &Deployment, status: &DeploymentStatus, now: Time) -> Option<Duration> {
+    let deadline = progress_deadline(deployment)?;
+    let current = condition(status, PROGRESSING)?;
+    if is_complete(deployment, status) || [TIMED_OUT, NEW_SET_AVAILABLE].contains(&&*current.reason) {
+        return None;
+    }
+    let left = (current.last_update.0 + deadline - now.0).max(0);
+    // Times are whole seconds, and the deadline must lie strictly in the past.
+    Some(Duration::from_secs(left.unsigned_abs() + 1))
+}

@@ -1,0 +1,9 @@
+//! Tables for each decision, and random histories over a small model of a cluster.
+
+mod builders;
+mod course;
+mod histories;
+mod model;
+mod revision;
+mod scale;
+mod status;

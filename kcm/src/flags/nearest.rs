@@ -1,0 +1,57 @@
+//! Finds the known word that a mistyped one most likely meant.
+
+/// The candidate with the smallest edit distance to `word`, the first of equals; `None` when all
+/// are further away than a third of the word (at least two letters).
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (word.chars().count() / 3).max(2);
+    candidates
+        .into_iter()
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// The text ` (did you mean X?)`, or nothing; `dashes` is put in front of the name.
+pub(crate) fn hint(nearest: Option<&str>, dashes: &str) -> String {
+    nearest.map_or_else(String::new, |name| format!(" (did you mean {dashes}{name}?)"))
+}
+
+/// Levenshtein's distance, without regard to case.
+fn distance(left: &str, right: &str) -> usize {
+    let letters = |text: &str| text.to_lowercase().chars().collect::<Vec<_>>();
+    let (left, right) = (letters(left), letters(right));
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (index, letter) in left.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
+        for (column, other) in right.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != other);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_nearest_word_is_found_or_none() {
+        let words = ["leader-elect", "kubeconfig", "master"];
+        assert_eq!(nearest("leader-elct", words), Some("leader-elect"));
+        assert_eq!(nearest("KubeConfg", words), Some("kubeconfig"));
+        assert_eq!(nearest("nothing-like-it", words), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_distance_is_symmetric_and_zero_only_to_itself(left in "[a-d]{0,6}", right in "[a-d]{0,6}") {
+            prop_assert_eq!(distance(&left, &right), distance(&right, &left));
+            prop_assert_eq!(distance(&left, &right) == 0, left == right);
+            prop_assert!(distance(&left, &right) <= left.len().max(right.len()));
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! One reconcile of a ReplicaSet: gather, claim, manage, status.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use jiff::Timestamp;
+use kinds::meta::{ObjectKey, OwnerRef};
+use kinds::selector::Selector;
+use kinds::template::Template;
+use kinds::{Kind, Pod, ReplicaSet};
+use runtime::batch::slow_start;
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, Recorder};
+use runtime::expectations::Expectations;
+use runtime::owner::Owner;
+use runtime::queue::Queue;
+use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::write::{WriteError, Writer};
+use tracing::{debug, error, info};
+
+use super::decide::{self, Manage};
+use crate::controllers::Clock;
+use crate::reference::about;
+
+/// The controller's state.
+pub struct ReplicaSets {
+    pub sets: Arc<Store<ReplicaSet>>,
+    pub pods: Arc<Store<Pod>>,
+    pub writer: Writer,
+    pub recorder: Recorder,
+    pub expectations: Arc<Expectations>,
+    pub queue: Arc<Queue<ObjectKey>>,
+    pub clock: Clock,
+    /// ReplicaSets from before our time whose pods were compared with the server's: what another leader did last may
+    /// not have reached our stores when we began.
+    pub looked: Mutex<HashSet<ObjectKey>>,
+    /// When our time began.
+    pub begun: OnceLock<Timestamp>,
+}
+
+impl Reconcile for ReplicaSets {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl ReplicaSets {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(set) = self.sets.get(key) else {
+            self.expectations.forget(key);
+            self.looked().remove(key);
+            return Ok(Outcome::Done);
+        };
+        if !self.caught_up(key) {
+            return Ok(Outcome::Parked);
+        }
+        if let Selector::Invalid(why) = &set.selector {
+            error!(why, "the ReplicaSet's selector is invalid; nothing is done for it");
+            return Ok(Outcome::Done);
+        }
+        if self.expectations.take_lost(key) && !self.look(key, &set).await? {
+            return Ok(Outcome::Parked);
+        }
+        let deletions_seen = self.expectations.deletions_seen(key, &self.pods);
+        let mut children = self.pods.by_index(&by_controller(), owned_by(&set.meta.uid));
+        children.extend(self.pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)));
+        let terminating = children
+            .iter()
+            .filter(|pod| pod.is_terminating() && pod.meta.is_controlled_by(&set.meta.uid))
+            .filter(|pod| set.selector.matches(&pod.meta.labels))
+            .count();
+        children.retain(|pod| pod.is_active());
+        let active = self.claim(key, &set, children).await?;
+
+        let mut failure = None;
+        if deletions_seen && !set.meta.is_deleting() {
+            let now = (self.clock)();
+            let plan = decide::manage(&active, set.replicas, now, || self.related(&set));
+            if !matches!(plan, Manage::Nothing) && !self.knows_its_pods(key, &set).await? {
+                return Ok(Outcome::Parked);
+            }
+            failure = match plan {
+                Manage::Nothing => None,
+                Manage::Create(count) => self.create(key, &set, count).await,
+                Manage::Delete(victims) => self.delete(key, &set, victims).await,
+            };
+        }
+        let now = (self.clock)();
+        let status = decide::status(&set, &active, terminating, failure.as_deref(), now);
+        if status != set.status {
+            let body = set.status_update(&status);
+            match self.writer.replace(&ReplicaSet::RESOURCE, key, Some("status"), &body).await {
+                Ok(answer) => {
+                    if let Ok(meta) = answer.meta() {
+                        self.expectations.wrote(key, &self.sets, meta.version);
+                    }
+                }
+                // The status was computed from what is no longer true: the change that is on its way leads to another.
+                Err(error) if error.is_conflict() => return Ok(Outcome::Backoff),
+                Err(error) if error.is_not_found() => return Ok(Outcome::Done),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(message) = failure {
+            return Err(ReconcileError::new(message));
+        }
+        let next = decide::next_check(&status, &active, set.min_ready_seconds, now);
+        Ok(next.map_or(Outcome::Done, Outcome::After))
+    }
+
+    /// Whether the stores show all that was written for a key; if not, the key comes back when they do.
+    fn caught_up(&self, key: &ObjectKey) -> bool {
+        let wake = || {
+            let (queue, key) = (self.queue.clone(), key.clone());
+            move || queue.add(key)
+        };
+        self.expectations.caught_up(key, &self.sets, wake()) && self.expectations.caught_up(key, &self.pods, wake())
+    }
+
+    fn looked(&self) -> std::sync::MutexGuard<'_, HashSet<ObjectKey>> {
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Before the first creation or deletion for a ReplicaSet that is older than our time: look at the server once.
+    async fn knows_its_pods(&self, key: &ObjectKey, set: &ReplicaSet) -> Result<bool, ReconcileError> {
+        let begun = self.begun.get_or_init(|| (self.clock)());
+        if set.meta.created.0 > begun.as_second() || !self.looked().insert(key.clone()) {
+            return Ok(true);
+        }
+        self.look(key, set).await
+    }
+
+    /// Compares our pods with the server's; true when our store is not behind. Else the key comes back when it is not.
+    async fn look(&self, key: &ObjectKey, set: &ReplicaSet) -> Result<bool, ReconcileError> {
+        let Some(selector) = set.selector.query() else { return Ok(true) };
+        let listed = self.writer.list_meta(&Pod::RESOURCE, &key.namespace, &selector).await.inspect_err(|_| {
+            self.expectations.lost(key);
+            self.looked().remove(key);
+        })?;
+        let newest = listed.iter().filter(|pod| pod.is_controlled_by(&set.meta.uid)).map(|pod| pod.version).max();
+        if let Some(newest) = newest {
+            self.expectations.wrote(key, &self.pods, newest);
+        }
+        // A pod that is gone from the server may still be in our store.
+        for pod in self.pods.by_index(&by_controller(), owned_by(&set.meta.uid)) {
+            if pod.is_active() && !listed.iter().any(|known| known.uid == pod.meta.uid) {
+                self.expectations.deleting(key, &pod.meta);
+            }
+        }
+        Ok(self.caught_up(key) && self.expectations.deletions_seen(key, &self.pods))
+    }
+
+    async fn claim(
+        &self,
+        key: &ObjectKey,
+        set: &ReplicaSet,
+        children: Vec<Arc<Pod>>,
+    ) -> Result<Vec<Arc<Pod>>, ReconcileError> {
+        let owner = Owner { meta: &set.meta, reference: controller_ref(set), writer: &self.writer };
+        let claimed = owner.claim::<ReplicaSet, Pod>(children, |pod| set.selector.matches(&pod.meta.labels)).await;
+        for version in claimed.written {
+            self.expectations.wrote(key, &self.pods, version);
+        }
+        if claimed.errors.is_empty() { Ok(claimed.children) } else { Err(ReconcileError::new(claimed.errors.join(", "))) }
+    }
+
+    /// Pods of all ReplicaSets of the same owner.
+    fn related(&self, set: &ReplicaSet) -> Vec<Arc<Pod>> {
+        let siblings = match set.meta.controller() {
+            Some(controller) => self.sets.by_index(&by_controller(), owned_by(&controller.uid)),
+            None => Vec::new(),
+        };
+        siblings.iter().flat_map(|sibling| self.pods.by_index(&by_controller(), owned_by(&sibling.meta.uid))).collect()
+    }
+
+    /// Creates pods, slowly at first; returns what went wrong.
+    async fn create(&self, key: &ObjectKey, set: &ReplicaSet, count: usize) -> Option<String> {
+        let Some(template) = set.template.as_ref().filter(|template| !template.labels.is_empty()) else {
+            return Some("unable to create pods, no labels".to_owned());
+        };
+        debug!(need = set.replicas, count, "too few pods; creating");
+        let body = template_pod(template, key, set);
+        let (created, error) = slow_start(count, |_| self.create_one(key, set, &body)).await;
+        if error.is_some() {
+            info!(created, skipped = count - created, "could not create all pods");
+        }
+        error.map(|error| error.to_string())
+    }
+
+    async fn create_one(&self, key: &ObjectKey, set: &ReplicaSet, body: &[u8]) -> Result<(), WriteError> {
+        let created = self.writer.create(&Pod::RESOURCE, &key.namespace, body, false).await;
+        match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
+            Ok(pod) => {
+                self.expectations.wrote(key, &self.pods, pod.version);
+                let message = format!("Created pod: {}", pod.name);
+                self.recorder.event(&about(set), EventType::Normal, "SuccessfulCreate", message);
+                Ok(())
+            }
+            // All further creations would fail too, and nobody need be told.
+            Err(error) if error.is_namespace_terminating() => Ok(()),
+            Err(error) => {
+                if error.is_lost() {
+                    self.expectations.lost(key);
+                }
+                let message = format!("Error creating: {error}");
+                self.recorder.event(&about(set), EventType::Warning, "FailedCreate", message);
+                Err(error)
+            }
+        }
+    }
+
+    /// Deletes pods, all at once; returns what went wrong first.
+    async fn delete(&self, key: &ObjectKey, set: &ReplicaSet, victims: Vec<Arc<Pod>>) -> Option<String> {
+        let unreadable = self.pods.undecodable();
+        if unreadable > 0 {
+            return Some(format!("not deleting pods while {unreadable} pods cannot be decoded (see the log)"));
+        }
+        debug!(need = set.replicas, count = victims.len(), "too many pods; deleting");
+        let deletions = victims.iter().map(|pod| async move {
+            let uid = &pod.meta.uid;
+            self.expectations.deleting(key, &pod.meta);
+            match self.writer.delete(&Pod::RESOURCE, &pod.meta.key(), uid).await {
+                Ok(()) => {
+                    let message = format!("Deleted pod: {}", pod.meta.name);
+                    self.recorder.event(&about(set), EventType::Normal, "SuccessfulDelete", message);
+                    None
+                }
+                // Gone already, or another pod has its name by now: the store will show it.
+                Err(error) if error.is_not_found() || error.is_conflict() => None,
+                Err(error) => {
+                    // A deletion may be repeated: it is bound to the uid.
+                    self.expectations.not_deleting(key, uid);
+                    let message = format!("Error deleting: {error}");
+                    self.recorder.event(&about(set), EventType::Warning, "FailedDelete", message);
+                    Some(format!("unable to delete pods: {error}"))
+                }
+            }
+        });
+        join_all(deletions).await.into_iter().flatten().next()
+    }
+}
+
+fn controller_ref(set: &ReplicaSet) -> OwnerRef {
+    OwnerRef {
+        api_version: "apps/v1".into(),
+        kind: ReplicaSet::RESOURCE.kind.into(),
+        name: set.meta.name.clone(),
+        uid: set.meta.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+fn template_pod(template: &Template, key: &ObjectKey, set: &ReplicaSet) -> Vec<u8> {
+    template.pod(key, &controller_ref(set))
+}

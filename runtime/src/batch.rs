@@ -1,0 +1,54 @@
+//! Slow start: one try first, then twice as many as long as all go well (pkg/controller/replicaset, slowStartBatch).
+//!
+//! A thousand creates that are all going to fail for the same reason, a quota say, cost one request instead.
+
+use futures::future::join_all;
+
+/// Size of the first batch.
+const FIRST: usize = 1;
+
+/// Runs `run` `count` times in growing batches; the tries of a batch run at the same time. After a batch with a
+/// failure no further one begins. Returns how many succeeded, and the first failure.
+pub async fn slow_start<F, E>(count: usize, run: impl Fn(usize) -> F) -> (usize, Option<E>)
+where
+    F: Future<Output = Result<(), E>>,
+{
+    let (mut begun, mut succeeded, mut size) = (0, 0, FIRST);
+    while begun < count {
+        let batch = begun..count.min(begun + size);
+        begun = batch.end;
+        let outcomes = join_all(batch.map(&run)).await;
+        let tried = outcomes.len();
+        let mut failures = outcomes.into_iter().filter_map(Result::err);
+        if let Some(first) = failures.next() {
+            return (succeeded + tried - 1 - failures.count(), Some(first));
+        }
+        succeeded += tried;
+        size *= 2;
+    }
+    (succeeded, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn batches_double_and_stop_at_the_first_failure() {
+        // (count, tries from which on all fail) -> (tries, successes)
+        for (count, limit, tried, succeeded) in
+            [(0, 9, 0, 0), (1, 9, 1, 1), (5, 9, 5, 5), (100, 0, 1, 0), (100, 1, 3, 1), (100, 2, 3, 2), (100, 10, 15, 10)]
+        {
+            let tries = Cell::new(0);
+            let (done, error) = slow_start(count, |at| {
+                tries.set(tries.get() + 1);
+                async move { if at < limit { Ok(()) } else { Err(at) } }
+            })
+            .await;
+            assert_eq!((tries.get(), done), (tried, succeeded), "{count} with {limit}");
+            assert_eq!(error.is_some(), done < count);
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! As whom a request is sent: the process itself, or a controller's service account.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::send::chain;
+
+/// The namespace of the controllers' service accounts.
+const NAMESPACE: &str = "kube-system";
+/// How long a token is asked to live.
+const LIFETIME: Duration = Duration::from_secs(3600);
+/// The server grants no less; an apparently shorter life is a clock that differs from the server's.
+const LEAST_LIFETIME: Duration = Duration::from_secs(600);
+/// The part of its life after which a token is replaced.
+const REPLACE_AFTER: f64 = 0.8;
+/// A failure is the answer to everyone for so long.
+const REMEMBER_FAILURE: Duration = Duration::from_secs(1);
+/// Longest time to get a token.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// As whom a request is sent.
+#[derive(Debug, Clone)]
+pub enum Identity {
+    /// The process's own credentials.
+    Own,
+    /// A service account in `kube-system`, over connections without client certificate.
+    ServiceAccount(Arc<ServiceAccountToken>),
+}
+
+/// The bearer token of a service account in `kube-system`, replaced before it expires.
+///
+/// Follows controller-manager `pkg/clientbuilder.DynamicControllerClientBuilder`: tokens by
+/// TokenRequest for one hour, the account made when it is missing, a new token when a fifth of its
+/// life is left.
+pub struct ServiceAccountToken {
+    own: kube::Client,
+    name: String,
+    user_name: String,
+    state: Mutex<State>,
+    /// Held while asking for a token, so that callers share one request.
+    asking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    live: Option<Live>,
+    failed: Option<(Instant, TokenError)>,
+}
+
+struct Live {
+    token: Arc<str>,
+    replace_at: Instant,
+}
+
+/// Why there is no token.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum TokenError {
+    /// The server cannot be asked.
+    #[error("service account {account}: {step} failed: {problem}")]
+    Unreachable {
+        /// `kube-system/<name>`.
+        account: String,
+        /// What was tried.
+        step: &'static str,
+        /// What went wrong.
+        problem: String,
+    },
+    /// The server said no.
+    #[error(
+        "service account {account}: {step} was refused with {status}: {message}; \
+         the own identity needs the rights of the role system:kube-controller-manager"
+    )]
+    Refused {
+        /// `kube-system/<name>`.
+        account: String,
+        /// What was tried.
+        step: &'static str,
+        /// The HTTP status.
+        status: u16,
+        /// The server's words.
+        message: String,
+    },
+    /// The server's answer is not a token.
+    #[error("service account {account}: the answer to the TokenRequest holds no token")]
+    NoToken {
+        /// `kube-system/<name>`.
+        account: String,
+    },
+}
+
+impl ServiceAccountToken {
+    /// The token of `kube-system/<name>`, asked for with `own` when first needed.
+    #[must_use]
+    pub fn new(own: kube::Client, name: &str) -> Self {
+        Self {
+            own,
+            name: name.to_owned(),
+            user_name: format!("system:serviceaccount:{NAMESPACE}:{name}"),
+            state: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// The user as whom the token authenticates.
+    #[must_use]
+    pub fn user_name(&self) -> &str {
+        &self.user_name
+    }
+
+    /// A token for the next request. Callers at the same time share one TokenRequest; a token that
+    /// cannot be replaced stays in use until the server refuses it.
+    ///
+    /// # Errors
+    /// [`TokenError`] when there is none; for a second after, the same again without asking the
+    /// server.
+    pub async fn token(&self) -> Result<Arc<str>, TokenError> {
+        if let Some(known) = self.known() {
+            return known;
+        }
+        let _asking = self.asking.lock().await;
+        if let Some(known) = self.known() {
+            return known;
+        }
+        let asked = tokio::time::timeout(TIMEOUT, self.ask())
+            .await
+            .unwrap_or_else(|_| {
+                Err(TokenError::Unreachable {
+                    account: self.account(),
+                    step: "TokenRequest",
+                    problem: format!("no answer within {TIMEOUT:?}"),
+                })
+            });
+        let mut state = self.state();
+        match asked {
+            Ok(live) => {
+                let token = live.token.clone();
+                *state = State {
+                    live: Some(live),
+                    failed: None,
+                };
+                Ok(token)
+            }
+            Err(error) => {
+                state.failed = Some((Instant::now(), error.clone()));
+                match &state.live {
+                    Some(old) => {
+                        tracing::warn!(%error, "token not replaced; the old one stays");
+                        Ok(old.token.clone())
+                    }
+                    None => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Forgets the token `used`, which the server answered with 401. A newer one stays.
+    pub fn invalidate(&self, used: &str) {
+        let mut state = self.state();
+        if state.live.as_ref().is_some_and(|live| *live.token == *used) {
+            state.live = None;
+        }
+    }
+
+    /// What can be said without asking the server.
+    fn known(&self) -> Option<Result<Arc<str>, TokenError>> {
+        let state = self.state();
+        let now = Instant::now();
+        let failure = state
+            .failed
+            .as_ref()
+            .filter(|(at, _)| now < *at + REMEMBER_FAILURE);
+        match (&state.live, failure) {
+            (Some(live), _) if now < live.replace_at => Some(Ok(live.token.clone())),
+            (Some(live), Some(_)) => Some(Ok(live.token.clone())),
+            (None, Some((_, error))) => Some(Err(error.clone())),
+            (_, None) => None,
+        }
+    }
+
+    async fn ask(&self) -> Result<Live, TokenError> {
+        match self.request_token().await {
+            Err(TokenError::Refused { status: 404, .. }) => {
+                self.create_account().await?;
+                self.request_token().await
+            }
+            other => other,
+        }
+    }
+
+    async fn request_token(&self) -> Result<Live, TokenError> {
+        let path = format!(
+            "/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{}/token",
+            self.name
+        );
+        let body = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [], "expirationSeconds": LIFETIME.as_secs()},
+        });
+        let answer = self.post("TokenRequest", path, &body).await?;
+        // The parser's message may quote the token, so it is not passed on.
+        let granted = serde_json::from_slice::<TokenRequest>(&answer)
+            .ok()
+            .and_then(|granted| granted.status)
+            .and_then(|status| Some((status.token?, status.expiration_timestamp?)));
+        let Some((token, expires)) = granted.filter(|(token, _)| !token.is_empty()) else {
+            return Err(TokenError::NoToken {
+                account: self.account(),
+            });
+        };
+        Ok(Live {
+            token: token.into(),
+            replace_at: Instant::now() + time_to_replace(expires.0, Timestamp::now()),
+        })
+    }
+
+    async fn create_account(&self) -> Result<(), TokenError> {
+        match self.post_account().await {
+            Err(TokenError::Refused { status: 404, .. }) => {
+                let namespace = json!({
+                    "apiVersion": "v1",
+                    "kind": "Namespace",
+                    "metadata": {"name": NAMESPACE},
+                });
+                let made = self
+                    .post(
+                        "creating its namespace",
+                        "/api/v1/namespaces".into(),
+                        &namespace,
+                    )
+                    .await;
+                if let Err(error) = made {
+                    tracing::warn!(%error, "namespace not created");
+                }
+                self.post_account().await
+            }
+            other => other,
+        }
+    }
+
+    async fn post_account(&self) -> Result<(), TokenError> {
+        let account = json!({
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"namespace": NAMESPACE, "name": self.name},
+        });
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts");
+        match self.post("creating it", path, &account).await {
+            Ok(_) | Err(TokenError::Refused { status: 409, .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn post(
+        &self,
+        step: &'static str,
+        path: String,
+        body: &serde_json::Value,
+    ) -> Result<Bytes, TokenError> {
+        let unreachable = |problem: String| TokenError::Unreachable {
+            account: self.account(),
+            step,
+            problem,
+        };
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .header(http::header::ACCEPT, "application/json")
+            .body(Body::from(body.to_string().into_bytes()))
+            .map_err(|error| unreachable(error.to_string()))?;
+        let answer = self
+            .own
+            .send(request)
+            .await
+            .map_err(|error| unreachable(chain(&error)))?;
+        let status = answer.status();
+        let body = answer
+            .into_body()
+            .collect_bytes()
+            .await
+            .map_err(|error| unreachable(chain(&error)))?;
+        if status.is_success() {
+            return Ok(body);
+        }
+        Err(TokenError::Refused {
+            account: self.account(),
+            step,
+            status: status.as_u16(),
+            message: refusal(status, &body),
+        })
+    }
+
+    fn account(&self) -> String {
+        format!("{NAMESPACE}/{}", self.name)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long a token that expires at `expires` is used, seen at `now`.
+fn time_to_replace(expires: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(expires.duration_since(now))
+        .unwrap_or_default()
+        .max(LEAST_LIFETIME)
+        .mul_f64(REPLACE_AFTER)
+}
+
+/// The server's words about a refused request.
+fn refusal(status: StatusCode, body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Refusal {
+        message: String,
+    }
+    serde_json::from_slice::<Refusal>(body).map_or_else(
+        |_| {
+            status
+                .canonical_reason()
+                .unwrap_or("no reason given")
+                .to_owned()
+        },
+        |refusal| refusal.message,
+    )
+}
+
+impl fmt::Debug for ServiceAccountToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceAccountToken")
+            .field("account", &self.account())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifth_of_its_life_before_it_expires() {
+        let now = Timestamp::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        // (seconds to its expiry by this clock, seconds until it is replaced)
+        for (left, wanted) in [(3600, 2880), (1000, 800), (600, 480), (60, 480), (-50, 480)] {
+            let expires = now + jiff::SignedDuration::from_secs(left);
+            assert_eq!(time_to_replace(expires, now), Duration::from_secs(wanted));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Where the server is and who we are: `--kubeconfig`, `--master`, or the pod's service account.
+
+use std::path::{Path, PathBuf};
+
+use kube::config::{Kubeconfig, KubeconfigError};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+use super::{ConnectError, ConnectOptions};
+
+/// A loaded configuration and the files it refers to.
+#[derive(Debug, Clone)]
+pub(super) struct Source {
+    pub(super) config: kube::Config,
+    /// Holds the authorities that sign the server's certificate; `None` when they are inline.
+    pub(super) ca_file: Option<PathBuf>,
+    /// Holds the own identity's bearer token.
+    pub(super) token_file: Option<PathBuf>,
+}
+
+/// Loads the configuration as client-go `tools/clientcmd.BuildConfigFromFlags` does: the kubeconfig
+/// file with the server overridden by `master`; without a file the bare `master`; with neither the
+/// pod's own service account.
+pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
+    let master = options
+        .master
+        .as_deref()
+        .filter(|master| !master.is_empty());
+    let file = options
+        .kubeconfig
+        .as_deref()
+        .filter(|file| !file.as_os_str().is_empty());
+    let source = match (file, master) {
+        (Some(file), master) => from_file(file, master)?,
+        (None, Some(master)) => {
+            let server = parse_server(&server_url(master, false), master)?;
+            Source {
+                config: kube::Config::new(server),
+                ca_file: None,
+                token_file: None,
+            }
+        }
+        (None, None) => in_cluster()?,
+    };
+    Ok(without_secrets_in_clear(source))
+}
+
+fn in_cluster() -> Result<Source, ConnectError> {
+    let mut config = kube::Config::incluster().map_err(ConnectError::InCluster)?;
+    let token_file = config.auth_info.token_file.take().map(PathBuf::from);
+    let ca_file = config.root_cert_file.take();
+    Ok(Source {
+        config,
+        ca_file,
+        token_file,
+    })
+}
+
+fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> {
+    let invalid = |problem: String, fix: &'static str| ConnectError::UseKubeconfig {
+        file: file.to_owned(),
+        problem,
+        fix,
+    };
+    let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| match error {
+        KubeconfigError::ReadConfig(source, _) => ConnectError::ReadKubeconfig {
+            file: file.to_owned(),
+            source,
+        },
+        // The parser's message may quote the lines around the fault, and with them a token.
+        KubeconfigError::Parse(error) => ConnectError::ParseKubeconfig {
+            file: file.to_owned(),
+            problem: first_line(&error.to_string()),
+        },
+        other => ConnectError::ParseKubeconfig {
+            file: file.to_owned(),
+            problem: other.to_string(),
+        },
+    })?;
+
+    let context = kubeconfig
+        .current_context
+        .clone()
+        .filter(|name| !name.is_empty())
+        .ok_or_else(|| {
+            invalid(
+                "current-context is not set".into(),
+                "set current-context to the name of one of the contexts",
+            )
+        })?;
+    let (cluster_name, user_name) = kubeconfig
+        .contexts
+        .iter()
+        .find(|named| named.name == context)
+        .and_then(|named| named.context.as_ref())
+        .map(|context| (context.cluster.clone(), context.user.clone()))
+        .ok_or_else(|| {
+            invalid(
+                format!("current-context {context:?} is not among the contexts"),
+                "add that context or set current-context to an existing one",
+            )
+        })?;
+    let has_certificate = kubeconfig
+        .auth_infos
+        .iter()
+        .find(|named| Some(&named.name) == user_name.as_ref())
+        .and_then(|named| named.auth_info.as_ref())
+        .is_some_and(|user| {
+            user.client_certificate.is_some() || user.client_certificate_data.is_some()
+        });
+    let cluster = kubeconfig
+        .clusters
+        .iter_mut()
+        .find(|named| named.name == cluster_name)
+        .and_then(|named| named.cluster.as_mut())
+        .ok_or_else(|| {
+            invalid(
+                format!(
+                    "cluster {cluster_name:?} of context {context:?} is not among the clusters"
+                ),
+                "add that cluster or correct the context's cluster field",
+            )
+        })?;
+
+    if let Some(proxy) = cluster.proxy_url.take().filter(|proxy| !proxy.is_empty()) {
+        return Err(invalid(
+            format!("cluster {cluster_name:?} has proxy-url {proxy:?}, which is not supported"),
+            "remove proxy-url and make the server reachable directly",
+        ));
+    }
+    if let Some(master) = master {
+        cluster.server = Some(master.to_owned());
+        cluster.tls_server_name = None;
+    }
+    let server = cluster
+        .server
+        .take()
+        .filter(|url| !url.is_empty())
+        .ok_or_else(|| {
+            invalid(
+                format!("cluster {cluster_name:?} has no server"),
+                "set the cluster's server field or pass --master=URL",
+            )
+        })?;
+    let secure = has_certificate
+        || cluster.certificate_authority.is_some()
+        || cluster.certificate_authority_data.is_some()
+        || cluster.insecure_skip_tls_verify == Some(true);
+    let url = server_url(&server, secure);
+    parse_server(&url, &server)?;
+    cluster.server = Some(url);
+    let ca_file = cluster
+        .certificate_authority
+        .clone()
+        .filter(|_| cluster.certificate_authority_data.is_none())
+        .map(PathBuf::from);
+
+    let mut config = kube::Config::try_from(kubeconfig).map_err(|error| {
+        invalid(
+            error.to_string(),
+            "correct that field, or the file that it names",
+        )
+    })?;
+    if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
+        return Err(invalid(
+            format!("the certificate authority of cluster {cluster_name:?} holds no certificate"),
+            "put a PEM certificate into certificate-authority-data or the file of certificate-authority",
+        ));
+    }
+    // Only the environment can have set this: proxies for the API server are not supported.
+    config.proxy_url = None;
+    let token_file = config.auth_info.token_file.take().map(PathBuf::from);
+    if token_file.is_some() {
+        config.auth_info.token = None;
+    }
+    Ok(Source {
+        config,
+        ca_file,
+        token_file,
+    })
+}
+
+/// Credentials only travel over TLS: client-go `tools/clientcmd`, `DirectClientConfig.ClientConfig`.
+fn without_secrets_in_clear(mut source: Source) -> Source {
+    if source.config.cluster_url.scheme_str() != Some("https") {
+        source.config.auth_info = kube::config::AuthInfo::default();
+        source.token_file = None;
+    }
+    source
+}
+
+/// Completes a server given as `host:port`: client-go `rest.DefaultServerURL`.
+fn server_url(server: &str, secure: bool) -> String {
+    if server.contains("://") {
+        server.to_owned()
+    } else if secure {
+        format!("https://{server}")
+    } else {
+        format!("http://{server}")
+    }
+}
+
+fn parse_server(url: &str, given: &str) -> Result<http::Uri, ConnectError> {
+    let server = |problem: String| ConnectError::Server {
+        value: given.to_owned(),
+        problem,
+    };
+    let uri: http::Uri = url.parse().map_err(|error| server(format!("{error}")))?;
+    match uri.scheme_str() {
+        Some("http" | "https") if uri.authority().is_some() => {}
+        other => {
+            return Err(server(format!(
+                "scheme {:?} is not http or https",
+                other.unwrap_or("")
+            )));
+        }
+    }
+    if given != url && !matches!(uri.path(), "" | "/") {
+        return Err(server("a path needs a scheme in front of the host".into()));
+    }
+    Ok(uri)
+}
+
+/// The certificates of a PEM bundle, in DER.
+pub(super) fn authorities(file: &Path) -> Result<Vec<Vec<u8>>, ConnectError> {
+    let bytes = std::fs::read(file).map_err(|source| ConnectError::ReadFile {
+        field: "certificate authority",
+        file: file.to_owned(),
+        source,
+    })?;
+    let found: Vec<Vec<u8>> = CertificateDer::pem_slice_iter(&bytes)
+        .map(|certificate| certificate.map(|der| der.to_vec()))
+        .collect::<Result<_, _>>()
+        .map_err(|error| ConnectError::BadAuthority {
+            file: file.to_owned(),
+            problem: error.to_string(),
+        })?;
+    if found.is_empty() {
+        return Err(ConnectError::BadAuthority {
+            file: file.to_owned(),
+            problem: "no PEM certificate in it".into(),
+        });
+    }
+    Ok(found)
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,102 @@
+//! A hook around every request, so that a test can watch, delay, refuse or lose any of them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::UnsyncBoxBody;
+use kube::client::Body;
+use tower::{BoxError, Service, ServiceExt as _};
+
+/// The body of an answer as a [`RequestLayer`] sees it.
+pub type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// What becomes of one request: an answer, or the reason why there is none.
+pub type Exchange = BoxFuture<'static, Result<Response<AnswerBody>, BoxError>>;
+
+/// Which connections a request goes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pool {
+    /// The process's own identity.
+    Own,
+    /// No client certificate; the request carries its bearer token.
+    Bearer,
+}
+
+/// Sends the request on. Dropped unused, the request never leaves the process.
+pub struct Next(Box<dyn FnOnce(Request<Body>) -> Exchange + Send>);
+
+impl Next {
+    /// Sends `request` and returns its answer.
+    ///
+    /// # Errors
+    /// When there is no answer: no connection, or a connection lost while waiting.
+    #[must_use = "nothing is sent until the answer is awaited"]
+    pub fn send(self, request: Request<Body>) -> Exchange {
+        (self.0)(request)
+    }
+}
+
+type Hook = dyn Fn(Pool, Request<Body>, Next) -> Exchange + Send + Sync;
+
+/// A hook around every request of both pools.
+///
+/// It stands outside the layers that add the server's address and credentials of the own identity,
+/// so it sees relative paths. It may answer by itself, wait, fail without calling [`Next::send`]
+/// (the request was certainly not sent), or call it and drop the answer (the answer is lost).
+#[derive(Clone)]
+pub struct RequestLayer(Arc<Hook>);
+
+impl RequestLayer {
+    /// A layer that hands every request to `hook`.
+    pub fn new(
+        hook: impl Fn(Pool, Request<Body>, Next) -> Exchange + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(hook))
+    }
+}
+
+impl fmt::Debug for RequestLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RequestLayer")
+    }
+}
+
+/// A service with a [`RequestLayer`] around it.
+#[derive(Clone)]
+pub(super) struct Hooked<S> {
+    pub(super) layer: RequestLayer,
+    pub(super) pool: Pool,
+    pub(super) inner: S,
+}
+
+impl<S, B> Service<Request<Body>> for Hooked<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<AnswerBody>;
+    type Error = BoxError;
+    type Future = Exchange;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Exchange {
+        let inner = self.inner.clone();
+        let next = Next(Box::new(move |request| {
+            Box::pin(async move {
+                let answer = inner.oneshot(request).await?;
+                Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()))
+            })
+        }));
+        (self.layer.0)(self.pool, request, next)
+    }
+}

@@ -1,0 +1,295 @@
+//! The way to the API server: who we are, over which connections, at what pace.
+//!
+//! [`connect`] makes two pools of HTTP/2 connections. `own` carries the process's identity, with its
+//! client certificate if it has one; `bearer` has none, because the server believes a certificate
+//! before a token. [`Clients::send`] sends one request under an [`Identity`] and tells apart what was
+//! certainly not sent from what may have been done. Nothing here ever sends a write twice.
+
+mod identity;
+mod kubeconfig;
+mod layer;
+mod pool;
+pub mod rate;
+mod reload;
+mod send;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use http::header::{AUTHORIZATION, USER_AGENT};
+use http::{HeaderValue, Request, Response};
+use kube::client::middleware::AuthLayer;
+use kube::client::{Body, ConfigExt as _};
+use tower::{BoxError, Service, ServiceBuilder};
+
+pub use identity::{Identity, ServiceAccountToken, TokenError};
+pub use layer::{AnswerBody, Exchange, Next, Pool, RequestLayer};
+pub use send::SendError;
+
+use layer::Hooked;
+use pool::{Connections, Transport};
+use reload::{TokenFile, Watched};
+
+/// How to reach the server.
+#[derive(Debug, Clone)]
+pub struct ConnectOptions {
+    /// The kubeconfig file; empty or `None` with no `master` means the pod's service account.
+    pub kubeconfig: Option<PathBuf>,
+    /// The server's URL or `host:port`, overriding the kubeconfig's.
+    pub master: Option<String>,
+    /// The `User-Agent` of requests that do not set their own. The server takes the field manager's
+    /// default name from the part before the first slash. Requests of a service account append
+    /// `/` and its user name, as client-go `rest.AddUserAgent` does.
+    pub user_agent: String,
+    /// Wraps every request of both pools; `None` costs nothing.
+    pub layer: Option<RequestLayer>,
+    /// Longest time for a write through [`Clients::send`], answer included. Default 30 s.
+    pub write_timeout: Duration,
+    /// How often the files of certificates and tokens are looked at. Default 30 s.
+    pub reload_interval: Duration,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            master: None,
+            user_agent: concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")).into(),
+            layer: None,
+            write_timeout: Duration::from_secs(30),
+            reload_interval: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The two ways to the same server.
+#[derive(Clone)]
+pub struct Clients {
+    /// The process's own identity: reads, watches, Lease.
+    pub own: kube::Client,
+    /// Without client certificate, `Authorization` header or impersonation: each request brings its
+    /// own bearer token.
+    pub bearer: kube::Client,
+    /// The namespace of the kubeconfig's context or of the pod; `default` if neither names one.
+    pub default_namespace: String,
+    write_timeout: Duration,
+    user_agent: Arc<str>,
+}
+
+/// Why [`connect`] failed. Each says what to correct; none contains a credential.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The kubeconfig cannot be read.
+    #[error(
+        "kubeconfig {file:?} cannot be read: {source}; pass an existing, readable file with --kubeconfig"
+    )]
+    ReadKubeconfig {
+        /// The file.
+        file: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The kubeconfig is not a kubeconfig.
+    #[error("kubeconfig {file:?} is malformed: {problem}; correct the file")]
+    ParseKubeconfig {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong and where.
+        problem: String,
+    },
+    /// The kubeconfig is well-formed but incomplete, or refers to what is not there.
+    #[error("kubeconfig {file:?}: {problem}; {fix}")]
+    UseKubeconfig {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: String,
+        /// What to do.
+        fix: &'static str,
+    },
+    /// Neither flag is set and this is no pod.
+    #[error(
+        "neither --kubeconfig nor --master is set and there is no in-cluster configuration: {0}; \
+         set --kubeconfig=FILE, or run in a pod with a service account"
+    )]
+    InCluster(#[source] kube::config::InClusterError),
+    /// The server's address is not usable.
+    #[error(
+        "server {value:?}: {problem}; use https://HOST:PORT in --master or the kubeconfig's cluster"
+    )]
+    Server {
+        /// The address as given.
+        value: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A file of credentials cannot be read.
+    #[error("{field} file {file:?} cannot be read: {source}; make it readable or correct its path")]
+    ReadFile {
+        /// What it should hold.
+        field: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The file of certificate authorities holds none.
+    #[error("certificate authority file {file:?}: {problem}; put PEM certificates into it")]
+    BadAuthority {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The file of the bearer token holds none.
+    #[error(
+        "token file {file:?} is empty or holds characters that no header can carry; put one bearer token into it"
+    )]
+    BadToken {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Certificates and key do not make a TLS identity.
+    #[error(
+        "TLS cannot be set up from {files:?} and the kubeconfig's inline data: {problem}; correct certificate and key"
+    )]
+    Tls {
+        /// The files involved.
+        files: Vec<PathBuf>,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The user's credentials are not usable, or their exec plugin failed.
+    #[error("the kubeconfig's user has no usable credentials: {0}; correct the user's entry")]
+    Credentials(String),
+    /// The user agent is no header value.
+    #[error("user agent {0:?} holds characters that no header can carry; use printable ASCII")]
+    UserAgent(String),
+    /// The loading task died.
+    #[error("loading the configuration panicked: {0}; this is a defect, please report it")]
+    Panicked(#[source] tokio::task::JoinError),
+}
+
+/// What is read before the first request.
+struct Loaded {
+    config: kube::Config,
+    own: Arc<Connections>,
+    bearer: Arc<Connections>,
+    token: Option<Arc<TokenFile>>,
+    auth: Option<AuthLayer>,
+}
+
+/// Loads the configuration and prepares both pools. No connection is made before the first request.
+///
+/// Must run inside a tokio runtime. Files that the configuration refers to are looked at again every
+/// [`ConnectOptions::reload_interval`], for as long as a client made from them lives.
+///
+/// # Errors
+/// [`ConnectError`] when the configuration cannot be used.
+pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> {
+    install_crypto();
+    let user_agent = HeaderValue::from_str(&options.user_agent)
+        .map_err(|_| ConnectError::UserAgent(options.user_agent.clone()))?;
+    let given = options.clone();
+    let loaded = tokio::task::spawn_blocking(move || load(&given))
+        .await
+        .map_err(ConnectError::Panicked)??;
+
+    let headers = loaded
+        .config
+        .extra_headers_layer()
+        .map_err(|error| ConnectError::Credentials(error.to_string()))?;
+    let default_namespace = loaded.config.default_namespace.clone();
+    if loaded.token.is_some() || loaded.own.reloads() || loaded.bearer.reloads() {
+        let watched = Watched {
+            connections: [&loaded.own, &loaded.bearer].map(Arc::downgrade).into(),
+            token: loaded.token.as_ref().map_or_else(Weak::new, Arc::downgrade),
+        };
+        tokio::spawn(watched.run(options.reload_interval));
+    }
+
+    let (agent, token) = (user_agent.clone(), loaded.token);
+    let own = ServiceBuilder::new()
+        .map_request(move |mut request: Request<Body>| {
+            name_agent(&mut request, &agent);
+            if let Some(token) = &token {
+                request.headers_mut().insert(AUTHORIZATION, token.header());
+            }
+            request
+        })
+        .layer(loaded.config.base_uri_layer())
+        .option_layer(loaded.auth)
+        .layer(headers)
+        .service(Transport(loaded.own));
+    let bearer = ServiceBuilder::new()
+        .map_request(move |mut request: Request<Body>| {
+            name_agent(&mut request, &user_agent);
+            request
+        })
+        .layer(loaded.config.base_uri_layer())
+        .service(Transport(loaded.bearer));
+    Ok(Clients {
+        own: client(Pool::Own, own, options, &default_namespace),
+        bearer: client(Pool::Bearer, bearer, options, &default_namespace),
+        default_namespace,
+        write_timeout: options.write_timeout,
+        user_agent: options.user_agent.as_str().into(),
+    })
+}
+
+/// Reads files and runs the exec plugin: blocks.
+fn load(options: &ConnectOptions) -> Result<Loaded, ConnectError> {
+    let source = kubeconfig::load(options)?;
+    let auth = source
+        .config
+        .auth_layer()
+        .map_err(|error| ConnectError::Credentials(error.to_string()))?;
+    Ok(Loaded {
+        own: Arc::new(Connections::new(Pool::Own, &source)?),
+        bearer: Arc::new(Connections::new(Pool::Bearer, &source)?),
+        token: (source.token_file.as_deref())
+            .map(TokenFile::new)
+            .transpose()?
+            .map(Arc::new),
+        auth: auth.filter(|_| source.token_file.is_none()),
+        config: source.config,
+    })
+}
+
+fn name_agent(request: &mut Request<Body>, agent: &HeaderValue) {
+    request
+        .headers_mut()
+        .entry(USER_AGENT)
+        .or_insert_with(|| agent.clone());
+}
+
+fn client<S, B>(pool: Pool, service: S, options: &ConnectOptions, namespace: &str) -> kube::Client
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    match options.layer.clone() {
+        None => kube::Client::new(service, namespace),
+        Some(layer) => kube::Client::new(
+            Hooked {
+                layer,
+                pool,
+                inner: service,
+            },
+            namespace,
+        ),
+    }
+}
+
+/// Makes ring the process's crypto provider unless there is one already.
+fn install_crypto() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Losing the race against another installer leaves a provider in place, which is the aim.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}

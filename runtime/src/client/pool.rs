@@ -1,0 +1,286 @@
+//! Connections to the server: HTTP/2 over rustls, many requests on one, never one request twice.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::{Body, ConfigExt as _};
+use tower::{BoxError, Service};
+
+use super::kubeconfig::{self, Source};
+use super::{ConnectError, Pool};
+
+/// Longest time from the first packet to the end of the TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection that is silent for so long is asked for a sign of life: client-go's read idle timeout.
+const PING_AFTER: Duration = Duration::from_secs(30);
+/// A connection that owes a sign of life for so long is dead: client-go's ping timeout.
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
+/// Unread bytes that one stream may have in flight.
+const STREAM_WINDOW: u32 = 4 << 20;
+/// Unread bytes of all streams: so large that one slow reader never stops the watches beside it.
+const CONNECTION_WINDOW: u32 = 1 << 30;
+/// Idle HTTP/1.1 connections kept, for servers that do not speak HTTP/2.
+const IDLE_CONNECTIONS: usize = 25;
+/// How long requests wait for the one that opens the connection.
+const GO_AHEAD: Duration = Duration::from_secs(1);
+/// Certificates of an exec plugin are asked for anew so often: their expiry is not known here.
+const EXEC_CERTIFICATE_AGE: Duration = Duration::from_secs(600);
+
+/// Connects by TCP and TLS within [`CONNECT_TIMEOUT`].
+#[derive(Clone)]
+struct Connector(HttpsConnector<HttpConnector>);
+
+impl Service<Uri> for Connector {
+    type Response = <HttpsConnector<HttpConnector> as Service<Uri>>::Response;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, server: Uri) -> Self::Future {
+        let connecting = self.0.call(server);
+        Box::pin(async move {
+            tokio::time::timeout(CONNECT_TIMEOUT, connecting)
+                .await
+                .map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}"))?
+        })
+    }
+}
+
+type Http = legacy::Client<Connector, Body>;
+
+/// Connections with the same credentials, in practice one.
+struct Line {
+    http: Http,
+    /// The last request was answered, so there is a connection to share.
+    works: AtomicBool,
+    /// Held by the request that goes ahead.
+    ahead: tokio::sync::Mutex<()>,
+}
+
+impl Line {
+    fn new(http: Http) -> Arc<Self> {
+        Arc::new(Self {
+            http,
+            works: AtomicBool::new(false),
+            ahead: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Sends `request`. Without a working connection one request goes ahead and the others follow
+    /// when it is answered, or else each of them would open a connection of its own.
+    async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, legacy::Error> {
+        let ahead = if self.works.load(Ordering::Acquire) {
+            None
+        } else {
+            let turn = tokio::time::timeout(GO_AHEAD, self.ahead.lock()).await.ok();
+            turn.filter(|_| !self.works.load(Ordering::Acquire))
+        };
+        let answer = self.http.request(request).await;
+        self.works.store(answer.is_ok(), Ordering::Release);
+        drop(ahead);
+        answer
+    }
+}
+
+/// What a connection's TLS is made of, with the files it comes from.
+struct Credentials {
+    config: kube::Config,
+    ca_file: Option<PathBuf>,
+    exec_certificate: bool,
+}
+
+impl Credentials {
+    fn new(pool: Pool, source: &Source) -> Self {
+        let mut config = source.config.clone();
+        if pool == Pool::Bearer {
+            config.auth_info = kube::config::AuthInfo::default();
+        }
+        Self {
+            config,
+            ca_file: source.ca_file.clone(),
+            exec_certificate: false,
+        }
+    }
+
+    /// The files whose change makes new connections necessary.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let user = &self.config.auth_info;
+        let certificate =
+            (user.client_certificate.as_deref()).filter(|_| user.client_certificate_data.is_none());
+        let key = (user.client_key.as_deref()).filter(|_| user.client_key_data.is_none());
+        (self.ca_file.as_deref())
+            .into_iter()
+            .chain(certificate.map(Path::new))
+            .chain(key.map(Path::new))
+    }
+
+    fn fingerprint(&self) -> Result<u64, ConnectError> {
+        let mut hash = DefaultHasher::new();
+        for file in self.files() {
+            let bytes = std::fs::read(file).map_err(|source| ConnectError::ReadFile {
+                field: "certificate",
+                file: file.to_owned(),
+                source,
+            })?;
+            bytes.hash(&mut hash);
+        }
+        Ok(hash.finish())
+    }
+
+    fn tls(&self) -> Result<rustls::ClientConfig, ConnectError> {
+        let mut config = self.config.clone();
+        if let Some(file) = &self.ca_file {
+            config.root_cert = Some(kubeconfig::authorities(file)?);
+        }
+        let unusable = |problem: String| ConnectError::Tls {
+            files: self.files().map(Path::to_owned).collect(),
+            problem,
+        };
+        let tls = config
+            .rustls_client_config()
+            .map_err(|error| unusable(error.to_string()))?;
+        if self.exec_certificate && !tls.client_auth_cert_resolver.has_certs() {
+            return Err(unusable("the exec plugin returned no certificate".into()));
+        }
+        Ok(tls)
+    }
+
+    fn http(&self, tls: rustls::ClientConfig) -> Result<Http, ConnectError> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(TCP_KEEPALIVE));
+        tcp.set_keepalive_interval(Some(TCP_KEEPALIVE));
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let mut https = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http();
+        if let Some(name) = &self.config.tls_server_name {
+            let name = name
+                .clone()
+                .try_into()
+                .map_err(|error| ConnectError::Server {
+                    value: name.clone(),
+                    problem: format!("tls-server-name: {error}"),
+                })?;
+            https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
+        }
+        let connector = Connector(https.enable_all_versions().wrap_connector(tcp));
+        // The client sends a request a second time only when the connection handed it back unread.
+        Ok(legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .http2_keep_alive_interval(PING_AFTER)
+            .http2_keep_alive_timeout(PING_TIMEOUT)
+            .http2_keep_alive_while_idle(true)
+            .http2_initial_stream_window_size(STREAM_WINDOW)
+            .http2_initial_connection_window_size(CONNECTION_WINDOW)
+            .build(connector))
+    }
+}
+
+/// The connections of one pool. New credentials mean new connections; the old ones end with the
+/// last request on them.
+pub(super) struct Connections {
+    credentials: Credentials,
+    current: RwLock<Arc<Line>>,
+    made: Mutex<Made>,
+}
+
+/// From which files' contents the current connections were made, and when.
+#[derive(Clone, Copy)]
+struct Made {
+    fingerprint: u64,
+    at: Instant,
+}
+
+impl Connections {
+    /// Reads the certificates. Blocks: files, and an exec plugin if there is one.
+    pub(super) fn new(pool: Pool, source: &Source) -> Result<Self, ConnectError> {
+        let mut credentials = Credentials::new(pool, source);
+        let fingerprint = credentials.fingerprint()?;
+        let tls = credentials.tls()?;
+        let user = &credentials.config.auth_info;
+        credentials.exec_certificate = user.exec.is_some()
+            && user.client_certificate.is_none()
+            && user.client_certificate_data.is_none()
+            && tls.client_auth_cert_resolver.has_certs();
+        Ok(Self {
+            current: RwLock::new(Line::new(credentials.http(tls)?)),
+            credentials,
+            made: Mutex::new(Made {
+                fingerprint,
+                at: Instant::now(),
+            }),
+        })
+    }
+
+    /// Whether anything about them can change while the process runs.
+    pub(super) fn reloads(&self) -> bool {
+        self.credentials.exec_certificate || self.credentials.files().next().is_some()
+    }
+
+    /// Switches to new connections when a file changed. Blocks. Returns whether it switched.
+    ///
+    /// # Errors
+    /// When the files cannot be read or do not fit together, as in the middle of a rotation; the
+    /// old connections stay in use.
+    pub(super) fn reload(&self) -> Result<bool, ConnectError> {
+        let made = *self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let aged = self.credentials.exec_certificate && made.at.elapsed() >= EXEC_CERTIFICATE_AGE;
+        let fingerprint = self.credentials.fingerprint()?;
+        if fingerprint == made.fingerprint && !aged {
+            return Ok(false);
+        }
+        let line = Line::new(self.credentials.http(self.credentials.tls()?)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = line;
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Made {
+            fingerprint,
+            at: Instant::now(),
+        };
+        Ok(true)
+    }
+
+    fn current(&self) -> Arc<Line> {
+        self.current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// Sends requests over whatever connections are current.
+#[derive(Clone)]
+pub(super) struct Transport(pub(super) Arc<Connections>);
+
+impl Service<Request<Body>> for Transport {
+    type Response = Response<Incoming>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Incoming>, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let line = self.0.current();
+        Box::pin(async move { line.send(request).await.map_err(Into::into) })
+    }
+}

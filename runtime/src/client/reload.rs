@@ -1,0 +1,99 @@
+//! Credentials in files change while the process runs; a light task picks the changes up.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use http::HeaderValue;
+
+use super::ConnectError;
+use super::pool::Connections;
+
+/// A bearer token kept in a file, as the header that carries it.
+pub(super) struct TokenFile {
+    file: PathBuf,
+    header: RwLock<HeaderValue>,
+}
+
+impl TokenFile {
+    /// Reads the token. Blocks.
+    pub(super) fn new(file: &Path) -> Result<Self, ConnectError> {
+        Ok(Self {
+            file: file.to_owned(),
+            header: RwLock::new(read_token(file)?),
+        })
+    }
+
+    pub(super) fn header(&self) -> HeaderValue {
+        self.header
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Reads the token again. Blocks. The last good one stays in use when that fails.
+    fn reload(&self) -> Result<(), ConnectError> {
+        let header = read_token(&self.file)?;
+        *self.header.write().unwrap_or_else(PoisonError::into_inner) = header;
+        Ok(())
+    }
+}
+
+fn read_token(file: &Path) -> Result<HeaderValue, ConnectError> {
+    let token = std::fs::read_to_string(file).map_err(|source| ConnectError::ReadFile {
+        field: "token",
+        file: file.to_owned(),
+        source,
+    })?;
+    let token = token.trim();
+    bearer(token)
+        .filter(|_| !token.is_empty())
+        .ok_or_else(|| ConnectError::BadToken {
+            file: file.to_owned(),
+        })
+}
+
+/// The `Authorization` header of a bearer token; `None` if a header cannot carry it.
+pub(super) fn bearer(token: &str) -> Option<HeaderValue> {
+    let mut header = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
+    header.set_sensitive(true);
+    Some(header)
+}
+
+/// Everything that is made from files. The task ends when no client uses it any more.
+pub(super) struct Watched {
+    pub(super) connections: Vec<Weak<Connections>>,
+    pub(super) token: Weak<TokenFile>,
+}
+
+impl Watched {
+    /// Looks at the files every `interval` until the clients are gone.
+    pub(super) async fn run(self, interval: Duration) {
+        loop {
+            tokio::time::sleep(interval).await;
+            let connections: Vec<_> = self.connections.iter().filter_map(Weak::upgrade).collect();
+            let token = self.token.upgrade();
+            if connections.is_empty() && token.is_none() {
+                return;
+            }
+            let looked = tokio::task::spawn_blocking(move || reload(&connections, token));
+            if looked.await.is_err() {
+                tracing::error!("reloading the credentials panicked; they are no longer reloaded");
+                return;
+            }
+        }
+    }
+}
+
+fn reload(connections: &[Arc<Connections>], token: Option<Arc<TokenFile>>) {
+    for connections in connections {
+        match connections.reload() {
+            Ok(false) => {}
+            Ok(true) => tracing::info!("certificates changed: new connections use them"),
+            Err(error) => tracing::warn!(%error, "certificates not reloaded; the old ones stay"),
+        }
+    }
+    if let Some(Err(error)) = token.map(|token| token.reload()) {
+        tracing::warn!(%error, "token not reloaded; the old one stays");
+    }
+}

@@ -1,0 +1,176 @@
+//! One request under one identity, and an honest word on what became of it.
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, USER_AGENT};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use hyper_util::client::legacy::connect::capture_connection;
+use kube::client::Body;
+
+use super::reload::bearer;
+use super::{Clients, Identity, TokenError};
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// Certainly nothing was sent: it may be sent again.
+    #[error("{method} {path} was not sent: {problem}")]
+    NotSent {
+        /// The request's method.
+        method: Method,
+        /// The request's path, without its query.
+        path: String,
+        /// What went wrong.
+        problem: String,
+    },
+    /// The server may have done it: look before doing it again.
+    #[error("{method} {path} has no answer, the server may have done it: {problem}")]
+    Lost {
+        /// The request's method.
+        method: Method,
+        /// The request's path, without its query.
+        path: String,
+        /// What went wrong.
+        problem: String,
+    },
+    /// There is no token for the service account: nothing was sent.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+}
+
+impl SendError {
+    /// Whether the server certainly has not seen the request.
+    #[must_use]
+    pub fn not_sent(&self) -> bool {
+        match self {
+            Self::NotSent { .. } | Self::Token(_) => true,
+            Self::Lost { .. } => false,
+        }
+    }
+}
+
+impl Clients {
+    /// Sends `request` (its URI is a path on the server) as `identity`; returns whatever the server
+    /// answers, errors of the API included.
+    ///
+    /// A write (any method but GET and HEAD) must be answered whole within
+    /// [`write_timeout`](super::ConnectOptions::write_timeout). A request of a service account that
+    /// is answered 401 is sent once more with a fresh token: a 401 means that nothing was done.
+    /// Nothing else is ever repeated.
+    ///
+    /// # Errors
+    /// [`SendError::NotSent`] only when no connection had taken the request up; [`SendError::Lost`]
+    /// in all other cases without an answer, a timeout among them.
+    pub async fn send(
+        &self,
+        identity: &Identity,
+        request: Request<Bytes>,
+    ) -> Result<Response<Body>, SendError> {
+        let account = match identity {
+            Identity::Own => return self.exchange(&self.own, request).await,
+            Identity::ServiceAccount(account) => account,
+        };
+        let token = account.token().await?;
+        let again = request.clone();
+        let answer = self
+            .exchange(
+                &self.bearer,
+                self.signed(request, &token, account.user_name())?,
+            )
+            .await?;
+        if answer.status() != StatusCode::UNAUTHORIZED {
+            return Ok(answer);
+        }
+        account.invalidate(&token);
+        let token = account.token().await?;
+        let answer = self
+            .exchange(
+                &self.bearer,
+                self.signed(again, &token, account.user_name())?,
+            )
+            .await?;
+        if answer.status() == StatusCode::UNAUTHORIZED {
+            account.invalidate(&token);
+        }
+        Ok(answer)
+    }
+
+    fn signed(
+        &self,
+        mut request: Request<Bytes>,
+        token: &str,
+        user_name: &str,
+    ) -> Result<Request<Bytes>, SendError> {
+        let Some(authorization) = bearer(token) else {
+            return Err(SendError::NotSent {
+                method: request.method().clone(),
+                path: request.uri().path().to_owned(),
+                problem: format!("the token of {user_name} holds characters no header can carry"),
+            });
+        };
+        let agent = HeaderValue::try_from(format!("{}/{user_name}", self.user_agent));
+        let headers = request.headers_mut();
+        headers.insert(AUTHORIZATION, authorization);
+        if let Ok(agent) = agent {
+            headers.entry(USER_AGENT).or_insert(agent);
+        }
+        Ok(request)
+    }
+
+    async fn exchange(
+        &self,
+        client: &kube::Client,
+        request: Request<Bytes>,
+    ) -> Result<Response<Body>, SendError> {
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
+        let mut request = request.map(Body::from);
+        let connection = capture_connection(&mut request);
+        let outcome = if matches!(method, Method::GET | Method::HEAD) {
+            client.send(request).await.map_err(|error| chain(&error))
+        } else {
+            let limit = self.write_timeout;
+            tokio::time::timeout(limit, whole(client, request))
+                .await
+                .unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
+        };
+        outcome.map_err(|problem| {
+            // Set just before the request is handed to a connection, so `None` is certain.
+            if connection.connection_metadata().is_none() {
+                SendError::NotSent {
+                    method,
+                    path,
+                    problem,
+                }
+            } else {
+                SendError::Lost {
+                    method,
+                    path,
+                    problem,
+                }
+            }
+        })
+    }
+}
+
+/// The answer with its whole body read.
+async fn whole(client: &kube::Client, request: Request<Body>) -> Result<Response<Body>, String> {
+    let answer = client.send(request).await.map_err(|error| chain(&error))?;
+    let (head, body) = answer.into_parts();
+    let body = body.collect_bytes().await.map_err(|error| chain(&error))?;
+    Ok(Response::from_parts(head, Body::from(body)))
+}
+
+/// An error with its causes, each once.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,194 @@
+//! Service accounts: their tokens are shared, renewed on a 401, and never shown.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::server::Seen;
+use super::*;
+
+/// Plays the server's part in TokenRequests: each grants `token-<n>`.
+struct Grants {
+    asked: AtomicUsize,
+    /// The account exists.
+    exists: std::sync::atomic::AtomicBool,
+    /// Tokens up to this number are answered 401.
+    refused: AtomicUsize,
+    /// TokenRequests are answered 500.
+    broken: std::sync::atomic::AtomicBool,
+}
+
+impl Grants {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            asked: AtomicUsize::new(0),
+            exists: true.into(),
+            refused: AtomicUsize::new(0),
+            broken: false.into(),
+        })
+    }
+
+    fn script(self: &Arc<Self>) -> Script {
+        let grants = self.clone();
+        Arc::new(move |seen| {
+            let reply = grants.reply(&seen);
+            Box::pin(async move { Some(reply) })
+        })
+    }
+
+    fn reply(&self, seen: &Seen) -> http::Response<http_body_util::Full<Bytes>> {
+        if seen.path.ends_with("/token") {
+            let asked = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+            if self.broken.load(Ordering::SeqCst) {
+                return answer(500, r#"{"kind":"Status","message":"etcd is away"}"#);
+            }
+            if !self.exists.load(Ordering::SeqCst) {
+                return answer(404, r#"{"kind":"Status","message":"not found"}"#);
+            }
+            let expires = jiff::Timestamp::now() + Duration::from_secs(3600);
+            let granted = json!({
+                "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []},
+                "status": {"token": format!("token-{asked}"), "expirationTimestamp": expires.to_string()},
+            });
+            return answer(201, &granted.to_string());
+        }
+        if seen.path.ends_with("/serviceaccounts") {
+            let made = !self.exists.swap(true, Ordering::SeqCst);
+            return answer(if made { 201 } else { 409 }, "{}");
+        }
+        let number = seen
+            .headers
+            .get("authorization")
+            .and_then(|value| {
+                value
+                    .to_str()
+                    .ok()?
+                    .strip_prefix("Bearer token-")?
+                    .parse()
+                    .ok()
+            })
+            .unwrap_or(0);
+        answer(
+            if number > self.refused.load(Ordering::SeqCst) {
+                200
+            } else {
+                401
+            },
+            "{}",
+        )
+    }
+}
+
+#[tokio::test]
+async fn a_service_account_is_made_and_its_callers_share_a_token() {
+    let grants = Grants::new();
+    grants.exists.store(false, Ordering::SeqCst);
+    let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
+    let clients = place.connect().await;
+    let account = Arc::new(ServiceAccountToken::new(
+        clients.own.clone(),
+        "job-controller",
+    ));
+    let identity = Identity::ServiceAccount(account.clone());
+    let many = (0..10).map(|_| clients.send(&identity, request(Method::POST, "/x")));
+    for answer in futures::future::join_all(many).await {
+        assert_eq!(answer.expect("an answer").status(), 200);
+    }
+    // Once in vain, once after the account was made.
+    assert_eq!(grants.asked.load(Ordering::SeqCst), 2);
+    let seen = place.server.seen();
+    let writes: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
+    assert_eq!(writes.len(), 10);
+    for write in writes {
+        assert_eq!(write.headers["authorization"], "Bearer token-2");
+        assert_eq!(write.certificate, None);
+        assert_eq!(
+            write.headers["user-agent"],
+            "kcm/v1 (linux/amd64)/system:serviceaccount:kube-system:job-controller"
+        );
+    }
+    let asked = seen
+        .iter()
+        .find(|seen| seen.path.ends_with("/token"))
+        .expect("a TokenRequest");
+    assert_eq!(
+        asked.path,
+        "/api/v1/namespaces/kube-system/serviceaccounts/job-controller/token"
+    );
+    let asked: serde_json::Value = serde_json::from_slice(&asked.body).expect("JSON");
+    assert_eq!(asked["spec"]["expirationSeconds"], 3600);
+    assert!(
+        !format!("{identity:?} {account:?}").contains("token-"),
+        "{identity:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_401_gets_one_fresh_token_and_one_more_try() {
+    // (tokens refused, the answer, writes seen, TokenRequests)
+    for (refused, wanted, writes, asked) in [(0, 200, 1, 1), (1, 200, 2, 2), (9, 401, 2, 2)] {
+        let grants = Grants::new();
+        grants.refused.store(refused, Ordering::SeqCst);
+        let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
+        let clients = place.connect().await;
+        let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "a"));
+        let identity = Identity::ServiceAccount(account);
+        let answer = clients.send(&identity, request(Method::POST, "/x")).await;
+        assert_eq!(answer.expect("an answer").status(), wanted);
+        let seen = place.server.seen();
+        let bodies: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
+        assert_eq!(bodies.len(), writes);
+        assert!(
+            bodies
+                .iter()
+                .all(|seen| seen.body == "{}" && seen.method == Method::POST)
+        );
+        assert_eq!(grants.asked.load(Ordering::SeqCst), asked);
+    }
+}
+
+#[tokio::test]
+async fn a_failed_token_request_is_remembered_for_a_second() {
+    let grants = Grants::new();
+    grants.broken.store(true, Ordering::SeqCst);
+    let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
+    let clients = place.connect().await;
+    let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "a"));
+    let identity = Identity::ServiceAccount(account.clone());
+    let started = std::time::Instant::now();
+    for _ in 0..20 {
+        let error = clients.send(&identity, request(Method::POST, "/x")).await;
+        let error = error.expect_err("no token");
+        assert!(error.not_sent());
+        let text = error.to_string();
+        assert!(
+            text.contains("kube-system/a") && text.contains("etcd is away"),
+            "{text}"
+        );
+    }
+    let asked = grants.asked.load(Ordering::SeqCst);
+    assert!(
+        asked as u64 <= 1 + started.elapsed().as_secs(),
+        "asked {asked} times"
+    );
+    grants.broken.store(false, Ordering::SeqCst);
+    until("the server is asked again", async || {
+        account.token().await.is_ok()
+    })
+    .await;
+    assert_eq!(grants.asked.load(Ordering::SeqCst), asked + 1);
+}
+
+#[tokio::test]
+async fn only_the_used_token_is_forgotten() {
+    let grants = Grants::new();
+    let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
+    let clients = place.connect().await;
+    let account = ServiceAccountToken::new(clients.own.clone(), "a");
+    let first = account.token().await.expect("a token");
+    account.invalidate("another");
+    assert_eq!(account.token().await.expect("a token"), first);
+    account.invalidate(&first);
+    let second = account.token().await.expect("a token");
+    assert_ne!(second, first);
+    account.invalidate(&first);
+    assert_eq!(account.token().await.expect("a token"), second);
+}

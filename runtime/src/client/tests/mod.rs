@@ -1,0 +1,112 @@
+//! Both pools against a server in this process.
+
+mod accounts;
+mod configuration;
+mod rotation;
+mod server;
+mod transport;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde_json::json;
+use tempfile::TempDir;
+
+use self::server::{Authority, Script, Server, always, answer, file};
+use super::*;
+
+/// A server, its authority, and a kubeconfig that refers to files beside it.
+struct Place {
+    directory: TempDir,
+    authority: Authority,
+    server: Server,
+    kubeconfig: PathBuf,
+}
+
+/// How the kubeconfig's user proves who it is.
+#[derive(Clone, Copy, PartialEq)]
+enum User {
+    Certificate,
+    TokenFile,
+}
+
+impl Place {
+    async fn new(user: User, protocols: &[&str], script: Script) -> Self {
+        let authority = Authority::new("first");
+        let signed = authority.sign("server");
+        let server = Server::start(&signed, &authority, protocols, script).await;
+        let directory = TempDir::new().expect("a directory");
+        let at = directory.path();
+        file(at, "ca.crt", &authority.pem);
+        let client = authority.sign("client");
+        file(at, "client.crt", &client.certificate);
+        file(at, "client.key", &client.key);
+        file(at, "token", "first-token\n");
+        let user_json = match user {
+            User::Certificate => {
+                json!({"client-certificate": "client.crt", "client-key": "client.key", "as": "someone"})
+            }
+            User::TokenFile => json!({"tokenFile": "token", "token": "inline-token"}),
+        };
+        let url = format!("https://{}", server.address);
+        let kubeconfig = file(at, "kubeconfig", &kubeconfig(&url, user_json));
+        Self {
+            directory,
+            authority,
+            server,
+            kubeconfig,
+        }
+    }
+
+    fn options(&self) -> ConnectOptions {
+        ConnectOptions {
+            kubeconfig: Some(self.kubeconfig.clone()),
+            user_agent: "kcm/v1 (linux/amd64)".into(),
+            reload_interval: Duration::from_millis(20),
+            ..ConnectOptions::default()
+        }
+    }
+
+    async fn connect(&self) -> Clients {
+        connect(&self.options()).await.expect("clients")
+    }
+}
+
+fn kubeconfig(server: &str, user: serde_json::Value) -> String {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "ns"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority": "ca.crt"}}],
+        "users": [{"name": "u", "user": user}],
+    })
+    .to_string()
+}
+
+fn request(method: Method, path: &str) -> Request<Bytes> {
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .body(Bytes::from_static(b"{}"))
+        .expect("a request")
+}
+
+async fn status(clients: &Clients, method: Method) -> StatusCode {
+    clients
+        .send(&Identity::Own, request(method, "/x"))
+        .await
+        .expect("an answer")
+        .status()
+}
+
+/// Repeats `attempt` until it says yes, within ten seconds.
+async fn until<F: Future<Output = bool>>(what: &str, mut attempt: impl FnMut() -> F) {
+    let tries = async {
+        while !attempt().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), tries)
+        .await
+        .unwrap_or_else(|_| panic!("not within ten seconds: {what}"));
+}

@@ -1,0 +1,75 @@
+//! Files of credentials that change while the process runs.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+
+#[tokio::test]
+async fn a_rotated_authority_is_picked_up() {
+    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
+    let clients = place.connect().await;
+    assert_eq!(status(&clients, Method::GET).await, 200);
+
+    let second = Authority::new("second");
+    place
+        .server
+        .rotate(&second.sign("server"), &place.authority);
+    // Both authorities at first, as a rotation is done; then the new one alone.
+    let both = format!("{}{}", place.authority.pem, second.pem);
+    file(place.directory.path(), "ca.crt", &both);
+    until("a new connection trusts the new authority", async || {
+        status(&clients, Method::GET).await;
+        place.server.connections() == 2
+    })
+    .await;
+    until("the old connection is closed", async || {
+        place.server.open.load(Ordering::SeqCst) == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_rotated_client_certificate_is_picked_up_once_its_key_fits() {
+    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
+    let clients = place.connect().await;
+    assert_eq!(status(&clients, Method::GET).await, 200);
+    let old = place.server.seen()[0].certificate.clone();
+    let source = kubeconfig::load(&place.options()).expect("a configuration");
+    let connections = Connections::new(Pool::Own, &source).expect("connections");
+    assert!(!connections.reload().expect("nothing changed"));
+
+    let renewed = place.authority.sign("renewed");
+    file(place.directory.path(), "client.crt", &renewed.certificate);
+    let error = connections
+        .reload()
+        .expect_err("the key is still the old one");
+    assert!(error.to_string().contains("client.key"), "{error}");
+    assert_eq!(status(&clients, Method::GET).await, 200);
+    assert_eq!(place.server.seen()[1].certificate, old);
+
+    file(place.directory.path(), "client.key", &renewed.key);
+    assert!(connections.reload().expect("a pair again"));
+    until("requests come with the new certificate", async || {
+        status(&clients, Method::GET).await;
+        place.server.seen().last().expect("a request").certificate != old
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_file_wins_over_the_token_and_is_read_again() {
+    let place = Place::new(User::TokenFile, &["h2"], always(200)).await;
+    let clients = place.connect().await;
+    status(&clients, Method::GET).await;
+    assert_eq!(
+        place.server.seen()[0].headers["authorization"],
+        "Bearer first-token"
+    );
+    file(place.directory.path(), "token", "second-token\n");
+    until("requests come with the new token", async || {
+        status(&clients, Method::GET).await;
+        let seen = place.server.seen();
+        seen.last().expect("a request").headers["authorization"] == "Bearer second-token"
+    })
+    .await;
+}

@@ -1,0 +1,226 @@
+//! Protocol, sharing of connections, and what is said when an answer does not come.
+
+use http::Version;
+
+use super::*;
+
+#[tokio::test]
+async fn one_http2_connection_serves_many_requests() {
+    let place = Place::new(User::Certificate, &["h2", "http/1.1"], always(200)).await;
+    let clients = place.connect().await;
+    assert_eq!(clients.default_namespace, "ns");
+    status(&clients, Method::GET).await;
+    let many = (0..50).map(|_| status(&clients, Method::GET));
+    assert!(
+        futures::future::join_all(many)
+            .await
+            .iter()
+            .all(StatusCode::is_success)
+    );
+
+    assert_eq!(place.server.connections(), 1);
+    let seen = place.server.seen();
+    assert_eq!(seen.len(), 51);
+    assert!(seen.iter().all(|seen| seen.version == Version::HTTP_2));
+    assert!(seen.iter().all(|seen| seen.certificate.is_some()));
+    assert!(
+        seen.iter()
+            .all(|seen| seen.headers["impersonate-user"] == "someone")
+    );
+    assert!(
+        seen.iter()
+            .all(|seen| seen.headers["user-agent"] == "kcm/v1 (linux/amd64)")
+    );
+}
+
+#[tokio::test]
+async fn requests_at_once_share_one_connection() {
+    let place = Place::new(User::Certificate, &["h2", "http/1.1"], always(200)).await;
+    let clients = place.connect().await;
+    let many = (0..40).map(|_| status(&clients, Method::GET));
+    assert!(
+        futures::future::join_all(many)
+            .await
+            .iter()
+            .all(StatusCode::is_success)
+    );
+    assert_eq!(place.server.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_server_without_http2_is_served_too() {
+    let place = Place::new(User::Certificate, &[], always(200)).await;
+    let clients = place.connect().await;
+    assert_eq!(status(&clients, Method::POST).await, 200);
+    assert_eq!(status(&clients, Method::POST).await, 200);
+    assert_eq!(place.server.seen()[0].version, Version::HTTP_11);
+    assert_eq!(place.server.connections(), 1);
+}
+
+#[tokio::test]
+async fn the_bearer_pool_presents_no_credentials() {
+    for user in [User::Certificate, User::TokenFile] {
+        let place = Place::new(user, &["h2"], always(200)).await;
+        let clients = place.connect().await;
+        let sent = request(Method::GET, "/x").map(Body::from);
+        clients.bearer.send(sent).await.expect("an answer");
+        let seen = place.server.seen();
+        assert_eq!(seen[0].certificate, None);
+        assert!(!seen[0].headers.contains_key("authorization"));
+        assert!(!seen[0].headers.contains_key("impersonate-user"));
+        assert_eq!(seen[0].headers["user-agent"], "kcm/v1 (linux/amd64)");
+    }
+}
+
+#[tokio::test]
+async fn no_answer_makes_a_write_repeat() {
+    for refused in [409, 429, 500, 503, 504] {
+        let place = Place::new(User::Certificate, &["h2"], always(refused)).await;
+        let clients = place.connect().await;
+        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            assert_eq!(status(&clients, method).await, refused);
+        }
+        assert_eq!(status(&clients, Method::GET).await, refused);
+        assert_eq!(place.server.seen().len(), 5);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_not_sent() {
+    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let closed = listener.local_addr().expect("an address");
+    drop(listener);
+    let mut options = place.options();
+    options.master = Some(format!("https://{closed}"));
+    let clients = connect(&options).await.expect("clients");
+    let error = clients
+        .send(&Identity::Own, request(Method::POST, "/x?secret=1"))
+        .await
+        .expect_err("nobody listens");
+    assert!(error.not_sent(), "{error}");
+    let text = error.to_string();
+    assert!(text.starts_with("POST /x was not sent: "), "{text}");
+    assert!(text.contains("refused"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_trusted_gets_nothing() {
+    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
+    file(
+        place.directory.path(),
+        "ca.crt",
+        &Authority::new("other").pem,
+    );
+    let clients = place.connect().await;
+    let error = clients
+        .send(&Identity::Own, request(Method::POST, "/x"))
+        .await
+        .expect_err("an unknown authority");
+    assert!(error.not_sent(), "{error}");
+    assert!(error.to_string().contains("UnknownIssuer"), "{error}");
+    assert!(place.server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_connection_that_never_opens_is_not_sent() {
+    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
+    // Accepts by the kernel's backlog, but nobody answers the TLS greeting.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let mut options = place.options();
+    options.master = Some(format!(
+        "https://{}",
+        silent.local_addr().expect("an address")
+    ));
+    options.write_timeout = Duration::from_millis(100);
+    let clients = connect(&options).await.expect("clients");
+    let error = clients
+        .send(&Identity::Own, request(Method::POST, "/x"))
+        .await
+        .expect_err("no answer");
+    assert!(error.not_sent(), "{error}");
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_come_is_lost() {
+    // Reads are answered, so that the write finds its connection open.
+    let closes: Script = Arc::new(|seen| {
+        Box::pin(async move { (seen.method == Method::GET).then(|| answer(200, "{}")) })
+    });
+    let hangs: Script = Arc::new(|seen| {
+        Box::pin(async move {
+            match seen.method {
+                Method::GET => Some(answer(200, "{}")),
+                _ => std::future::pending().await,
+            }
+        })
+    });
+    for (what, protocols, script) in [
+        ("closed, HTTP/2", &["h2"][..], closes.clone()),
+        ("closed, HTTP/1.1", &[], closes),
+        ("silent, HTTP/2", &["h2"], hangs.clone()),
+        ("silent, HTTP/1.1", &[], hangs),
+    ] {
+        let place = Place::new(User::Certificate, protocols, script).await;
+        let mut options = place.options();
+        options.write_timeout = Duration::from_millis(300);
+        let clients = connect(&options).await.expect("clients");
+        assert_eq!(status(&clients, Method::GET).await, 200);
+        let error = clients
+            .send(&Identity::Own, request(Method::POST, "/x"))
+            .await
+            .expect_err("no answer");
+        assert!(matches!(error, SendError::Lost { .. }), "{what}: {error}");
+        assert_eq!(
+            place.server.seen().len(),
+            2,
+            "{what}: the write was sent once"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_layer_can_refuse_answer_and_lose() {
+    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
+    let mut options = place.options();
+    options.layer = Some(RequestLayer::new(|pool, request, next| {
+        Box::pin(async move {
+            assert_eq!(pool, Pool::Own);
+            match request.uri().path() {
+                "/refuse" => Err("refused by the test".into()),
+                "/lose" => {
+                    next.send(request).await?;
+                    Err("lost by the test".into())
+                }
+                "/answer" => {
+                    let mut answer = next.send(request).await?;
+                    *answer.status_mut() = StatusCode::IM_A_TEAPOT;
+                    Ok(answer)
+                }
+                _ => next.send(request).await,
+            }
+        })
+    }));
+    let clients = connect(&options).await.expect("clients");
+    let send = async |path| {
+        clients
+            .send(&Identity::Own, request(Method::POST, path))
+            .await
+            .map(|answer| answer.status().as_u16())
+    };
+    let refused = send("/refuse").await.expect_err("refused");
+    assert!(refused.not_sent(), "{refused}");
+    assert!(
+        refused.to_string().contains("refused by the test"),
+        "{refused}"
+    );
+    let lost = send("/lose").await.expect_err("lost");
+    assert!(matches!(lost, SendError::Lost { .. }), "{lost}");
+    assert_eq!(send("/answer").await.expect("an answer"), 418);
+    assert_eq!(send("/other").await.expect("an answer"), 200);
+    assert_eq!(place.server.seen().len(), 3);
+}

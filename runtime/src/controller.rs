@@ -1,0 +1,243 @@
+//! Workers: they take keys from a queue and reconcile them, one at a time each.
+//!
+//! A reconcile that fails is tried again after the key's own growing time; one that panics is counted and tried again
+//! like a failed one, and takes nothing else down.
+
+use std::fmt;
+use std::hash::Hash;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::task::JoinSet;
+use tracing::{Instrument, debug, error, info_span, warn};
+
+use crate::queue::Queue;
+use crate::write::WriteError;
+
+/// What a reconcile that went well asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing more until something changes.
+    Done,
+    /// Once more after this time.
+    After(Duration),
+    /// Once more after the key's growing time, as after a failure, though nothing failed.
+    Backoff,
+    /// The key waits for a store and wakes by itself; it was not decided on.
+    Parked,
+}
+
+/// Why a reconcile could not be finished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReconcileError {
+    /// For the log and for people.
+    pub message: String,
+    /// Trying again is of no use until something changes.
+    pub hopeless: bool,
+}
+
+impl ReconcileError {
+    /// An error that may go away.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hopeless: false }
+    }
+}
+
+impl fmt::Display for ReconcileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<WriteError> for ReconcileError {
+    fn from(error: WriteError) -> Self {
+        Self { message: error.to_string(), hopeless: error.is_namespace_terminating() }
+    }
+}
+
+/// What a controller does about one key.
+pub trait Reconcile: Send + Sync + 'static {
+    /// What identifies the work.
+    type Key: Clone + Eq + Hash + Send + Sync + fmt::Display + 'static;
+
+    /// Brings the world closer to what the key's object asks for.
+    fn reconcile<'a>(&'a self, key: &'a Self::Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>>;
+}
+
+/// How a controller works.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkOptions {
+    /// The controller's name in logs.
+    pub name: &'static str,
+    /// How many keys are worked on at the same time.
+    pub workers: usize,
+    /// After so many failures in a row a key is dropped until it changes; `None`: never.
+    pub max_retries: Option<u32>,
+}
+
+/// Counts what a controller's workers did.
+#[derive(Debug, Default)]
+pub struct WorkCounts {
+    /// Reconciles that went well.
+    pub succeeded: AtomicU64,
+    /// Reconciles that failed.
+    pub failed: AtomicU64,
+    /// Reconciles that panicked.
+    pub panicked: AtomicU64,
+    /// Reconciles that waited for a store to catch up.
+    pub parked: AtomicU64,
+}
+
+/// Starts a controller's workers; they end when the queue is closed, each after what it is doing.
+pub fn work<R: Reconcile>(
+    options: WorkOptions,
+    queue: &Arc<Queue<R::Key>>,
+    reconciler: &Arc<R>,
+    counts: &Arc<WorkCounts>,
+    tasks: &mut JoinSet<()>,
+) {
+    for _ in 0..options.workers.max(1) {
+        let (queue, reconciler, counts) = (queue.clone(), reconciler.clone(), counts.clone());
+        tasks.spawn(async move {
+            while let Some(key) = queue.next().await {
+                let span = info_span!("reconcile", controller = options.name, %key);
+                let run = AssertUnwindSafe(async { reconciler.reconcile(&key).await }).catch_unwind();
+                let outcome = run.instrument(span.clone()).await;
+                span.in_scope(|| settle(&options, &queue, &counts, &key, outcome));
+                queue.done(&key);
+            }
+        });
+    }
+}
+
+type Ran = Result<Result<Outcome, ReconcileError>, Box<dyn std::any::Any + Send>>;
+
+fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
+    options: &WorkOptions,
+    queue: &Queue<K>,
+    counts: &WorkCounts,
+    key: &K,
+    ran: Ran,
+) {
+    let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+    match ran {
+        Ok(Ok(outcome)) => {
+            match outcome {
+                Outcome::Parked => {
+                    count(&counts.parked);
+                    debug!("waiting for a store to catch up");
+                    return;
+                }
+                Outcome::Backoff => queue.add_rate_limited(key.clone()),
+                Outcome::After(delay) => {
+                    queue.forget(key);
+                    queue.add_after(key.clone(), delay);
+                }
+                Outcome::Done => queue.forget(key),
+            }
+            count(&counts.succeeded);
+        }
+        Ok(Err(error)) if error.hopeless => {
+            count(&counts.failed);
+            debug!(%error, "not tried again until something changes");
+            queue.forget(key);
+        }
+        Ok(Err(error)) if options.max_retries.is_some_and(|most| queue.failures(key) >= most) => {
+            count(&counts.failed);
+            error!(%error, "failed too often; dropped until something changes");
+            queue.forget(key);
+        }
+        Ok(Err(error)) => {
+            count(&counts.failed);
+            warn!(%error, "failed; trying again");
+            queue.add_rate_limited(key.clone());
+        }
+        Err(panic) => {
+            count(&counts.panicked);
+            error!(panic = panic_text(&*panic), "panicked; trying again");
+            queue.add_rate_limited(key.clone());
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no message)")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::queue::QueueOptions;
+
+    /// Plays a script of outcomes and remembers when it was called.
+    struct Scripted {
+        script: Mutex<Vec<Ran>>,
+        calls: Mutex<Vec<tokio::time::Instant>>,
+    }
+
+    impl Reconcile for Scripted {
+        type Key = String;
+        fn reconcile<'a>(&'a self, _: &'a String) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+            async {
+                self.calls.lock().unwrap().push(tokio::time::Instant::now());
+                let next = self.script.lock().unwrap().pop();
+                match next {
+                    Some(Ok(outcome)) => outcome,
+                    Some(Err(_)) => panic!("as scripted"),
+                    None => Ok(Outcome::Done),
+                }
+            }
+            .boxed()
+        }
+    }
+
+    /// Runs a script (first entry first) for one key until it is over; returns the calls and the counts.
+    async fn play(mut script: Vec<Ran>, max_retries: Option<u32>) -> (usize, [u64; 4]) {
+        script.reverse();
+        let reconciler = Arc::new(Scripted { script: Mutex::new(script), calls: Mutex::default() });
+        let queue = Queue::new(QueueOptions::named("test"));
+        let counts = Arc::new(WorkCounts::default());
+        let mut tasks = JoinSet::new();
+        work(WorkOptions { name: "test", workers: 2, max_retries }, &queue, &reconciler, &counts, &mut tasks);
+        queue.add("key".to_owned());
+        tokio::time::sleep(Duration::from_secs(5000)).await;
+        queue.close();
+        while let Some(ended) = tasks.join_next().await {
+            ended.expect("a worker outlives every outcome");
+        }
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let calls = reconciler.calls.lock().unwrap().len();
+        (calls, [load(&counts.succeeded), load(&counts.failed), load(&counts.panicked), load(&counts.parked)])
+    }
+
+    fn failure(hopeless: bool) -> Ran {
+        Ok(Err(ReconcileError { message: "as scripted".to_owned(), hopeless }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_outcome_leads_to_what_it_says() {
+        assert_eq!(play(vec![Ok(Ok(Outcome::Done))], None).await, (1, [1, 0, 0, 0]));
+        assert_eq!(play(vec![Ok(Ok(Outcome::After(Duration::from_secs(60))))], None).await, (2, [2, 0, 0, 0]));
+        assert_eq!(play(vec![Ok(Ok(Outcome::Backoff))], None).await, (2, [2, 0, 0, 0]));
+        assert_eq!(play(vec![Ok(Ok(Outcome::Parked))], None).await, (1, [0, 0, 0, 1]));
+        assert_eq!(play(vec![failure(false), failure(false)], None).await, (3, [1, 2, 0, 0]));
+        assert_eq!(play(vec![failure(true)], None).await, (1, [0, 1, 0, 0]));
+        assert_eq!(play(vec![Err(Box::new("as scripted"))], None).await, (2, [1, 0, 1, 0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_dropped_after_its_last_retry() {
+        let always = || (0..10).map(|_| failure(false)).collect();
+        assert_eq!(play(always(), Some(3)).await, (4, [0, 4, 0, 0]));
+    }
+}

@@ -1,0 +1,452 @@
+//! Who leads: one Lease, renewed by its holder and taken over by a candidate that saw it unchanged for its duration.
+//!
+//! The protocol is that of upstream's `tools/leaderelection`, so both sides can take the lease from each other.
+//! Stricter than upstream, and only towards safety: a leader that sees another holder gives up at once; release
+//! never overwrites another holder; a candidate that saw a living leader does not take its deleted lease early.
+//! Outside of the protocol is who deletes or edits a held lease by hand: a candidate that never saw it leads at once.
+
+mod fence;
+mod store;
+mod term;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod world;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+
+use crate::events::{EventType, ObjectReference, Recorder, WallClock, random_uuid};
+pub use fence::{Fence, Stale};
+pub use store::{LeaseError, LeaseStore};
+use term::{Observed, claim, holder, vacate};
+
+const JITTER: f64 = 1.2;
+
+/// Which lease to hold, as whom, and the times of the protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ElectionConfig {
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Name of the Lease.
+    pub name: String,
+    /// Who we are; must differ between any two processes (`unique_identity`).
+    pub identity: String,
+    /// How long others wait after our last sign of life; whole seconds count, 15 s by default.
+    pub lease_duration: Duration,
+    /// How long a leader tries to renew before it gives up; 10 s by default.
+    pub renew_deadline: Duration,
+    /// The pause between two tries; 2 s by default.
+    pub retry_period: Duration,
+}
+
+impl ElectionConfig {
+    /// The lease `namespace`/`name` for `identity` with upstream's times: 15 s, 10 s and 2 s.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>, identity: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+            identity: identity.into(),
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+
+    /// Upstream's rules: `tools/leaderelection`, `NewLeaderElector`.
+    fn check(&self) -> Result<(), ElectionError> {
+        if self.identity.is_empty() {
+            return Err(ElectionError::NoIdentity);
+        }
+        if self.retry_period.is_zero() {
+            return Err(ElectionError::NoRetryPeriod);
+        }
+        if self.lease_seconds().is_none() {
+            return Err(ElectionError::LeaseDuration(self.lease_duration));
+        }
+        if self.lease_duration <= self.renew_deadline {
+            return Err(ElectionError::RenewDeadlineTooLong {
+                lease_duration: self.lease_duration,
+                renew_deadline: self.renew_deadline,
+            });
+        }
+        if self.renew_deadline <= self.retry_period.mul_f64(JITTER) {
+            return Err(ElectionError::RenewDeadlineTooShort {
+                renew_deadline: self.renew_deadline,
+                retry_period: self.retry_period,
+            });
+        }
+        Ok(())
+    }
+
+    fn lease_seconds(&self) -> Option<i32> {
+        i32::try_from(self.lease_duration.as_secs()).ok().filter(|seconds| *seconds > 0)
+    }
+}
+
+/// `<hostname>_<random UUID>`: an identity that no other process has, as kube-controller-manager makes it.
+pub fn unique_identity(hostname: &str) -> String {
+    format!("{hostname}_{}", random_uuid())
+}
+
+/// Why an election can't be set up.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ElectionError {
+    /// The identity is empty.
+    #[error("leader election: identity is empty: set one that no other process has")]
+    NoIdentity,
+    /// The retry period is zero.
+    #[error("leader election: retry period is 0s: set it above zero")]
+    NoRetryPeriod,
+    /// The lease duration has no form in whole seconds.
+    #[error("leader election: lease duration {0:?} is out of range: set 1s to 2147483647s")]
+    LeaseDuration(Duration),
+    /// The leader would give up after others may take over.
+    #[error("leader election: renew deadline {renew_deadline:?} must be below lease duration {lease_duration:?}")]
+    RenewDeadlineTooLong {
+        /// As configured.
+        lease_duration: Duration,
+        /// As configured.
+        renew_deadline: Duration,
+    },
+    /// There is no time for a second try.
+    #[error("leader election: renew deadline {renew_deadline:?} must be above 1.2 times retry period {retry_period:?}")]
+    RenewDeadlineTooShort {
+        /// As configured.
+        renew_deadline: Duration,
+        /// As configured.
+        retry_period: Duration,
+    },
+}
+
+/// Why we lead no longer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// Somebody else holds the lease.
+    #[error("the lease is held by {holder}")]
+    TakenOver {
+        /// Who holds it.
+        holder: String,
+    },
+    /// The lease could not be renewed in time.
+    #[error("the lease could not be renewed in time: {last_error}")]
+    RenewDeadline {
+        /// What the last try said.
+        last_error: String,
+    },
+}
+
+/// Why one try did not make or keep us leader.
+#[derive(Debug, thiserror::Error)]
+enum TryError {
+    #[error("the lease is held by {holder} and has not run out")]
+    Held { holder: String },
+    #[error("get: {0}")]
+    Get(LeaseError),
+    #[error("create: {0}")]
+    Create(LeaseError),
+    #[error("update: {0}")]
+    Update(LeaseError),
+}
+
+/// A change whose answer may have been lost.
+#[derive(Debug)]
+struct Sent {
+    spec: LeaseSpec,
+    begun: Instant,
+}
+
+/// One candidate for one lease: `acquire`, then `hold` until lost, or `release` on a clean exit.
+///
+/// Dropping the future of any of them is safe: what was sent but not answered is recognised by the next try.
+pub struct Election {
+    store: Arc<dyn LeaseStore>,
+    config: ElectionConfig,
+    seconds: i32,
+    fence: Fence,
+    recorder: Option<Recorder>,
+    wall: WallClock,
+    random: StdRng,
+    observed: Option<Observed>,
+    sent: Option<Sent>,
+    reported: String,
+}
+
+impl Election {
+    /// A candidate for the lease on the API server of `client`, and the fence for its writes, which is down until
+    /// `acquire` returns.
+    ///
+    /// # Errors
+    /// `ElectionError` if the times don't fit together or the identity is empty.
+    pub fn new(client: kube::Client, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
+        let store = store::ApiLease::new(client, &config.namespace, &config.name);
+        Self::over(Arc::new(store), config)
+    }
+
+    /// As `new`, over any store of leases.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn over(store: Arc<dyn LeaseStore>, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
+        config.check()?;
+        let seconds = config.lease_seconds().ok_or(ElectionError::LeaseDuration(config.lease_duration))?;
+        // Candidates wait for the whole seconds that the lease names, so the fence may not last a fraction longer.
+        let fence = Fence::shut(Duration::from_secs(config.lease_duration.as_secs()));
+        let election = Self {
+            store,
+            config,
+            seconds,
+            fence: fence.clone(),
+            recorder: None,
+            wall: Arc::new(Timestamp::now),
+            random: StdRng::from_os_rng(),
+            observed: None,
+            sent: None,
+            reported: String::new(),
+        };
+        Ok((election, fence))
+    }
+
+    /// Records `LeaderElection` events ("<identity> became leader", "<identity> stopped leading") on the Lease
+    /// (upstream: `tools/leaderelection/resourcelock`, `LeaseLock.RecordEvent`).
+    pub fn recording(mut self, recorder: Recorder) -> Self {
+        self.recorder = Some(recorder);
+        self
+    }
+
+    /// Replaces the wall clock, which is only written into the lease, and the seed of the jitter.
+    pub fn with_clock(mut self, wall: WallClock, seed: u64) -> Self {
+        self.wall = wall;
+        self.random = StdRng::seed_from_u64(seed);
+        self
+    }
+
+    /// Waits until we lead. Tries are one retry period apart, stretched at random by up to 1.2 times of it
+    /// (`LeaderElector.acquire`). Errors are logged and tried again.
+    pub async fn acquire(&mut self) {
+        self.fence.revoke();
+        tracing::info!(lease = self.describe(), "attempting to acquire the leader lease");
+        while let Err(error) = self.attempt().await {
+            match &error {
+                TryError::Held { .. } => tracing::debug!(lease = self.describe(), %error, "not leading"),
+                error => tracing::warn!(lease = self.describe(), %error, "not leading"),
+            }
+            let stretch = 1.0 + JITTER * self.random.random::<f64>();
+            sleep(self.config.retry_period.mul_f64(stretch)).await;
+        }
+        tracing::info!(lease = self.describe(), "acquired the leader lease");
+        self.record("became leader");
+    }
+
+    /// Renews once per retry period until the lease is lost, and says why (`LeaderElector.renew`). The fence is down
+    /// when it returns. Call it right after `acquire`.
+    pub async fn hold(&mut self) -> Lost {
+        let lost = loop {
+            if let Err(lost) = self.renew_in_time().await {
+                break lost;
+            }
+            sleep(self.config.retry_period).await;
+        };
+        self.fence.revoke();
+        tracing::warn!(lease = self.describe(), %lost, "stopped leading");
+        self.record("stopped leading");
+        lost
+    }
+
+    /// Gives the lease up so that a successor need not wait: no holder, a duration of one second. Stop all work first:
+    /// the fence comes down at once, but what was sent before is still on its way. Returns whether the lease is
+    /// known not to be ours any more; tries until the renew deadline (`LeaderElector.release`).
+    pub async fn release(mut self) -> bool {
+        let led = self.fence.is_leader();
+        self.fence.revoke();
+        let deadline = Instant::now() + self.config.renew_deadline;
+        let released = timeout_at(deadline, self.vacate()).await.unwrap_or(false);
+        if led {
+            tracing::info!(lease = self.describe(), released, "stopped leading");
+            self.record("stopped leading");
+        }
+        released
+    }
+
+    async fn vacate(&mut self) -> bool {
+        loop {
+            let began = Instant::now();
+            let outcome = match self.call(self.store.get()).await {
+                Ok(lease) if holder(&lease) != self.config.identity => return true,
+                Ok(mut lease) => {
+                    lease.spec = Some(vacate(&lease, (self.wall)()));
+                    self.call(self.store.update(&lease)).await
+                }
+                Err(error) => Err(error),
+            };
+            match outcome {
+                Ok(_) | Err(LeaseError::NotFound) => return true,
+                Err(LeaseError::Conflict(_)) => {}
+                Err(error) => {
+                    tracing::warn!(lease = self.describe(), %error, "the leader lease was not released");
+                    sleep_until(began + self.config.retry_period).await;
+                }
+            }
+        }
+    }
+
+    /// One renewal: tries until it succeeds, somebody else leads, or the time is up.
+    async fn renew_in_time(&mut self) -> Result<(), Lost> {
+        let give_up = self.give_up();
+        let mut last_error = "no answer".to_owned();
+        loop {
+            let next = Instant::now() + self.config.retry_period;
+            match timeout_at(give_up, self.attempt()).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(TryError::Held { holder })) => return Err(Lost::TakenOver { holder }),
+                Ok(Err(error)) => {
+                    tracing::warn!(lease = self.describe(), %error, "the leader lease was not renewed");
+                    last_error = error.to_string();
+                }
+                Err(_) => return Err(Lost::RenewDeadline { last_error }),
+            }
+            if timeout_at(give_up, sleep_until(next)).await.is_err() {
+                return Err(Lost::RenewDeadline { last_error });
+            }
+        }
+    }
+
+    /// The renew deadline, but never beyond the fence: a leader that can't write must not sit on the lease.
+    fn give_up(&self) -> Instant {
+        let now = Instant::now();
+        let renewed = self.fence.last_renewed().unwrap_or(now);
+        let lasts = Duration::from_secs(self.config.lease_duration.as_secs());
+        (now + self.config.renew_deadline).min(renewed + lasts)
+    }
+
+    /// Makes or keeps us leader, or says why not (`LeaderElector.tryAcquireOrRenew`).
+    async fn attempt(&mut self) -> Result<(), TryError> {
+        if let Some(lease) = self.renewable(Instant::now()) {
+            match self.write(Some(lease)).await {
+                Ok(()) => return Ok(()),
+                Err(error) => tracing::debug!(lease = self.describe(), %error, "renewing without reading first failed"),
+            }
+        }
+        let read = self.call(self.store.get()).await;
+        let lease = match read {
+            Ok(lease) => lease,
+            Err(LeaseError::NotFound) => {
+                self.refuse_if_led(false)?;
+                return self.write(None).await.map_err(TryError::Create);
+            }
+            Err(error) => return Err(TryError::Get(error)),
+        };
+        let now = Instant::now();
+        self.observed = Some(Observed::next(self.observed.take(), lease.clone(), now));
+        self.report_holder();
+        self.refuse_if_led(self.fence.is_leader())?;
+        if let Some(begun) = self.arrived(&lease, now) {
+            self.lead(lease, begun);
+            return Ok(());
+        }
+        if self.fence.is_leader() && holder(&lease) == self.config.identity {
+            self.fence.count_slow_renewal();
+        }
+        self.write(Some(lease)).await.map_err(TryError::Update)
+    }
+
+    /// The lease to renew without reading it first: ours and not run out, as far as we know.
+    fn renewable(&self, now: Instant) -> Option<Lease> {
+        let observed = self.observed.as_ref()?;
+        let ours = observed.holder() == self.config.identity && observed.valid(now);
+        ours.then(|| observed.lease.clone())
+    }
+
+    /// Another holder is to be respected while its lease has not run out, and by a leader always: it lost.
+    fn refuse_if_led(&self, always: bool) -> Result<(), TryError> {
+        let Some(observed) = &self.observed else { return Ok(()) };
+        let other = !observed.holder().is_empty() && observed.holder() != self.config.identity;
+        if other && (always || observed.valid(Instant::now())) {
+            let holder = observed.holder().to_owned();
+            return Err(TryError::Held { holder });
+        }
+        Ok(())
+    }
+
+    /// When the change was begun whose answer was lost but which the server has, if its term is still running.
+    fn arrived(&self, lease: &Lease, now: Instant) -> Option<Instant> {
+        let sent = self.sent.as_ref()?;
+        let running = sent.begun + self.config.renew_deadline > now;
+        (running && lease.spec.as_ref() == Some(&sent.spec)).then_some(sent.begun)
+    }
+
+    async fn write(&mut self, before: Option<Lease>) -> Result<(), LeaseError> {
+        let spec = claim(before.as_ref(), &self.config.identity, self.seconds, (self.wall)());
+        let begun = Instant::now();
+        self.sent = Some(Sent { spec: spec.clone(), begun });
+        let stored = match before {
+            Some(mut lease) => {
+                lease.spec = Some(spec);
+                self.call(self.store.update(&lease)).await?
+            }
+            None => {
+                let metadata = ObjectMeta {
+                    name: Some(self.config.name.clone()),
+                    namespace: Some(self.config.namespace.clone()),
+                    ..ObjectMeta::default()
+                };
+                let lease = Lease { metadata, spec: Some(spec) };
+                self.call(self.store.create(&lease)).await?
+            }
+        };
+        self.lead(stored, begun);
+        Ok(())
+    }
+
+    fn lead(&mut self, lease: Lease, begun: Instant) {
+        self.sent = None;
+        self.observed = Some(Observed { lease, changed: Instant::now() });
+        self.fence.renew(begun);
+        self.report_holder();
+    }
+
+    /// No call may take the whole renew deadline: half of it, at least a second
+    /// (`tools/leaderelection/resourcelock`, `NewFromKubeconfig`).
+    async fn call<T>(&self, call: impl Future<Output = Result<T, LeaseError>>) -> Result<T, LeaseError> {
+        let limit = (self.config.renew_deadline / 2).max(Duration::from_secs(1));
+        let silence = |_| Err(LeaseError::Failed(format!("no answer within {limit:?}")));
+        timeout(limit, call).await.unwrap_or_else(silence)
+    }
+
+    fn report_holder(&mut self) {
+        let holder = self.observed.as_ref().map_or("", Observed::holder);
+        if holder != self.reported {
+            self.reported = holder.to_owned();
+            tracing::info!(lease = self.describe(), holder, "new leader");
+        }
+    }
+
+    fn record(&self, what: &str) {
+        let (Some(recorder), Some(observed)) = (&self.recorder, &self.observed) else {
+            return;
+        };
+        let text = |field: &Option<String>| field.as_deref().unwrap_or("").into();
+        let lease = ObjectReference {
+            api_version: "coordination.k8s.io/v1".into(),
+            kind: "Lease".into(),
+            namespace: self.config.namespace.as_str().into(),
+            name: self.config.name.as_str().into(),
+            uid: text(&observed.lease.metadata.uid),
+            resource_version: text(&observed.lease.metadata.resource_version),
+        };
+        let message = format!("{} {what}", self.config.identity);
+        recorder.event(&lease, EventType::Normal, "LeaderElection", message);
+    }
+
+    fn describe(&self) -> String {
+        format!("{}/{}", self.config.namespace, self.config.name)
+    }
+}

@@ -1,0 +1,88 @@
+//! Where the lease lives: read, made and changed under its resource version.
+
+use futures::future::{BoxFuture, FutureExt};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Resource;
+use kube::core::Request;
+use kube::core::params::{GetParams, PostParams};
+
+/// One lease of the API, as the election needs it. Calls may be dropped at any time; the request may still arrive.
+pub trait LeaseStore: Send + Sync {
+    /// Reads the lease.
+    fn get(&self) -> BoxFuture<'_, Result<Lease, LeaseError>>;
+
+    /// Creates the lease and returns it as stored.
+    fn create<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Lease, LeaseError>>;
+
+    /// Replaces the lease if its resource version is still that of `lease`, and returns it as stored.
+    fn update<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Lease, LeaseError>>;
+}
+
+/// Why a call about the lease gave no lease.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// There is no such lease.
+    #[error("the lease does not exist")]
+    NotFound,
+    /// Somebody else created or changed it first.
+    #[error("the lease was changed by somebody else: {0}")]
+    Conflict(String),
+    /// Anything else; a change may or may not have been made.
+    #[error("the lease could not be reached: {0}")]
+    Failed(String),
+}
+
+/// The lease `name` in `namespace` on the API server (coordination.k8s.io/v1).
+pub(super) struct ApiLease {
+    client: kube::Client,
+    name: String,
+    requests: Request,
+}
+
+impl ApiLease {
+    pub(super) fn new(client: kube::Client, namespace: &str, name: &str) -> Self {
+        Self { client, name: name.to_owned(), requests: Request::new(Lease::url_path(&(), Some(namespace))) }
+    }
+
+    async fn send(&self, request: Result<http::Request<Vec<u8>>, LeaseError>) -> Result<Lease, LeaseError> {
+        self.client.request(request?).await.map_err(classify)
+    }
+}
+
+impl LeaseStore for ApiLease {
+    fn get(&self) -> BoxFuture<'_, Result<Lease, LeaseError>> {
+        self.send(self.requests.get(&self.name, &GetParams::default()).map_err(failed)).boxed()
+    }
+
+    fn create<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Lease, LeaseError>> {
+        let request = json(lease).and_then(|body| {
+            let request = self.requests.create(&PostParams::default(), body);
+            request.map_err(failed)
+        });
+        self.send(request).boxed()
+    }
+
+    fn update<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Lease, LeaseError>> {
+        let request = json(lease).and_then(|body| {
+            let request = self.requests.replace(&self.name, &PostParams::default(), body);
+            request.map_err(failed)
+        });
+        self.send(request).boxed()
+    }
+}
+
+fn json(lease: &Lease) -> Result<Vec<u8>, LeaseError> {
+    serde_json::to_vec(lease).map_err(failed)
+}
+
+fn failed(error: impl std::fmt::Display) -> LeaseError {
+    LeaseError::Failed(error.to_string())
+}
+
+fn classify(error: kube::Error) -> LeaseError {
+    match error {
+        kube::Error::Api(status) if status.code == 404 => LeaseError::NotFound,
+        kube::Error::Api(status) if status.code == 409 => LeaseError::Conflict(status.message),
+        other => failed(other),
+    }
+}

@@ -1,0 +1,351 @@
+//! Elections under crashes, stops, faults and skewed clocks: never two leaders, always one again.
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt};
+use proptest::prelude::*;
+use std::sync::Mutex;
+
+use super::world::{Fault, FaultKind, Process, World, candidate, pass, until};
+use super::*;
+use crate::events::{EventSink, SinkError};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The longest pause between two tries, and a little for the calls.
+const RETRY: Duration = Duration::from_millis(4_420);
+
+fn led_by_client_go(renewed: &str) -> Lease {
+    let lease = serde_json::json!({
+        "metadata": {"name": "kube-controller-manager", "namespace": "kube-system", "uid": "u-1"},
+        "spec": {
+            "holderIdentity": "cp-1_7a5c", "leaseDurationSeconds": 15, "leaseTransitions": 3,
+            "acquireTime": "2026-11-21T05:00:00.000001Z", "renewTime": renewed,
+        }
+    });
+    serde_json::from_value(lease).unwrap()
+}
+
+fn transitions(world: &World) -> Option<i32> {
+    world.lease().spec.and_then(|spec| spec.lease_transitions)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_successor_waits_for_the_lease_of_a_crashed_leader() {
+    let world = World::new();
+    let a = Process::start(&world, "a", 0, 1);
+    assert!(until(&world, 1, || a.fence.holds()).await < SECOND, "no lease: lead at once");
+    let b = Process::start(&world, "b", 0, 2);
+    pass(&world, 60).await;
+    assert!(a.fence.holds() && !b.fence.is_leader());
+    assert_eq!(transitions(&world), Some(0));
+    a.crash();
+    let took = until(&world, 60, || b.fence.holds()).await;
+    assert!(took > 12 * SECOND && took < 15 * SECOND + 2 * RETRY, "{took:?}");
+    assert_eq!((world.holder().as_str(), transitions(&world)), ("b", Some(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_leader_finds_its_fence_down_on_resume() {
+    let world = World::new();
+    let a = Process::start(&world, "a", 0, 1);
+    until(&world, 1, || a.fence.holds()).await;
+    let b = Process::start(&world, "b", 0, 2);
+    pass(&world, 10).await;
+    a.gate.stop();
+    until(&world, 30, || b.fence.holds()).await;
+    pass(&world, 5).await;
+    a.gate.resume();
+    assert!(!a.fence.holds(), "before it did anything");
+    until(&world, 5, || !a.losses.lock().unwrap().is_empty()).await;
+    assert!(!a.fence.is_leader());
+    pass(&world, 30).await;
+    assert!(b.fence.holds());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_client_go_is_taken_over_by_our_own_clock() {
+    for renewed in ["2026-11-21T05:50:36.123456Z", "2001-01-01T00:00:00.000000Z", "2099-01-01T00:00:00.000000Z"] {
+        let world = World::new();
+        world.put(Some(led_by_client_go(renewed)));
+        let a = Process::start(&world, "a", 0, 1);
+        let took = until(&world, 60, || a.fence.holds()).await;
+        assert!(took >= 15 * SECOND && took < 15 * SECOND + RETRY, "{renewed}: {took:?}");
+        assert_eq!(transitions(&world), Some(4));
+        assert_eq!(world.lease().metadata.uid.as_deref(), Some("u-1"), "metadata stays");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_living_leader_of_client_go_is_respected() {
+    let world = World::new();
+    let a = Process::start(&world, "a", 0, 1);
+    world.put(Some(led_by_client_go("2026-11-21T05:50:36.000000Z")));
+    for tenths in 1..60 {
+        pass(&world, 2).await;
+        world.put(Some(led_by_client_go(&format!("2026-11-21T05:50:36.{tenths:06}Z"))));
+    }
+    assert!(!a.fence.is_leader());
+    assert_eq!(world.holder(), "cp-1_7a5c");
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_faults_are_survived_and_long_ones_are_not() {
+    let kinds = [FaultKind::Refused, FaultKind::RequestLost, FaultKind::AnswerLost, FaultKind::ErrorAfterChange];
+    for kind in kinds {
+        let world = World::new();
+        let (mut election, fence) = candidate(&world, "a");
+        election.acquire().await;
+        world.fail_next(kind, 1);
+        assert!(timeout(60 * SECOND, election.hold()).await.is_err(), "{kind:?} once");
+        assert!(fence.holds(), "{kind:?} once");
+
+        world.fail_next(kind, 1_000);
+        let start = Instant::now();
+        let lost = timeout(60 * SECOND, election.hold()).await.unwrap();
+        assert!(matches!(lost, Lost::RenewDeadline { .. }), "{kind:?}: {lost}");
+        assert!(start.elapsed() <= 12 * SECOND, "{kind:?}: {:?}", start.elapsed());
+        assert!(!fence.holds() && !fence.is_leader(), "{kind:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_answers_are_resolved_by_reading() {
+    let world = World::new();
+    let (mut election, fence) = candidate(&world, "a");
+    // The GET says that there is no lease, the answer to the POST is lost.
+    world.faults.lock().unwrap().extend([Fault::default(), Fault { kind: FaultKind::AnswerLost, ..Fault::default() }]);
+    let start = Instant::now();
+    election.acquire().await;
+    assert!(fence.holds());
+    assert_eq!(*world.calls.lock().unwrap(), ["get", "create", "get"]);
+    assert_eq!(fence.last_renewed(), Some(start), "it counts from the request that arrived");
+
+    world.fail_next(FaultKind::AnswerLost, 1);
+    let sent = Instant::now();
+    assert!(timeout(6 * SECOND, election.hold()).await.is_err());
+    assert_eq!(world.calls.lock().unwrap()[3..], ["update", "get"]);
+    assert_eq!(fence.last_renewed(), Some(sent));
+    assert_eq!(fence.slow_renewals(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_is_resolved_by_reading_and_renewing() {
+    let world = World::new();
+    let (mut election, fence) = candidate(&world, "a");
+    election.acquire().await;
+    let mut touched = world.lease();
+    touched.metadata.labels = Some([("who".to_owned(), "operator".to_owned())].into());
+    world.put(Some(touched.clone()));
+    assert!(timeout(SECOND, election.hold()).await.is_err());
+    assert_eq!(world.calls.lock().unwrap()[2..], ["update", "get", "update"]);
+    assert_eq!(fence.slow_renewals(), 1);
+    assert_eq!(world.lease().metadata.labels, touched.metadata.labels);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_sees_another_holder_gives_up_at_once() {
+    let world = World::new();
+    let (mut election, fence) = candidate(&world, "a");
+    election.acquire().await;
+    world.put(Some(led_by_client_go("2026-11-21T05:50:36.123456Z")));
+    let lost = timeout(SECOND, election.hold()).await.unwrap();
+    let holder = "cp-1_7a5c".to_owned();
+    assert_eq!(lost, Lost::TakenOver { holder });
+    assert!(!fence.holds());
+    assert!(election.release().await);
+    assert_eq!(world.holder(), "cp-1_7a5c", "release leaves another's lease alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_release_the_successor_leads_at_its_next_try() {
+    let world = World::new();
+    let mut a = Process::start(&world, "a", 0, 1);
+    until(&world, 1, || a.fence.holds()).await;
+    let b = Process::start(&world, "b", 0, 2);
+    pass(&world, 10).await;
+    a.exit();
+    let took = until(&world, 10, || b.fence.holds()).await;
+    assert!(took < RETRY, "{took:?}");
+    assert!(a.task.await.unwrap());
+    assert!(!a.fence.is_leader());
+    assert_eq!(transitions(&world), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_survives_a_conflict_and_leaves_no_holder() {
+    let world = World::new();
+    let (mut election, fence) = candidate(&world, "a");
+    election.acquire().await;
+    // The renewal reaches the server 500 ms late, between the release's GET and its PUT.
+    let late = Fault { before: 500, ..Fault::default() };
+    let slow_answer = Fault { after: 800, ..Fault::default() };
+    world.faults.lock().unwrap().extend([late, slow_answer]);
+    assert!(timeout(SECOND / 10, election.hold()).await.is_err());
+    assert!(election.release().await);
+    assert!(!fence.holds());
+    assert_eq!(world.calls.lock().unwrap()[2..], ["update", "get", "update", "get", "update"]);
+    let spec = world.lease().spec.unwrap();
+    assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some(""), Some(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_lease_is_made_again_by_its_holder() {
+    let world = World::new();
+    let a = Process::start(&world, "a", 0, 1);
+    until(&world, 1, || a.fence.holds()).await;
+    let b = Process::start(&world, "b", 0, 2);
+    for _ in 0..20 {
+        pass(&world, 3).await;
+        world.put(None);
+    }
+    pass(&world, 3).await;
+    assert!(a.fence.holds() && !b.fence.is_leader());
+    assert_eq!(world.holder(), "a");
+}
+
+#[derive(Default)]
+struct Said(Mutex<Vec<serde_json::Value>>);
+
+impl EventSink for Said {
+    fn create<'a>(&'a self, _: &'a str, event: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        self.0.lock().unwrap().push(serde_json::from_slice(&event).unwrap());
+        async { Ok(()) }.boxed()
+    }
+
+    fn patch<'a>(&'a self, _: &'a str, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        async { Err(SinkError::NotFound) }.boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_are_told_as_events_on_the_lease() {
+    let world = World::new();
+    let said = Arc::new(Said::default());
+    let (recorder, sender) = Recorder::new("kube-controller-manager", said.clone());
+    let (election, _) = candidate(&world, "a");
+    let mut election = election.recording(recorder);
+    election.acquire().await;
+    world.fail_next(FaultKind::Refused, 1_000);
+    election.hold().await;
+    drop(election);
+    sender.await;
+    let said = said.0.lock().unwrap();
+    let messages: Vec<&str> = said.iter().map(|event| event["message"].as_str().unwrap()).collect();
+    assert_eq!(messages, ["a became leader", "a stopped leading"]);
+    for event in said.iter() {
+        assert_eq!((&event["reason"], &event["type"]), (&"LeaderElection".into(), &"Normal".into()));
+        let about = &event["involvedObject"];
+        assert_eq!((&about["kind"], &about["apiVersion"]), (&"Lease".into(), &"coordination.k8s.io/v1".into()));
+        assert_eq!((&about["namespace"], &about["name"]), (&"kube-system".into(), &"kube-controller-manager".into()));
+    }
+}
+
+#[test]
+fn settings_that_do_not_fit_together_are_refused() {
+    type Change = fn(&mut ElectionConfig);
+    let cases: [(Change, Option<&str>); 7] = [
+        (|_| {}, None),
+        (|config| config.identity.clear(), Some("identity is empty")),
+        (|config| config.retry_period = Duration::ZERO, Some("retry period is 0s")),
+        (|config| config.lease_duration = SECOND / 2, Some("lease duration 500ms is out of range")),
+        (|config| config.lease_duration = 10 * SECOND, Some("renew deadline 10s must be below lease duration 10s")),
+        (|config| config.renew_deadline = 2 * SECOND, Some("renew deadline 2s must be above")),
+        (|config| config.retry_period = 9 * SECOND, Some("1.2 times retry period 9s")),
+    ];
+    for (change, wanted) in cases {
+        let mut config = ElectionConfig::new("n", "l", "a");
+        change(&mut config);
+        let got = config.check().err().map(|error| error.to_string());
+        match wanted {
+            None => assert_eq!(got, None),
+            Some(part) => assert!(got.as_ref().is_some_and(|text| text.contains(part)), "{part}: {got:?}"),
+        }
+    }
+    assert_ne!(unique_identity("h"), unique_identity("h"));
+    assert!(unique_identity("h").starts_with("h_"));
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Stop(usize),
+    Resume(usize),
+    Crash(usize),
+    Exit(usize),
+    Wait,
+}
+
+fn act() -> impl Strategy<Value = (Act, u64)> {
+    let which = 0..2usize;
+    let act = prop_oneof![
+        2 => which.clone().prop_map(Act::Stop),
+        3 => which.clone().prop_map(Act::Resume),
+        1 => which.clone().prop_map(Act::Crash),
+        1 => which.prop_map(Act::Exit),
+        3 => Just(Act::Wait),
+    ];
+    (act, 0..25_000u64)
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    let kind = prop_oneof![
+        4 => Just(FaultKind::None),
+        1 => Just(FaultKind::Refused),
+        1 => Just(FaultKind::RequestLost),
+        1 => Just(FaultKind::AnswerLost),
+        1 => Just(FaultKind::ErrorAfterChange),
+    ];
+    let late = || prop_oneof![3 => 0..50u64, 1 => 0..20_000u64];
+    (late(), late(), kind).prop_map(|(before, after, kind)| Fault { before, after, kind })
+}
+
+async fn play(faults: Vec<Fault>, acts: Vec<(Act, u64)>, skews: [i64; 2], seed: u64) {
+    let world = World::new();
+    world.faults.lock().unwrap().extend(faults);
+    let mut born = 0;
+    let mut start = |slot: usize| {
+        born += 1;
+        Process::start(&world, &format!("p{born}"), skews[slot], seed.wrapping_add(born))
+    };
+    let mut processes = [start(0), start(1)];
+    for (act, wait) in acts {
+        match act {
+            Act::Stop(slot) => processes[slot].gate.stop(),
+            Act::Resume(slot) => processes[slot].gate.resume(),
+            Act::Crash(slot) => {
+                processes[slot].crash();
+                processes[slot] = start(slot);
+            }
+            Act::Exit(slot) => {
+                processes[slot].exit();
+                processes[slot] = start(slot);
+            }
+            Act::Wait => {}
+        }
+        let end = Instant::now() + Duration::from_millis(wait);
+        while Instant::now() < end {
+            sleep(Duration::from_millis(100)).await;
+            world.leaders();
+        }
+    }
+    world.faults.lock().unwrap().clear();
+    processes.iter().for_each(|process| process.gate.resume());
+    pass(&world, 60).await;
+    assert_eq!(world.leaders(), 1, "nobody leads although nothing is wrong any more");
+    assert!(world.writes() > 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever is stopped, killed, lost or late: never two fences at once, and one again when all is well.
+    #[test]
+    fn never_two_leaders_and_one_in_the_end(
+        faults in prop::collection::vec(fault(), 0..60),
+        acts in prop::collection::vec(act(), 0..12),
+        skews in [-100_000..100_000i64, -100_000..100_000i64],
+        seed in any::<u64>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(play(faults, acts, skews, seed));
+    }
+}

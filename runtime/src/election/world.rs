@@ -1,0 +1,275 @@
+//! A lease server and candidates inside one paused clock, with scripted faults, for the election's tests.
+
+use std::collections::VecDeque;
+use std::future::{Future, pending, poll_fn};
+use std::pin::pin;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use futures::future::{BoxFuture, FutureExt};
+use futures::task::AtomicWaker;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+/// What happens to one call: pauses in milliseconds before and after the server acts, and the outcome.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Fault {
+    pub(super) before: u64,
+    pub(super) after: u64,
+    pub(super) kind: FaultKind,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum FaultKind {
+    #[default]
+    None,
+    Refused,
+    RequestLost,
+    AnswerLost,
+    ErrorAfterChange,
+}
+
+#[derive(Clone)]
+enum Call {
+    Get,
+    Create(Lease),
+    Update(Lease),
+}
+
+/// The server: one lease under a resource version, and every fence, so that a takeover can be judged as it happens.
+#[derive(Default)]
+pub(super) struct World {
+    lease: Mutex<Option<Lease>>,
+    version: Mutex<u64>,
+    pub(super) faults: Mutex<VecDeque<Fault>>,
+    pub(super) calls: Mutex<Vec<&'static str>>,
+    fences: Mutex<Vec<(String, Fence)>>,
+    broken: Mutex<Vec<String>>,
+}
+
+impl World {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    pub(super) fn lease(&self) -> Lease {
+        self.lease.lock().unwrap().clone().expect("there is a lease")
+    }
+
+    pub(super) fn holder(&self) -> String {
+        self.lease.lock().unwrap().as_ref().map_or("", holder).to_owned()
+    }
+
+    /// Changes the lease behind everybody's back; none deletes it.
+    pub(super) fn put(&self, lease: Option<Lease>) {
+        let lease = lease.map(|lease| self.versioned(lease));
+        *self.lease.lock().unwrap() = lease;
+    }
+
+    pub(super) fn fail_next(&self, kind: FaultKind, times: usize) {
+        let fault = Fault { kind, ..Fault::default() };
+        self.faults.lock().unwrap().extend(vec![fault; times]);
+    }
+
+    pub(super) fn writes(&self) -> usize {
+        self.calls.lock().unwrap().iter().filter(|verb| **verb != "get").count()
+    }
+
+    /// How many fences hold now; panics if two did at any takeover, or do.
+    pub(super) fn leaders(&self) -> usize {
+        let broken = self.broken.lock().unwrap();
+        assert!(broken.is_empty(), "{broken:?}");
+        let fences = self.fences.lock().unwrap();
+        let holding: Vec<&String> = fences.iter().filter(|(_, fence)| fence.holds()).map(|(id, _)| id).collect();
+        assert!(holding.len() <= 1, "two leaders: {holding:?}");
+        holding.len()
+    }
+
+    fn versioned(&self, mut lease: Lease) -> Lease {
+        let mut version = self.version.lock().unwrap();
+        *version += 1;
+        lease.metadata.resource_version = Some(version.to_string());
+        lease
+    }
+
+    fn apply(&self, call: Call) -> Result<Lease, LeaseError> {
+        let mut stored = self.lease.lock().unwrap();
+        let next = match (call, stored.as_ref()) {
+            (Call::Get, Some(lease)) => return Ok(lease.clone()),
+            (Call::Get | Call::Update(_), None) => return Err(LeaseError::NotFound),
+            (Call::Create(_), Some(_)) => return Err(LeaseError::Conflict("exists".to_owned())),
+            (Call::Update(new), Some(old)) if new.metadata.resource_version != old.metadata.resource_version => {
+                return Err(LeaseError::Conflict("modified".to_owned()));
+            }
+            (Call::Create(new) | Call::Update(new), _) => self.versioned(new),
+        };
+        for (identity, fence) in self.fences.lock().unwrap().iter() {
+            if !holder(&next).is_empty() && identity != holder(&next) && fence.holds() {
+                let text = format!("{} took the lease while the fence of {identity} held", holder(&next));
+                self.broken.lock().unwrap().push(text);
+            }
+        }
+        *stored = Some(next.clone());
+        Ok(next)
+    }
+}
+
+struct Line(Arc<World>);
+
+impl Line {
+    /// The server acts in a task of its own, so a caller that hangs up does not take its request back.
+    fn call(&self, verb: &'static str, call: Call) -> BoxFuture<'static, Result<Lease, LeaseError>> {
+        let world = self.0.clone();
+        async move {
+            world.calls.lock().unwrap().push(verb);
+            let fault = world.faults.lock().unwrap().pop_front().unwrap_or_default();
+            let (answer, answered) = oneshot::channel();
+            tokio::spawn(async move {
+                sleep(Duration::from_millis(fault.before)).await;
+                let failed = || Err(LeaseError::Failed("scripted".to_owned()));
+                let outcome = match fault.kind {
+                    FaultKind::None => world.apply(call),
+                    FaultKind::Refused => failed(),
+                    FaultKind::ErrorAfterChange => world.apply(call).and_then(|_| failed()),
+                    FaultKind::AnswerLost => return drop(world.apply(call)),
+                    FaultKind::RequestLost => return,
+                };
+                sleep(Duration::from_millis(fault.after)).await;
+                // Nobody may be listening any more: that is one of the faults.
+                answer.send(outcome).ok();
+            });
+            match answered.await {
+                Ok(outcome) => outcome,
+                Err(_) => pending().await,
+            }
+        }
+        .boxed()
+    }
+}
+
+impl LeaseStore for Line {
+    fn get(&self) -> BoxFuture<'_, Result<Lease, LeaseError>> {
+        self.call("get", Call::Get)
+    }
+
+    fn create<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Lease, LeaseError>> {
+        self.call("create", Call::Create(lease.clone()))
+    }
+
+    fn update<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Lease, LeaseError>> {
+        self.call("update", Call::Update(lease.clone()))
+    }
+}
+
+/// Stops polling as SIGSTOP stops a process: the clock goes on.
+#[derive(Default)]
+pub(super) struct Gate {
+    stopped: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Gate {
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn resume(&self) {
+        self.stopped.store(false, Ordering::SeqCst);
+        self.waker.wake();
+    }
+
+    async fn run<T>(&self, process: impl Future<Output = T>) -> T {
+        let mut process = pin!(process);
+        poll_fn(|context| {
+            self.waker.register(context.waker());
+            if self.stopped.load(Ordering::SeqCst) { Poll::Pending } else { process.as_mut().poll(context) }
+        })
+        .await
+    }
+}
+
+/// A process: leads, loses and tries again until told to exit, then releases.
+pub(super) struct Process {
+    pub(super) fence: Fence,
+    pub(super) gate: Arc<Gate>,
+    pub(super) losses: Arc<Mutex<Vec<Lost>>>,
+    pub(super) task: JoinHandle<bool>,
+    exit: Option<oneshot::Sender<()>>,
+}
+
+impl Process {
+    pub(super) fn start(world: &Arc<World>, identity: &str, skew_seconds: i64, seed: u64) -> Self {
+        let (mut election, fence) = candidate(world, identity);
+        // The wall clock of a process is off by its skew but goes on with everybody's time.
+        let off = Timestamp::from_second(1_795_240_236 + skew_seconds).unwrap();
+        let start = Instant::now();
+        election = election.with_clock(Arc::new(move || off + start.elapsed()), seed);
+        let gate = Arc::new(Gate::default());
+        let losses = Arc::new(Mutex::new(Vec::new()));
+        let (exit, mut exiting) = oneshot::channel();
+        let task = tokio::spawn({
+            let (gate, losses) = (gate.clone(), losses.clone());
+            async move {
+                let process = async {
+                    loop {
+                        let term = async {
+                            election.acquire().await;
+                            election.hold().await
+                        };
+                        tokio::select! {
+                            biased;
+                            Ok(()) = &mut exiting => break,
+                            lost = term => losses.lock().unwrap().push(lost),
+                        }
+                    }
+                    election.release().await
+                };
+                gate.run(process).await
+            }
+        });
+        Self { fence, gate, losses, task, exit: Some(exit) }
+    }
+
+    /// A clean exit begins.
+    pub(super) fn exit(&mut self) {
+        if let Some(exit) = self.exit.take() {
+            exit.send(()).ok();
+        }
+    }
+
+    /// The process is gone at once; what it sent is still on its way.
+    pub(super) fn crash(&self) {
+        self.task.abort();
+    }
+}
+
+/// A candidate whose fence the world watches.
+pub(super) fn candidate(world: &Arc<World>, identity: &str) -> (Election, Fence) {
+    let config = ElectionConfig::new("kube-system", "kube-controller-manager", identity);
+    let (election, fence) = Election::over(Arc::new(Line(world.clone())), config).unwrap();
+    world.fences.lock().unwrap().push((identity.to_owned(), fence.clone()));
+    (election, fence)
+}
+
+/// Waits until `reached`, looking every 10 ms at most `seconds`, and checks the invariant each time; how long it took.
+pub(super) async fn until(world: &World, seconds: u64, reached: impl Fn() -> bool) -> Duration {
+    let start = Instant::now();
+    while !reached() {
+        assert!(start.elapsed() < Duration::from_secs(seconds), "not reached within {seconds} s");
+        world.leaders();
+        sleep(Duration::from_millis(10)).await;
+    }
+    world.leaders();
+    start.elapsed()
+}
+
+/// Lets `seconds` go by under the invariant.
+pub(super) async fn pass(world: &World, seconds: u64) {
+    for _ in 0..seconds * 20 {
+        sleep(Duration::from_millis(50)).await;
+        world.leaders();
+    }
+}

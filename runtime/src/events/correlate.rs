@@ -1,0 +1,172 @@
+//! Which event an occurrence becomes: combined with similar ones, counted with equal ones, or dropped as spam.
+//!
+//! All policy of upstream's `tools/record`, `EventCorrelator`, without IO: the clock's reading is an argument.
+
+use std::hash::{BuildHasher, Hash, RandomState};
+
+use jiff::Timestamp;
+
+use super::body::{Event, event_name};
+use super::lru::Lru;
+use super::{EventType, ObjectReference};
+
+const REMEMBERED: usize = 4096;
+const SIMILAR_MESSAGES: usize = 10;
+const SIMILAR_WITHIN_SECONDS: f64 = 600.0;
+const SPAM_BURST: f64 = 25.0;
+const SPAM_REFILL_SECONDS: f64 = 300.0;
+const COMBINED_PREFIX: &str = "(combined from similar events): ";
+
+/// What a controller said once.
+#[derive(Debug, Clone)]
+pub(super) struct Occurrence {
+    pub(super) about: ObjectReference,
+    pub(super) kind: EventType,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    pub(super) at: Timestamp,
+}
+
+/// What an occurrence becomes.
+#[derive(Debug)]
+pub(super) struct Correlated {
+    /// The event as it shall stand; a count above one means that it was written before.
+    pub(super) event: Event,
+    /// Whether the object's budget is used up: nothing is written, but the count is remembered.
+    pub(super) spam: bool,
+}
+
+#[derive(Debug)]
+struct Similar {
+    messages: Vec<u64>,
+    last: Timestamp,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    count: u32,
+    first: Timestamp,
+    name: String,
+}
+
+#[derive(Debug)]
+struct Budget {
+    tokens: f64,
+    at: Timestamp,
+}
+
+/// The memory of one component's events: three caches of 4,096 entries, which hold hashes and counts, no events.
+#[derive(Debug)]
+pub(super) struct Correlator {
+    component: &'static str,
+    hasher: RandomState,
+    similar: Lru<Similar>,
+    seen: Lru<Seen>,
+    budgets: Lru<Budget>,
+}
+
+impl Correlator {
+    /// An empty memory for the events of `component`.
+    pub(super) fn new(component: &'static str) -> Self {
+        Self {
+            component,
+            hasher: RandomState::new(),
+            similar: Lru::new(REMEMBERED),
+            seen: Lru::new(REMEMBERED),
+            budgets: Lru::new(REMEMBERED),
+        }
+    }
+
+    /// Combines, counts and filters, in this order, as `EventCorrelator.EventCorrelate` does; `now` is the wall clock.
+    pub(super) fn correlate(&mut self, occurrence: Occurrence, now: Timestamp) -> Correlated {
+        let (mut event, key) = self.combine(occurrence, now);
+        self.count(&mut event, key);
+        let spam = !self.allow(&event, now);
+        Correlated { event, spam }
+    }
+
+    /// The tenth different message of one reason about one object within ten minutes, and each later one,
+    /// becomes the combined event of that reason (`EventAggregator.EventAggregate`).
+    fn combine(&mut self, occurrence: Occurrence, now: Timestamp) -> (Event, u64) {
+        let Occurrence { about, kind, reason, message, at } = occurrence;
+        let similar_key = self.key(&about, kind, (0u8, reason));
+        let message_key = self.hasher.hash_one(&message);
+        let similar = self.similar.entry(similar_key, || Similar { messages: Vec::new(), last: now });
+        if seconds_between(similar.last, now) > SIMILAR_WITHIN_SECONDS {
+            similar.messages.clear();
+        }
+        similar.last = now;
+        if !similar.messages.contains(&message_key) {
+            similar.messages.push(message_key);
+        }
+        if similar.messages.len() < SIMILAR_MESSAGES {
+            let key = self.key(&about, kind, (1u8, reason, &message));
+            let event = Event {
+                name: event_name(&about.name, at),
+                about,
+                kind,
+                reason,
+                message,
+                component: self.component,
+                reporting: true,
+                first: at,
+                last: at,
+                count: 1,
+            };
+            return (event, key);
+        }
+        // Upstream forgets any one of the messages; the oldest is as good and repeatable.
+        similar.messages.remove(0);
+        let event = Event {
+            name: event_name(&about.name, now),
+            about,
+            kind,
+            reason,
+            message: format!("{COMBINED_PREFIX}{message}"),
+            component: self.component,
+            reporting: false,
+            first: now,
+            last: now,
+            count: 1,
+        };
+        (event, similar_key)
+    }
+
+    /// An event that was seen before keeps its name and first time and counts one more (`eventLogger.eventObserve`).
+    fn count(&mut self, event: &mut Event, key: u64) {
+        let seen = self.seen.entry(key, Seen::default);
+        if seen.count > 0 {
+            event.name.clone_from(&seen.name);
+            event.first = seen.first;
+        } else {
+            seen.name.clone_from(&event.name);
+            seen.first = event.first;
+        }
+        seen.count = seen.count.saturating_add(1);
+        event.count = seen.count;
+    }
+
+    /// Takes one token of the object's budget: 25 at once, then one every five minutes (`EventSourceObjectSpamFilter`).
+    fn allow(&mut self, event: &Event, now: Timestamp) -> bool {
+        let key = self.key(&event.about, event.kind, 2u8);
+        let budget = self.budgets.entry(key, || Budget { tokens: SPAM_BURST, at: now });
+        let refilled = seconds_between(budget.at, now).max(0.0) / SPAM_REFILL_SECONDS;
+        budget.tokens = (budget.tokens + refilled).min(SPAM_BURST);
+        budget.at = now;
+        let allowed = budget.tokens >= 1.0;
+        if allowed {
+            budget.tokens -= 1.0;
+        }
+        allowed
+    }
+
+    /// The hash of what all three keys share, and of what is special to one.
+    fn key(&self, about: &ObjectReference, kind: EventType, special: impl Hash) -> u64 {
+        let object = (&about.kind, &about.namespace, &about.name, &about.uid, &about.api_version);
+        self.hasher.hash_one((object, kind, special))
+    }
+}
+
+fn seconds_between(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64()
+}

@@ -1,0 +1,60 @@
+//! A map that forgets its least recently used entry when it is full.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+
+/// A bounded map from a key's hash to a small value; every access makes its entry the newest.
+#[derive(Debug)]
+pub(super) struct Lru<V> {
+    capacity: usize,
+    turn: u64,
+    entries: HashMap<u64, (u64, V)>,
+    by_turn: BTreeMap<u64, u64>,
+}
+
+impl<V> Lru<V> {
+    /// A map that holds at most `capacity` entries and allocates nothing before the first.
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { capacity, turn: 0, entries: HashMap::new(), by_turn: BTreeMap::new() }
+    }
+
+    /// The value of `key`, made by `absent` if there is none; the oldest entry goes if there are too many.
+    pub(super) fn entry(&mut self, key: u64, absent: impl FnOnce() -> V) -> &mut V {
+        self.turn += 1;
+        let turn = self.turn;
+        match self.entries.get(&key) {
+            Some((used, _)) => {
+                self.by_turn.remove(used);
+            }
+            None if self.entries.len() == self.capacity => {
+                if let Some((_, oldest)) = self.by_turn.pop_first() {
+                    self.entries.remove(&oldest);
+                }
+            }
+            None => {}
+        }
+        self.by_turn.insert(turn, key);
+        let (used, value) = self.entries.entry(key).or_insert_with(|| (turn, absent()));
+        *used = turn;
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_entry_is_forgotten() {
+        let mut lru = Lru::new(2);
+        *lru.entry(1, || 0) = 10;
+        *lru.entry(2, || 0) = 20;
+        assert_eq!(*lru.entry(1, || 0), 10, "an access keeps the entry");
+        *lru.entry(3, || 0) = 30;
+        assert_eq!(*lru.entry(1, || 0), 10, "1 was used after 2");
+        assert_eq!(*lru.entry(2, || -1), -1, "2 was the oldest");
+        assert_eq!(lru.entries.len(), 2);
+        assert_eq!(lru.by_turn.len(), 2);
+    }
+}

@@ -1,0 +1,266 @@
+//! What controllers say about objects, as core/v1 Events: counted, combined, bounded, and never in a reconcile's way.
+//!
+//! The rules are those of upstream's `tools/record`. Messages are sent whole: the API server limits a message
+//! to 1,024 bytes only for events that carry `eventTime`, which these don't, and upstream does not cut them either.
+
+mod body;
+mod correlate;
+mod lru;
+#[cfg(test)]
+mod tests;
+mod writer_sink;
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+
+use body::Event;
+pub(crate) use body::random_uuid;
+use correlate::{Correlated, Correlator, Occurrence};
+
+const QUEUED: usize = 1000;
+const TRIES: u32 = 12;
+const BETWEEN_TRIES: Duration = Duration::from_secs(10);
+const WITHOUT_ANSWER: Duration = Duration::from_secs(30);
+
+/// A reading of the wall clock, passed in so that tests own the time.
+pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// The object that an event is about; `namespace` is empty for cluster-scoped objects.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct ObjectReference {
+    /// Group and version, for example `apps/v1`.
+    pub api_version: Cow<'static, str>,
+    /// The kind, for example `ReplicaSet`.
+    pub kind: Cow<'static, str>,
+    /// The object's namespace, or empty.
+    pub namespace: Arc<str>,
+    /// The object's name.
+    pub name: Arc<str>,
+    /// The object's uid, or empty if unknown.
+    pub uid: Arc<str>,
+    /// The version of the object that was looked at, or empty.
+    pub resource_version: Arc<str>,
+}
+
+/// The type of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// Information.
+    Normal,
+    /// Something went wrong.
+    Warning,
+}
+
+impl EventType {
+    /// The API's word for the type.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Where events are written to. The bodies are JSON; a Writer is the API server.
+pub trait EventSink: Send + Sync {
+    /// Creates the event in `namespace` (POST of a core/v1 Event).
+    fn create<'a>(&'a self, namespace: &'a str, event: Bytes) -> BoxFuture<'a, Result<(), SinkError>>;
+
+    /// Changes count, last time and message of event `name` in `namespace` (strategic merge patch).
+    fn patch<'a>(&'a self, namespace: &'a str, name: &'a str, patch: Bytes) -> BoxFuture<'a, Result<(), SinkError>>;
+}
+
+/// Why a sink did not take an event.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SinkError {
+    /// There is no such event any more, or no such namespace.
+    #[error("the event or its namespace does not exist")]
+    NotFound,
+    /// The server answered and refused: trying again would not help.
+    #[error("the server rejected the event: {0}")]
+    Rejected(String),
+    /// No answer, or one that asks to come back later.
+    #[error("the server could not be asked: {0}")]
+    Unreachable(String),
+}
+
+/// What became of the occurrences so far; their sum trails what was recorded by what is still queued.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EventCounts {
+    /// Written to the sink.
+    pub written: u64,
+    /// Never queued: the queue was full, or the recorder closed.
+    pub dropped: u64,
+    /// Filtered: the object's budget was used up.
+    pub filtered: u64,
+    /// Given up: rejected by the server, or out of tries.
+    pub abandoned: u64,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    written: AtomicU64,
+    dropped: AtomicU64,
+    filtered: AtomicU64,
+    abandoned: AtomicU64,
+}
+
+/// Says things about objects on behalf of one component; cheap to clone, never waits.
+#[derive(Clone)]
+pub struct Recorder {
+    component: &'static str,
+    clock: WallClock,
+    queue: mpsc::Sender<Occurrence>,
+    closing: Arc<watch::Sender<bool>>,
+    tally: Arc<Tally>,
+}
+
+impl Recorder {
+    /// A recorder for `component` and its sender task, which the caller runs. The task ends when all clones of
+    /// the recorder are dropped, or after `close`, once the queue is empty; bound it by a timeout at shutdown.
+    pub fn new(component: &'static str, sink: Arc<dyn EventSink>) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        Self::with_clock(component, sink, Arc::new(Timestamp::now))
+    }
+
+    /// As `new`, with a wall clock of the caller's.
+    pub fn with_clock(
+        component: &'static str,
+        sink: Arc<dyn EventSink>,
+        clock: WallClock,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (queue, queued) = mpsc::channel(QUEUED);
+        let (closing, closed) = watch::channel(false);
+        let tally = Arc::new(Tally::default());
+        let sender =
+            Sender { correlator: Correlator::new(component), sink, clock: clock.clone(), tally: tally.clone(), closed };
+        let recorder = Self { component, clock, queue, closing: Arc::new(closing), tally };
+        (recorder, sender.run(queued))
+    }
+
+    /// Queues an event about `about`. If 1,000 are waiting already, this one is dropped and counted
+    /// (upstream: `tools/record`, a full broadcaster).
+    pub fn event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
+        tracing::debug!(
+            component = self.component,
+            kind = %about.kind, namespace = %about.namespace, name = %about.name,
+            r#type = kind.as_str(), reason, message, "event occurred"
+        );
+        let occurrence = Occurrence { about: about.clone(), kind, reason, message, at: (self.clock)() };
+        let accepted = !*self.closing.borrow() && self.queue.try_send(occurrence).is_ok();
+        if !accepted {
+            self.tally.dropped.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(component = self.component, reason, "event dropped: the queue is full or closed");
+        }
+    }
+
+    /// Takes no more events; what is queued is tried once each, then the sender task ends
+    /// (upstream: `EventBroadcaster.Shutdown`).
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// What became of the events of this component so far.
+    pub fn counts(&self) -> EventCounts {
+        EventCounts {
+            written: self.tally.written.load(Ordering::Relaxed),
+            dropped: self.tally.dropped.load(Ordering::Relaxed),
+            filtered: self.tally.filtered.load(Ordering::Relaxed),
+            abandoned: self.tally.abandoned.load(Ordering::Relaxed),
+        }
+    }
+}
+
+struct Sender {
+    correlator: Correlator,
+    sink: Arc<dyn EventSink>,
+    clock: WallClock,
+    tally: Arc<Tally>,
+    closed: watch::Receiver<bool>,
+}
+
+impl Sender {
+    async fn run(mut self, mut queued: mpsc::Receiver<Occurrence>) {
+        let mut closed = self.closed.clone();
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = until_closed(&mut closed) => break,
+                next = queued.recv() => next,
+            };
+            let Some(occurrence) = next else { return };
+            self.send(occurrence).await;
+        }
+        queued.close();
+        while let Some(occurrence) = queued.recv().await {
+            self.send(occurrence).await;
+        }
+    }
+
+    async fn send(&mut self, occurrence: Occurrence) {
+        let Correlated { event, spam } = self.correlator.correlate(occurrence, (self.clock)());
+        let outcome = if spam {
+            &self.tally.filtered
+        } else if self.deliver(&event).await {
+            &self.tally.written
+        } else {
+            &self.tally.abandoned
+        };
+        outcome.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Up to twelve tries ten seconds apart, the first pause at random within that (`recordToSink`);
+    /// a try without an answer within 30 seconds failed, so that one dead connection can't silence a component.
+    async fn deliver(&mut self, event: &Event) -> bool {
+        for tries in 1..=TRIES {
+            let written = tokio::time::timeout(WITHOUT_ANSWER, write(&*self.sink, event));
+            let silence = |_| Err(SinkError::Unreachable(format!("no answer within {WITHOUT_ANSWER:?}")));
+            match written.await.unwrap_or_else(silence) {
+                Ok(()) => return true,
+                Err(SinkError::Unreachable(error)) => {
+                    tracing::warn!(name = event.name, tries, error, "event not written");
+                }
+                Err(error) => {
+                    tracing::warn!(name = event.name, %error, "event given up");
+                    return false;
+                }
+            }
+            let pause = match tries {
+                1 => BETWEEN_TRIES.mul_f64(rand::random()),
+                TRIES => return false,
+                _ => BETWEEN_TRIES,
+            };
+            tokio::select! {
+                biased;
+                () = until_closed(&mut self.closed) => return false,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        false
+    }
+}
+
+/// Ends when the recorder is closed; never when its clones are merely dropped.
+async fn until_closed(closed: &mut watch::Receiver<bool>) {
+    if closed.wait_for(|closed| *closed).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Patches an event that was written before, creates one that was not or is gone (`recordEvent`).
+async fn write(sink: &dyn EventSink, event: &Event) -> Result<(), SinkError> {
+    if event.count > 1 {
+        let patched = sink.patch(event.namespace(), &event.name, event.patch_body()).await;
+        if patched != Err(SinkError::NotFound) {
+            return patched;
+        }
+    }
+    sink.create(event.namespace(), event.create_body()).await
+}

@@ -1,0 +1,39 @@
+//! The sink that is the API server: events are written through a controller's Writer.
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt};
+use http::Method;
+
+use super::{EventSink, SinkError};
+use crate::write::{WriteError, Writer};
+
+const JSON: &str = "application/json";
+const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+
+impl EventSink for Writer {
+    fn create<'a>(&'a self, namespace: &'a str, event: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        async move { self.send(Method::POST, path, JSON, JSON, event).await.map(drop).map_err(classify) }.boxed()
+    }
+
+    fn patch<'a>(&'a self, namespace: &'a str, name: &'a str, patch: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        let path = format!("/api/v1/namespaces/{namespace}/events/{name}");
+        async move { self.send(Method::PATCH, path, STRATEGIC_MERGE, JSON, patch).await.map(drop).map_err(classify) }
+            .boxed()
+    }
+}
+
+/// An answer is the server's last word (`recordEvent`), except where it asks to come back.
+fn classify(error: WriteError) -> SinkError {
+    match error {
+        WriteError::Refused(status) => match status.code {
+            404 => SinkError::NotFound,
+            429 => SinkError::Unreachable(status.to_string()),
+            500.. if status.retry_after.is_some() => SinkError::Unreachable(status.to_string()),
+            _ => SinkError::Rejected(status.to_string()),
+        },
+        // Not repeated by another leader's hand, and not by ours later.
+        WriteError::NotLeading => SinkError::Rejected(error.to_string()),
+        error => SinkError::Unreachable(error.to_string()),
+    }
+}

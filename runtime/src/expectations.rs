@@ -1,0 +1,132 @@
+//! Read your own writes: a key is not decided on again before the stores show what was done for it.
+//!
+//! Every write answers with the version that it made. A key waits until the store of that kind has come so far, and
+//! wakes by itself. A deletion is different (its answer does not tell when the object is gone): it counts as seen when
+//! the store shows that very object, by uid, as gone or going. There is nothing to count up or down, so nothing can be
+//! miscounted. (upstream: pkg/controller, UIDTrackingControllerExpectations; pkg/controller/util/consistency)
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kinds::meta::{Meta, ObjectKey, Uid};
+use kinds::{Kind, Str};
+use tokio::time::Instant;
+
+use crate::store::Store;
+
+/// After this time an expected deletion is taken as seen, for its object may never go (pkg/controller,
+/// ExpectationsTimeout).
+const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Written {
+    plural: &'static str,
+    history: u64,
+    version: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Deletion {
+    name: Str,
+    uid: Uid,
+    since: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Expected {
+    written: Vec<Written>,
+    deletions: Vec<Deletion>,
+    /// A write whose answer was lost.
+    uncertain: bool,
+}
+
+/// What a controller has written and not seen yet, by key.
+#[derive(Debug, Default)]
+pub struct Expectations {
+    keys: Mutex<HashMap<ObjectKey, Expected>>,
+}
+
+impl Expectations {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Expected>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers that an object of kind `K` was written for `key`, at this version.
+    pub fn wrote<K: Kind>(&self, key: &ObjectKey, store: &Store<K>, version: u64) {
+        let written = Written { plural: K::RESOURCE.plural, history: store.progress().history(), version };
+        let mut keys = self.lock();
+        let expected = keys.entry(key.clone()).or_default();
+        match expected.written.iter_mut().find(|known| known.plural == written.plural) {
+            Some(known) if known.history == written.history => known.version = known.version.max(version),
+            Some(known) => *known = written,
+            None => expected.written.push(written),
+        }
+    }
+
+    /// Remembers that an object is about to be deleted for `key`.
+    pub fn deleting(&self, key: &ObjectKey, object: &Meta) {
+        let deletion = Deletion { name: object.name.clone(), uid: object.uid.clone(), since: Instant::now() };
+        self.lock().entry(key.clone()).or_default().deletions.push(deletion);
+    }
+
+    /// Takes [`Expectations::deleting`] back: the deletion failed.
+    pub fn not_deleting(&self, key: &ObjectKey, uid: &Uid) {
+        if let Some(expected) = self.lock().get_mut(key) {
+            expected.deletions.retain(|deletion| deletion.uid != *uid);
+        }
+    }
+
+    /// Remembers that a write for `key` may have been done although its answer was lost.
+    pub fn lost(&self, key: &ObjectKey) {
+        self.lock().entry(key.clone()).or_default().uncertain = true;
+    }
+
+    /// True once after [`Expectations::lost`]: the caller looks at the server before it acts.
+    pub fn take_lost(&self, key: &ObjectKey) -> bool {
+        self.lock().get_mut(key).is_some_and(|expected| std::mem::take(&mut expected.uncertain))
+    }
+
+    /// Whether the store shows all that was written of kind `K` for `key`. If not, `wake` runs when it does.
+    pub fn caught_up<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl FnOnce() + Send + 'static) -> bool {
+        let behind = {
+            let mut keys = self.lock();
+            let Some(expected) = keys.get_mut(key) else { return true };
+            let progress = store.progress();
+            let (history, version) = (progress.history(), progress.version());
+            expected
+                .written
+                .retain(|written| written.plural != K::RESOURCE.plural || written.history == history && written.version > version);
+            expected.written.iter().find(|written| written.plural == K::RESOURCE.plural).map(|written| written.version)
+        };
+        match behind {
+            None => true,
+            Some(version) => {
+                store.progress().when_reached(version, wake);
+                false
+            }
+        }
+    }
+
+    /// Whether the store shows all objects of kind `K` that were deleted for `key` as gone or going.
+    pub fn deletions_seen<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
+        let mut keys = self.lock();
+        let Some(expected) = keys.get_mut(key) else { return true };
+        expected.deletions.retain(|deletion| {
+            deletion.since.elapsed() < DELETIONS_EXPIRE
+                && store
+                    .get_with_uid(&key.namespace, &deletion.name, &deletion.uid)
+                    .is_some_and(|record| !record.meta().is_deleting())
+        });
+        let seen = expected.deletions.is_empty();
+        if seen && expected.written.is_empty() && !expected.uncertain {
+            keys.remove(key);
+        }
+        seen
+    }
+
+    /// Forgets a key: its object is gone, and another one of its name starts clean.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+}

@@ -1,0 +1,256 @@
+//! A process of controllers: their watches, their leadership, their start and their end.
+//!
+//! The stores fill from the beginning, also while another process leads (warm standby); workers start with leadership
+//! and complete stores. At the end workers finish what they are doing, events are sent, and the lease is given up.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tracing::{info, warn};
+
+use crate::client::rate::TokenBucket;
+use crate::client::{Clients, Identity, ServiceAccountToken};
+use crate::controller::{Reconcile, WorkCounts, WorkOptions, work};
+use crate::election::{Election, ElectionConfig, ElectionError, Fence, Lost};
+use crate::events::Recorder;
+use crate::queue::{Queue, QueueStats, Queues};
+use crate::watch::Registry;
+use crate::write::Writer;
+
+/// How a manager runs.
+#[derive(Debug, Clone)]
+pub struct ManagerOptions {
+    /// Watch and manage this namespace only; `None`: all.
+    pub namespace: Option<String>,
+    /// The lease to hold while working; `None`: work at once.
+    pub election: Option<ElectionConfig>,
+    /// Each controller writes as its own service account in `kube-system`, not as the process.
+    pub service_accounts: bool,
+    /// Requests per second of each controller (not counting watches).
+    pub qps: f32,
+    /// Requests of each controller that may go out at once.
+    pub burst: u32,
+    /// How long the end may take; zero: as long as it needs.
+    pub shutdown_timeout: Duration,
+}
+
+impl Default for ManagerOptions {
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            election: None,
+            service_accounts: false,
+            qps: 20.0,
+            burst: 30,
+            shutdown_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a manager ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was asked to.
+    Shutdown,
+    /// Another process leads, or may: this one must exit at once.
+    LeaseLost(Lost),
+}
+
+type Start = Box<dyn FnOnce(&mut JoinSet<()>) + Send>;
+
+struct Running {
+    name: &'static str,
+    start: Start,
+    close: Box<dyn Fn() + Send + Sync>,
+    stats: Arc<dyn QueueStats>,
+    counts: Arc<WorkCounts>,
+}
+
+/// Controllers that share stores, connections and leadership.
+pub struct Manager {
+    clients: Arc<Clients>,
+    registry: Arc<Registry>,
+    options: ManagerOptions,
+    election: Option<Election>,
+    fence: Fence,
+    recorders: Vec<Recorder>,
+    events: JoinSet<()>,
+    controllers: Vec<Running>,
+}
+
+impl Manager {
+    /// A manager without controllers yet.
+    ///
+    /// # Errors
+    /// When the times of the election do not fit together.
+    pub fn new(clients: Arc<Clients>, registry: Registry, options: ManagerOptions) -> Result<Self, ElectionError> {
+        let (election, fence) = match &options.election {
+            Some(config) => {
+                let (election, fence) = Election::new(clients.own.clone(), config.clone())?;
+                (Some(election), fence)
+            }
+            None => (None, Fence::open()),
+        };
+        Ok(Self {
+            clients,
+            registry: Arc::new(registry),
+            options,
+            election,
+            fence,
+            recorders: Vec::new(),
+            events: JoinSet::new(),
+            controllers: Vec::new(),
+        })
+    }
+
+    /// The stores.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The state of this process's leadership, for health and metrics.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// A writer for a controller, by the name of its service account. Each has a rate limit of its own.
+    pub fn writer(&self, service_account: &str) -> Writer {
+        self.writer_as(self.identity(service_account), self.fence.clone())
+    }
+
+    /// A recorder of events of `component`, written under a controller's service account. Events have a rate limit
+    /// of their own, so that they never hold up the work that they tell of.
+    pub fn recorder(&mut self, component: &'static str, service_account: &str) -> Recorder {
+        self.recorder_for(component, self.writer(service_account))
+    }
+
+    /// Records `LeaderElection` events on the lease, as the process itself.
+    pub fn record_leadership(&mut self, component: &'static str) {
+        // These are written around leadership, not under it: candidates say it when they begin and when they end.
+        let writer = self.writer_as(Identity::Own, Fence::open());
+        let recorder = self.recorder_for(component, writer);
+        self.election = self.election.take().map(|election| election.recording(recorder));
+    }
+
+    /// Adds a controller.
+    pub fn add<R: Reconcile>(&mut self, options: WorkOptions, queue: Arc<Queue<R::Key>>, reconciler: Arc<R>) {
+        let counts = Arc::new(WorkCounts::default());
+        let (closed, stats, counted) = (queue.clone(), queue.clone(), counts.clone());
+        self.controllers.push(Running {
+            name: options.name,
+            start: Box::new(move |tasks| work(options, &queue, &reconciler, &counted, tasks)),
+            close: Box::new(move || closed.close()),
+            stats,
+            counts,
+        });
+    }
+
+    /// Names of the controllers.
+    pub fn controllers(&self) -> impl Iterator<Item = &'static str> {
+        self.controllers.iter().map(|controller| controller.name)
+    }
+
+    /// The metrics of all queues.
+    pub fn queues(&self) -> Queues {
+        Queues::new(self.controllers.iter().map(|controller| controller.stats.clone()))
+    }
+
+    /// Runs until `shutdown` completes or the lease is lost. Dropping the future stops everything at once, as a crash
+    /// would.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Ended {
+        let mut watches = JoinSet::new();
+        self.registry.start(&self.clients, self.options.namespace.as_deref(), &mut watches);
+        tokio::pin!(shutdown);
+        if let Some(election) = &mut self.election {
+            tokio::select! {
+                () = election.acquire() => {}
+                () = &mut shutdown => return self.end(JoinSet::new()).await,
+            }
+        }
+        let begun = Instant::now();
+        let registry = self.registry.clone();
+        let mut workers = JoinSet::new();
+        let starts: Vec<Start> = self.controllers.iter_mut().map(|running| std::mem::replace(&mut running.start, Box::new(|_| {}))).collect();
+        let ended = {
+            let hold = async {
+                match &mut self.election {
+                    Some(election) => election.hold().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::pin!(hold);
+            let lost = tokio::select! {
+                lost = &mut hold => Some(lost),
+                () = &mut shutdown => None,
+                () = async {
+                    registry.synced().await;
+                    info!(seconds = begun.elapsed().as_secs_f64(), "stores are complete; starting workers");
+                    starts.into_iter().for_each(|start| start(&mut workers));
+                    std::future::pending::<()>().await;
+                } => None,
+            };
+            lost
+        };
+        match ended {
+            Some(lost) => Ended::LeaseLost(lost),
+            None => self.end(workers).await,
+        }
+    }
+
+    /// The orderly end: no new work, then no more events, then no lease.
+    async fn end(mut self, mut workers: JoinSet<()>) -> Ended {
+        let timeout = self.options.shutdown_timeout;
+        let deadline = Instant::now() + if timeout.is_zero() { Duration::from_secs(u32::MAX.into()) } else { timeout };
+        for controller in &self.controllers {
+            (controller.close)();
+        }
+        if timeout_at(deadline, async { while workers.join_next().await.is_some() {} }).await.is_err() {
+            warn!(left = workers.len(), ?timeout, "workers did not end in time; dropping what they do");
+            workers.shutdown().await;
+        }
+        for controller in &self.controllers {
+            let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+            let counts = &controller.counts;
+            info!(
+                controller = controller.name,
+                succeeded = count(&counts.succeeded),
+                failed = count(&counts.failed),
+                panicked = count(&counts.panicked),
+                parked = count(&counts.parked),
+                "stopped"
+            );
+        }
+        self.recorders.iter().for_each(Recorder::close);
+        if timeout_at(deadline, async { while self.events.join_next().await.is_some() {} }).await.is_err() {
+            warn!("not all events could be sent in time");
+            self.events.shutdown().await;
+        }
+        if let Some(election) = self.election.take() {
+            election.release().await;
+        }
+        Ended::Shutdown
+    }
+
+    fn identity(&self, service_account: &str) -> Identity {
+        if self.options.service_accounts {
+            Identity::ServiceAccount(Arc::new(ServiceAccountToken::new(self.clients.own.clone(), service_account)))
+        } else {
+            Identity::Own
+        }
+    }
+
+    fn writer_as(&self, identity: Identity, fence: Fence) -> Writer {
+        let limit = Arc::new(TokenBucket::new(self.options.qps, self.options.burst));
+        Writer::new(self.clients.clone(), identity, limit, fence)
+    }
+
+    fn recorder_for(&mut self, component: &'static str, writer: Writer) -> Recorder {
+        let (recorder, sender) = Recorder::new(component, Arc::new(writer));
+        self.events.spawn(sender);
+        self.recorders.push(recorder.clone());
+        recorder
+    }
+}

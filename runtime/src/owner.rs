@@ -1,0 +1,208 @@
+//! Controller references: which children are ours, which to adopt, which to let go (pkg/controller, ControllerRefManager).
+
+use std::sync::Arc;
+
+use kinds::Kind;
+use kinds::meta::{Meta, ObjectKey, OwnerRef};
+use serde_json::{Value, json};
+
+use crate::write::{WriteError, Writer};
+
+/// What is to be done about a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// It is ours and shall be.
+    Ours,
+    /// It is none of our business.
+    Ignore,
+    /// It is ours and no longer matches.
+    Release,
+    /// It is nobody's and matches.
+    Adopt,
+}
+
+/// Decides about one child.
+pub fn claim(owner: &Meta, child: &Meta, matches: bool) -> Claim {
+    match child.controller() {
+        Some(controller) if controller.uid != owner.uid => Claim::Ignore,
+        Some(_) if matches => Claim::Ours,
+        Some(_) if owner.is_deleting() => Claim::Ignore,
+        Some(_) => Claim::Release,
+        None if !matches || owner.is_deleting() || child.is_deleting() || owner.namespace != child.namespace => {
+            Claim::Ignore
+        }
+        None => Claim::Adopt,
+    }
+}
+
+/// The patch that makes `owner` the managing controller of a child; fails if the child is another one by now.
+pub fn adoption(owner: &OwnerRef, child: &Meta) -> Value {
+    json!({"metadata": {
+        "uid": child.uid.to_string(),
+        "ownerReferences": [{
+            "apiVersion": *owner.api_version, "kind": *owner.kind, "name": *owner.name, "uid": owner.uid.to_string(),
+            "controller": true, "blockOwnerDeletion": true,
+        }],
+    }})
+}
+
+/// The patch that takes an owner's reference from a child; fails if the child is another one by now.
+pub fn release(owner: &Meta, child: &Meta) -> Value {
+    json!({"metadata": {
+        "uid": child.uid.to_string(),
+        "ownerReferences": [{"$patch": "delete", "uid": owner.uid.to_string()}],
+    }})
+}
+
+/// An owner at work on its children.
+pub struct Owner<'a> {
+    /// Its metadata.
+    pub meta: &'a Meta,
+    /// The reference that children get.
+    pub reference: OwnerRef,
+    /// Who writes.
+    pub writer: &'a Writer,
+}
+
+/// The children that an owner has after claiming, and what went wrong on the way.
+#[derive(Debug)]
+pub struct Claimed<C> {
+    /// Ours, the adopted ones among them.
+    pub children: Vec<Arc<C>>,
+    /// Versions at which children were changed.
+    pub written: Vec<u64>,
+    /// Failed adoptions and releases.
+    pub errors: Vec<String>,
+}
+
+impl Owner<'_> {
+    /// Adopts and releases children as `matches` says. Before the first adoption the server itself is asked whether
+    /// the owner `K` still is the one we know and is not being deleted.
+    pub async fn claim<K: Kind, C: Kind>(&self, children: Vec<Arc<C>>, matches: impl Fn(&C) -> bool) -> Claimed<C> {
+        let mut claimed = Claimed { children: Vec::with_capacity(children.len()), written: Vec::new(), errors: Vec::new() };
+        let mut may_adopt: Option<Result<(), String>> = None;
+        for child in children {
+            let meta = child.meta();
+            match claim(self.meta, meta, matches(&child)) {
+                Claim::Ours => claimed.children.push(child),
+                Claim::Ignore => {}
+                Claim::Release => match self.patch::<C>(meta, &release(self.meta, meta)).await {
+                    Ok(version) => claimed.written.extend(version),
+                    // Invalid: it has no such reference any more, or is another object by now.
+                    Err(error) if error.is_not_found() || error.is_invalid() => {}
+                    Err(error) => claimed.errors.push(error.to_string()),
+                },
+                Claim::Adopt => {
+                    if may_adopt.is_none() {
+                        may_adopt = Some(self.recheck::<K>().await);
+                    }
+                    if let Some(Err(why)) = &may_adopt {
+                        let (kind, key, uid) = (C::RESOURCE.kind, meta.key(), &meta.uid);
+                        claimed.errors.push(format!("can't adopt {kind} {key} ({uid}): {why}"));
+                        continue;
+                    }
+                    match self.patch::<C>(meta, &adoption(&self.reference, meta)).await {
+                        Ok(version) => {
+                            claimed.written.extend(version);
+                            claimed.children.push(child);
+                        }
+                        Err(error) if error.is_not_found() => {}
+                        Err(error) => claimed.errors.push(error.to_string()),
+                    }
+                }
+            }
+        }
+        claimed
+    }
+
+    async fn patch<C: Kind>(&self, child: &Meta, patch: &Value) -> Result<Option<u64>, WriteError> {
+        let answer = self.writer.patch(&C::RESOURCE, &child.key(), patch).await?;
+        Ok(answer.meta().ok().map(|meta| meta.version))
+    }
+
+    async fn recheck<K: Kind>(&self) -> Result<(), String> {
+        let (kind, key) = (K::RESOURCE.kind, self.meta.key());
+        let fresh = self.writer.get(&K::RESOURCE, &key).await.map_err(|error| error.to_string())?;
+        let fresh = fresh.meta().map_err(|error| error.to_string())?;
+        still_there(kind, &key, self.meta, &fresh)
+    }
+}
+
+fn still_there(kind: &str, key: &ObjectKey, known: &Meta, fresh: &Meta) -> Result<(), String> {
+    if fresh.uid != known.uid {
+        return Err(format!("original {kind} {key} is gone: got uid {}, wanted {}", fresh.uid, known.uid));
+    }
+    if fresh.is_deleting() {
+        let at = jiff::Timestamp::from_second(fresh.deletion.0).unwrap_or_default();
+        return Err(format!("{key} has just been deleted at {at}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::{Interner, Time, Uid};
+
+    use super::*;
+
+    fn meta(uid: &str, deleting: bool, owner: Option<(&str, bool)>) -> Meta {
+        let interner = Interner::default();
+        let owners: Vec<OwnerRef> = owner
+            .map(|(uid, controller)| OwnerRef {
+                api_version: "apps/v1".into(),
+                kind: "ReplicaSet".into(),
+                name: "owner".into(),
+                uid: Uid::parse(uid),
+                controller: Some(controller),
+                block_owner_deletion: None,
+            })
+            .into_iter()
+            .collect();
+        Meta {
+            namespace: "ns".into(),
+            name: "name".into(),
+            uid: Uid::parse(uid),
+            version: 1,
+            generation: 0,
+            created: Time(1),
+            deletion: Time(i64::from(deleting)),
+            labels: interner.labels(Vec::new()),
+            owners: interner.owners(&owners),
+            finalizers: interner.list(&[]),
+        }
+    }
+
+    #[test]
+    fn children_are_claimed_as_upstream_does() {
+        let (alive, deleting) = (meta("us", false, None), meta("us", true, None));
+        let (ours, theirs) = (Some(("us", true)), Some(("them", true)));
+        for (owner, child_owner, child_deleting, matches, expected) in [
+            (&alive, theirs, false, true, Claim::Ignore),
+            (&alive, ours, false, true, Claim::Ours),
+            (&alive, ours, true, true, Claim::Ours),
+            (&deleting, ours, false, true, Claim::Ours),
+            (&alive, ours, false, false, Claim::Release),
+            (&deleting, ours, false, false, Claim::Ignore),
+            (&alive, None, false, true, Claim::Adopt),
+            (&alive, None, false, false, Claim::Ignore),
+            (&alive, None, true, true, Claim::Ignore),
+            (&deleting, None, false, true, Claim::Ignore),
+            (&alive, Some(("us", false)), false, true, Claim::Adopt),
+        ] {
+            let child = meta("child", child_deleting, child_owner);
+            assert_eq!(claim(owner, &child, matches), expected, "{child_owner:?} {child_deleting} {matches}");
+        }
+        let mut elsewhere = meta("child", false, None);
+        elsewhere.namespace = "other".into();
+        assert_eq!(claim(&alive, &elsewhere, true), Claim::Ignore);
+    }
+
+    #[test]
+    fn an_owner_that_was_replaced_or_is_going_adopts_nothing() {
+        let known = meta("us", false, None);
+        assert_eq!(still_there("ReplicaSet", &known.key(), &known, &known), Ok(()));
+        for fresh in [meta("other", false, None), meta("us", true, None)] {
+            assert!(still_there("ReplicaSet", &known.key(), &known, &fresh).is_err());
+        }
+    }
+}

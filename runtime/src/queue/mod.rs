@@ -1,0 +1,365 @@
+//! The work queue: what is to be reconciled, once each, never twice at the same time.
+//!
+//! A key that is added while it waits is not added again; one that is added while it is worked on comes back when that
+//! is done. Failed keys come back after an exponentially growing time of their own. Changes of low urgency can be
+//! coalesced: such a key comes back no sooner than a window after it was last done. (client-go, util/workqueue)
+
+mod stats;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+pub use stats::{QueueMetrics, QueueStats, Queues};
+
+/// How a queue behaves.
+#[derive(Debug, Clone)]
+pub struct QueueOptions {
+    /// Name in metrics.
+    pub name: &'static str,
+    /// First wait after a failure.
+    pub base_delay: Duration,
+    /// Longest wait after failures.
+    pub max_delay: Duration,
+    /// Shortest time between two runs of a key that only coalesced changes ask for.
+    pub window: Duration,
+}
+
+impl QueueOptions {
+    /// Upstream's default rate limiter, and no coalescing.
+    pub fn named(name: &'static str) -> Self {
+        Self {
+            name,
+            base_delay: Duration::from_millis(5),
+            max_delay: Duration::from_secs(1000),
+            window: Duration::ZERO,
+        }
+    }
+}
+
+/// Which keys go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Priority {
+    Background,
+    Fresh,
+}
+
+#[derive(Default)]
+struct Item {
+    /// Waits in a ready list since then.
+    ready: Option<(Priority, Instant)>,
+    /// Is being worked on since then.
+    working: Option<Instant>,
+    /// Was added while it was worked on.
+    again: Option<Priority>,
+    /// Earliest delayed run.
+    due: Option<Instant>,
+    failures: u32,
+    /// Coalesced changes wait until then.
+    quiet_until: Option<Instant>,
+}
+
+impl Item {
+    fn is_idle(&self, now: Instant) -> bool {
+        self.ready.is_none()
+            && self.working.is_none()
+            && self.due.is_none()
+            && self.failures == 0
+            && self.quiet_until.is_none_or(|until| until <= now)
+    }
+}
+
+struct State<K> {
+    items: HashMap<K, Item>,
+    fresh: VecDeque<K>,
+    background: VecDeque<K>,
+    /// Delayed runs; an entry counts only while it is still the item's `due`.
+    delayed: BinaryHeap<Reverse<Delayed<K>>>,
+    /// Keys whose quiet time ends then, so that their items can be forgotten.
+    quiet: VecDeque<(Instant, K)>,
+    closed: bool,
+}
+
+struct Delayed<K> {
+    at: Instant,
+    key: K,
+}
+
+impl<K> PartialEq for Delayed<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+impl<K> Eq for Delayed<K> {}
+impl<K> PartialOrd for Delayed<K> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<K> Ord for Delayed<K> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
+/// A deduplicating queue of keys with delays.
+pub struct Queue<K> {
+    options: QueueOptions,
+    state: Mutex<State<K>>,
+    wake: Notify,
+    metrics: QueueMetrics,
+}
+
+impl<K: Clone + Eq + Hash + Send> Queue<K> {
+    /// An empty queue.
+    pub fn new(options: QueueOptions) -> Arc<Self> {
+        Arc::new(Self {
+            metrics: QueueMetrics::new(options.name),
+            options,
+            state: Mutex::new(State {
+                items: HashMap::new(),
+                fresh: VecDeque::new(),
+                background: VecDeque::new(),
+                delayed: BinaryHeap::new(),
+                quiet: VecDeque::new(),
+                closed: false,
+            }),
+            wake: Notify::new(),
+        })
+    }
+
+    /// Adds a key because something changed.
+    pub fn add(&self, key: K) {
+        self.add_with(key, Priority::Fresh);
+    }
+
+    /// Adds a key that can wait until there is nothing fresh: start-up, resync.
+    pub fn add_background(&self, key: K) {
+        self.add_with(key, Priority::Background);
+    }
+
+    /// Adds a key whose changes may be taken together: now, if it was not done lately; else when its quiet time ends.
+    pub fn add_coalesced(&self, key: K) {
+        let quiet_until = self.lock().items.get(&key).and_then(|item| item.quiet_until);
+        match quiet_until.filter(|until| *until > Instant::now()) {
+            Some(until) => self.add_at(key, until),
+            None => self.add(key),
+        }
+    }
+
+    /// Adds a key after a time. Of several such times the earliest counts.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        if delay.is_zero() {
+            self.add(key);
+        } else {
+            self.add_at(key, Instant::now() + delay);
+        }
+    }
+
+    /// Adds a key that failed, after its own growing time.
+    pub fn add_rate_limited(&self, key: K) {
+        let delay = {
+            let mut state = self.lock();
+            let item = state.items.entry(key.clone()).or_default();
+            let doubled = self.options.base_delay.saturating_mul(1u32.checked_shl(item.failures).unwrap_or(u32::MAX));
+            item.failures = item.failures.saturating_add(1);
+            doubled.min(self.options.max_delay)
+        };
+        self.metrics.retries.inc();
+        self.add_after(key, delay);
+    }
+
+    /// Forgets a key's failures.
+    pub fn forget(&self, key: &K) {
+        let mut state = self.lock();
+        if let Some(item) = state.items.get_mut(key) {
+            item.failures = 0;
+            if item.is_idle(Instant::now()) {
+                state.items.remove(key);
+            }
+        }
+    }
+
+    /// How often a key failed since it was last forgotten.
+    pub fn failures(&self, key: &K) -> u32 {
+        self.lock().items.get(key).map_or(0, |item| item.failures)
+    }
+
+    /// The next key to work on, when there is one; `None` once the queue is closed. The caller must call
+    /// [`Queue::done`] with it.
+    pub async fn next(&self) -> Option<K> {
+        loop {
+            let notified = self.wake.notified();
+            let until = {
+                let mut state = self.lock();
+                if state.closed {
+                    return None;
+                }
+                let now = Instant::now();
+                self.promote(&mut state, now);
+                if let Some(key) = self.take(&mut state, now) {
+                    return Some(key);
+                }
+                state.delayed.peek().map(|Reverse(delayed)| delayed.at)
+            };
+            match until {
+                Some(at) => tokio::select! {
+                    () = notified => {}
+                    () = sleep_until(at) => {}
+                },
+                None => notified.await,
+            }
+        }
+    }
+
+    /// Says that the work on a key is over; it comes back if it was added meanwhile.
+    pub fn done(&self, key: &K) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let Some(item) = state.items.get_mut(key) else { return };
+        if let Some(since) = item.working.take() {
+            self.metrics.work_duration.observe((now - since).as_secs_f64());
+        }
+        let again = item.again.take();
+        if !self.options.window.is_zero() {
+            let until = now + self.options.window;
+            item.quiet_until = Some(until);
+            state.quiet.push_back((until, key.clone()));
+        } else if item.is_idle(now) && again.is_none() {
+            state.items.remove(key);
+        }
+        if let Some(priority) = again {
+            self.push(&mut state, key.clone(), priority, now);
+        }
+    }
+
+    /// Keys that wait to be worked on now.
+    pub fn len(&self) -> usize {
+        let state = self.lock();
+        state.fresh.len() + state.background.len()
+    }
+
+    /// True when no key waits to be worked on now.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Lets no key out any more; workers end after what they are doing.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.wake.notify_waiters();
+    }
+
+    /// The queue's metrics.
+    pub fn metrics(&self) -> &QueueMetrics {
+        &self.metrics
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add_with(&self, key: K, priority: Priority) {
+        let mut state = self.lock();
+        self.push(&mut state, key, priority, Instant::now());
+    }
+
+    fn add_at(&self, key: K, at: Instant) {
+        let mut state = self.lock();
+        let item = state.items.entry(key.clone()).or_default();
+        if item.due.is_none_or(|due| at < due) {
+            item.due = Some(at);
+            state.delayed.push(Reverse(Delayed { at, key }));
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    fn push(&self, state: &mut State<K>, key: K, priority: Priority, now: Instant) {
+        let item = state.items.entry(key.clone()).or_default();
+        if item.working.is_some() {
+            if item.again.is_none() {
+                self.metrics.adds.inc();
+            }
+            item.again = item.again.max(Some(priority));
+            return;
+        }
+        match &mut item.ready {
+            Some((waiting, _)) if *waiting >= priority => return,
+            // Moves up; its place in the lower list is skipped when that is reached.
+            Some((waiting, _)) => *waiting = priority,
+            None => {
+                self.metrics.adds.inc();
+                self.metrics.depth.inc();
+                item.ready = Some((priority, now));
+            }
+        }
+        match priority {
+            Priority::Fresh => state.fresh.push_back(key),
+            Priority::Background => state.background.push_back(key),
+        }
+        self.wake.notify_one();
+    }
+
+    /// Moves delayed keys whose time has come to the ready lists, and forgets items that have nothing left to keep.
+    fn promote(&self, state: &mut State<K>, now: Instant) {
+        while state.delayed.peek().is_some_and(|Reverse(delayed)| delayed.at <= now) {
+            let Some(Reverse(Delayed { at, key })) = state.delayed.pop() else { break };
+            if let Some(item) = state.items.get_mut(&key)
+                && item.due == Some(at)
+            {
+                item.due = None;
+                self.push(state, key, Priority::Fresh, now);
+            }
+        }
+        while state.quiet.front().is_some_and(|(until, _)| *until <= now) {
+            let Some((_, key)) = state.quiet.pop_front() else { break };
+            if state.items.get(&key).is_some_and(|item| item.is_idle(now)) {
+                state.items.remove(&key);
+            }
+        }
+    }
+
+    fn take(&self, state: &mut State<K>, now: Instant) -> Option<K> {
+        loop {
+            let (priority, key) = match state.fresh.pop_front() {
+                Some(key) => (Priority::Fresh, key),
+                None => (Priority::Background, state.background.pop_front()?),
+            };
+            if let Some(item) = state.items.get_mut(&key)
+                && let Some((waiting, since)) = item.ready
+                && waiting == priority
+            {
+                item.ready = None;
+                item.working = Some(now);
+                self.metrics.depth.dec();
+                self.metrics.queue_duration.observe((now - since).as_secs_f64());
+                if !(state.fresh.is_empty() && state.background.is_empty()) {
+                    self.wake.notify_one();
+                }
+                return Some(key);
+            }
+        }
+    }
+}
+
+impl<K: Clone + Eq + Hash + Send> QueueStats for Queue<K> {
+    fn metrics(&self) -> &QueueMetrics {
+        &self.metrics
+    }
+
+    fn working(&self) -> (f64, f64) {
+        let now = Instant::now();
+        let state = self.lock();
+        let ages = state.items.values().filter_map(|item| item.working).map(|since| (now - since).as_secs_f64());
+        ages.fold((0.0, 0.0), |(sum, longest), age| (sum + age, f64::max(longest, age)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! What is counted about queues, under upstream's names (`workqueue_*`).
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+
+/// Metrics of one queue.
+#[derive(Debug)]
+pub struct QueueMetrics {
+    /// The queue's name.
+    pub name: &'static str,
+    /// Keys waiting.
+    pub depth: Gauge,
+    /// Keys added.
+    pub adds: Counter,
+    /// Keys added again after a failure.
+    pub retries: Counter,
+    /// Seconds from adding to the begin of work.
+    pub queue_duration: Histogram,
+    /// Seconds of work.
+    pub work_duration: Histogram,
+}
+
+/// Upstream's buckets: a nanosecond to 1,000 s, by tens (component-base, metrics/prometheus/workqueue).
+fn buckets() -> impl Iterator<Item = f64> {
+    [1e-8, 1e-7, 1e-6, 9.999_999_999_999_999e-6, 9.999_999_999_999_999e-5, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1000.0].into_iter()
+}
+
+impl QueueMetrics {
+    pub(super) fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            depth: Gauge::default(),
+            adds: Counter::default(),
+            retries: Counter::default(),
+            queue_duration: Histogram::new(buckets()),
+            work_duration: Histogram::new(buckets()),
+        }
+    }
+}
+
+/// A queue as the metrics see it.
+pub trait QueueStats: Send + Sync {
+    /// What is counted as it happens.
+    fn metrics(&self) -> &QueueMetrics;
+    /// Sum and maximum, in seconds, of how long the present work has been going on.
+    fn working(&self) -> (f64, f64);
+}
+
+/// Collects the metrics of all queues that still exist.
+#[derive(Default)]
+pub struct Queues(Vec<Weak<dyn QueueStats>>);
+
+impl fmt::Debug for Queues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Queues({})", self.0.len())
+    }
+}
+
+impl Queues {
+    /// Collects these queues.
+    pub fn new(queues: impl IntoIterator<Item = Arc<dyn QueueStats>>) -> Self {
+        Self(queues.into_iter().map(|queue| Arc::downgrade(&queue)).collect())
+    }
+}
+
+type Row = (&'static str, &'static str, MetricType, fn(&(dyn QueueStats + 'static)) -> Box<dyn EncodeMetric>);
+
+const ROWS: [Row; 7] = [
+    ("workqueue_depth", "Current depth of workqueue", MetricType::Gauge, |queue| {
+        Box::new(ConstGauge::new(queue.metrics().depth.get()))
+    }),
+    ("workqueue_adds", "Total number of adds handled by workqueue", MetricType::Counter, |queue| {
+        Box::new(queue.metrics().adds.clone())
+    }),
+    ("workqueue_retries", "Total number of retries handled by workqueue", MetricType::Counter, |queue| {
+        Box::new(queue.metrics().retries.clone())
+    }),
+    (
+        "workqueue_queue_duration_seconds",
+        "How long in seconds an item stays in workqueue before being requested",
+        MetricType::Histogram,
+        |queue| Box::new(queue.metrics().queue_duration.clone()),
+    ),
+    (
+        "workqueue_work_duration_seconds",
+        "How long in seconds processing an item from workqueue takes",
+        MetricType::Histogram,
+        |queue| Box::new(queue.metrics().work_duration.clone()),
+    ),
+    (
+        "workqueue_unfinished_work_seconds",
+        "Seconds of work in progress that is not yet observed by work_duration",
+        MetricType::Gauge,
+        |queue| Box::new(ConstGauge::new(queue.working().0)),
+    ),
+    (
+        "workqueue_longest_running_processor_seconds",
+        "Seconds for which the longest running worker has been working",
+        MetricType::Gauge,
+        |queue| Box::new(ConstGauge::new(queue.working().1)),
+    ),
+];
+
+impl Collector for Queues {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let queues: Vec<_> = self.0.iter().filter_map(Weak::upgrade).collect();
+        for (name, help, kind, metric) in ROWS {
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for queue in &queues {
+                metric(&**queue).encode(family.encode_family(&[("name", queue.metrics().name)])?)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,192 @@
+//! The queue's promises: one at a time, none lost, delays and priorities as told.
+
+use std::collections::HashSet;
+
+use futures::FutureExt;
+use proptest::prelude::*;
+
+use super::*;
+
+fn queue(window: Duration) -> Arc<Queue<&'static str>> {
+    Queue::new(QueueOptions { window, ..QueueOptions::named("test") })
+}
+
+/// What can be had without waiting.
+fn now<K: Clone + Eq + Hash + Send>(queue: &Queue<K>) -> Option<K> {
+    queue.next().now_or_never().flatten()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_waits_once_and_is_worked_on_once() {
+    let queue = queue(Duration::ZERO);
+    queue.add("a");
+    queue.add("a");
+    assert_eq!(now(&queue), Some("a"));
+    queue.add("a");
+    queue.add("a");
+    assert_eq!(now(&queue), None, "it is being worked on");
+    queue.done(&"a");
+    assert_eq!(now(&queue), Some("a"));
+    queue.done(&"a");
+    assert_eq!(now(&queue), None);
+    assert!(queue.lock().items.is_empty(), "nothing is kept of an idle key");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_double_the_wait_until_forgotten() {
+    let queue = queue(Duration::ZERO);
+    for expected in [5, 10, 20, 40] {
+        let begun = Instant::now();
+        queue.add_rate_limited("a");
+        assert_eq!(queue.next().await, Some("a"));
+        let waited = begun.elapsed().as_millis() as u64;
+        assert!((expected..=expected + 1).contains(&waited), "{waited} ms instead of {expected}");
+        queue.done(&"a");
+    }
+    assert_eq!(queue.failures(&"a"), 4);
+    queue.forget(&"a");
+    assert_eq!(queue.failures(&"a"), 0);
+    for _ in 0..60 {
+        queue.add_rate_limited("b");
+        queue.next().await;
+        queue.done(&"b");
+    }
+    let begun = Instant::now();
+    queue.add_rate_limited("b");
+    queue.next().await;
+    assert_eq!(begun.elapsed().as_secs(), 1000, "the longest wait");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_earliest_delay_counts() {
+    let queue = queue(Duration::ZERO);
+    let begun = Instant::now();
+    queue.add_after("a", Duration::from_secs(60));
+    queue.add_after("a", Duration::from_secs(10));
+    queue.add_after("a", Duration::from_secs(30));
+    assert_eq!(queue.next().await, Some("a"));
+    assert_eq!(begun.elapsed().as_secs(), 10);
+    queue.done(&"a");
+    tokio::time::advance(Duration::from_secs(100)).await;
+    assert_eq!(now(&queue), None, "the later ones are dropped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn coalesced_changes_run_at_once_and_then_once_a_window() {
+    let queue = queue(Duration::from_millis(100));
+    queue.add_coalesced("a");
+    assert_eq!(now(&queue), Some("a"), "the first is not held back");
+    queue.done(&"a");
+    let begun = Instant::now();
+    queue.add_coalesced("a");
+    queue.add_coalesced("a");
+    assert_eq!(now(&queue), None);
+    assert_eq!(queue.next().await, Some("a"));
+    assert!(begun.elapsed() >= Duration::from_millis(100));
+    queue.done(&"a");
+    queue.add("a");
+    assert_eq!(now(&queue), Some("a"), "an urgent change does not wait");
+    queue.done(&"a");
+    tokio::time::advance(Duration::from_millis(101)).await;
+    assert_eq!(now(&queue), None);
+    assert!(queue.lock().items.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn fresh_changes_go_before_the_background() {
+    let queue = queue(Duration::ZERO);
+    queue.add_background("old");
+    queue.add_background("both");
+    queue.add("new");
+    queue.add("both");
+    let order: Vec<_> = std::iter::from_fn(|| now(&queue)).collect();
+    assert_eq!(order, ["new", "both", "old"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_every_waiting_worker() {
+    let queue = queue(Duration::ZERO);
+    let workers: Vec<_> = (0..3)
+        .map(|_| {
+            let queue = queue.clone();
+            tokio::spawn(async move { queue.next().await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    queue.close();
+    for worker in workers {
+        assert_eq!(worker.await.expect("no panic"), None);
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Add(u8),
+    Background(u8),
+    After(u8, u64),
+    Coalesced(u8),
+    Fail(u8),
+    Take,
+    Done(usize),
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0u8..5).prop_map(Step::Add),
+        (0u8..5).prop_map(Step::Background),
+        (0u8..5, 0u64..50).prop_map(|(key, ms)| Step::After(key, ms)),
+        (0u8..5).prop_map(Step::Coalesced),
+        (0u8..5).prop_map(Step::Fail),
+        Just(Step::Take),
+        (0usize..5).prop_map(Step::Done),
+        (0u64..60).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    /// Whatever happens in whatever order: no key is handed out twice at the same time, none that was added is lost,
+    /// and an idle queue keeps nothing but failures.
+    #[test]
+    fn nothing_is_lost_and_nothing_runs_twice_at_once(steps in proptest::collection::vec(step(), 1..80)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
+        runtime.block_on(async {
+            let queue = Queue::<u8>::new(QueueOptions { window: Duration::from_millis(20), ..QueueOptions::named("t") });
+            let mut working: Vec<u8> = Vec::new();
+            let mut wanted: HashSet<u8> = HashSet::new();
+            for step in steps {
+                match step {
+                    Step::Add(key) => { queue.add(key); wanted.insert(key); }
+                    Step::Background(key) => { queue.add_background(key); wanted.insert(key); }
+                    Step::After(key, ms) => { queue.add_after(key, Duration::from_millis(ms)); wanted.insert(key); }
+                    Step::Coalesced(key) => { queue.add_coalesced(key); wanted.insert(key); }
+                    Step::Fail(key) => { queue.add_rate_limited(key); wanted.insert(key); }
+                    Step::Take => if let Some(key) = now(&queue) {
+                        assert!(!working.contains(&key), "{key} runs twice at once");
+                        assert!(wanted.remove(&key) , "{key} was not asked for");
+                        working.push(key);
+                        // A delayed run may still be due: it counts as asked for.
+                        if queue.lock().items.get(&key).is_some_and(|item| item.due.is_some()) { wanted.insert(key); }
+                    },
+                    Step::Done(at) => if !working.is_empty() {
+                        let key = working.swap_remove(at % working.len());
+                        queue.done(&key);
+                    },
+                    Step::Wait(ms) => tokio::time::advance(Duration::from_millis(ms)).await,
+                }
+            }
+            for key in working.drain(..) { queue.done(&key); }
+            tokio::time::advance(Duration::from_secs(2000)).await;
+            let mut rest = HashSet::new();
+            while let Some(key) = now(&queue) {
+                rest.insert(key);
+                queue.done(&key);
+            }
+            assert!(wanted.is_subset(&rest), "lost: {:?}", wanted.difference(&rest).collect::<Vec<_>>());
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert_eq!(now(&queue), None);
+            let kept: Vec<u8> = queue.lock().items.iter().filter(|(_, item)| item.failures == 0).map(|(key, _)| *key).collect();
+            assert!(kept.is_empty(), "kept without reason: {kept:?}");
+        });
+    }
+}

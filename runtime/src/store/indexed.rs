@@ -1,0 +1,216 @@
+//! Records in a hash table without copies of their keys, and in one more table for each index value.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use kinds::Kind;
+
+use super::Index;
+
+/// Eight bytes a record and table: the key is read from the record itself.
+#[derive(Default)]
+struct Table<K> {
+    records: HashTable<Arc<K>>,
+}
+
+/// All records of a kind with its indexes.
+pub struct Indexed<K: Kind> {
+    hasher: DefaultHashBuilder,
+    all: Table<K>,
+    indexes: Vec<(Index<K>, HashMap<u64, Table<K>>)>,
+}
+
+fn hash<K: Kind>(hasher: &DefaultHashBuilder, record: &K) -> u64 {
+    let meta = record.meta();
+    hasher.hash_one((&*meta.namespace, &*meta.name))
+}
+
+impl<K: Kind> Table<K> {
+    fn find(&self, hash: u64, namespace: &str, name: &str) -> Option<&Arc<K>> {
+        self.records.find(hash, |record| *record.meta().name == *name && *record.meta().namespace == *namespace)
+    }
+
+    fn put(&mut self, hasher: &DefaultHashBuilder, new: Arc<K>) -> Option<Arc<K>> {
+        let hashed = hash(hasher, &*new);
+        let meta = new.meta();
+        let same = |record: &Arc<K>| record.meta().name == meta.name && record.meta().namespace == meta.namespace;
+        match self.records.find_mut(hashed, same) {
+            Some(old) => Some(std::mem::replace(old, new)),
+            None => {
+                self.records.insert_unique(hashed, new, |record| hash(hasher, &**record));
+                None
+            }
+        }
+    }
+
+    fn remove(&mut self, hashed: u64, hasher: &DefaultHashBuilder, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let same = |record: &Arc<K>| *record.meta().name == *name && *record.meta().namespace == *namespace;
+        let (old, _) = self.records.find_entry(hashed, same).ok()?.remove();
+        if self.records.len() * 4 < self.records.capacity() {
+            self.records.shrink_to_fit(|record| hash(hasher, &**record));
+        }
+        Some(old)
+    }
+}
+
+impl<K: Kind> Indexed<K> {
+    pub(super) fn new(indexes: Vec<Index<K>>) -> Self {
+        Self {
+            hasher: DefaultHashBuilder::default(),
+            all: Table { records: HashTable::new() },
+            indexes: indexes.into_iter().map(|index| (index, HashMap::new())).collect(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.records.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<K>> {
+        self.all.records.iter()
+    }
+
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.all.find(self.hasher.hash_one((namespace, name)), namespace, name).cloned()
+    }
+
+    pub(super) fn by_index(&self, name: &str, key: u64) -> Vec<Arc<K>> {
+        let (_, tables) = self
+            .indexes
+            .iter()
+            .find(|(index, _)| index.name == name)
+            .unwrap_or_else(|| panic!("{} has no index {name}", K::RESOURCE.plural));
+        tables.get(&key).map(|table| table.records.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Takes a record in; returns the one that it replaces.
+    pub(super) fn put(&mut self, new: Arc<K>) -> Option<Arc<K>> {
+        let old = self.all.put(&self.hasher, new.clone());
+        for (index, tables) in &mut self.indexes {
+            let kept = values(index, &new);
+            if let Some(old) = &old {
+                drop_values(&self.hasher, index, tables, old, &kept);
+            }
+            for key in kept {
+                tables.entry(key).or_insert_with(|| Table { records: HashTable::new() }).put(&self.hasher, new.clone());
+            }
+        }
+        old
+    }
+
+    /// Drops a record; returns it.
+    pub(super) fn remove(&mut self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let old = self.all.remove(self.hasher.hash_one((namespace, name)), &self.hasher, namespace, name)?;
+        for (index, tables) in &mut self.indexes {
+            drop_values(&self.hasher, index, tables, &old, &[]);
+        }
+        Some(old)
+    }
+}
+
+fn values<K>(index: &Index<K>, record: &K) -> Vec<u64> {
+    let mut values = Vec::with_capacity(1);
+    (index.keys)(record, &mut |key| values.push(key));
+    values
+}
+
+/// Removes a record from the tables of its values that are not in `kept`.
+fn drop_values<K: Kind>(
+    hasher: &DefaultHashBuilder,
+    index: &Index<K>,
+    tables: &mut HashMap<u64, Table<K>>,
+    old: &Arc<K>,
+    kept: &[u64],
+) {
+    let meta = old.meta();
+    for key in values(index, old).into_iter().filter(|key| !kept.contains(key)) {
+        if let Some(table) = tables.get_mut(&key) {
+            table.remove(hash(hasher, &**old), hasher, &meta.namespace, &meta.name);
+            if table.records.is_empty() {
+                tables.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use kinds::{Decode, DecodeError, Interner, Meta, Resource, Time, Uid};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::store::index_key;
+
+    #[derive(Debug)]
+    struct Thing {
+        meta: Meta,
+        colors: Vec<u8>,
+    }
+
+    impl Kind for Thing {
+        const RESOURCE: Resource =
+            Resource { group: "", version: "v1", kind: "Thing", plural: "things", namespaced: true };
+        fn decode(_: &Decode, _: &[u8]) -> Result<Self, DecodeError> {
+            Err(DecodeError::field("thing", "is never decoded"))
+        }
+        fn meta(&self) -> &Meta {
+            &self.meta
+        }
+    }
+
+    const BY_COLOR: Index<Thing> =
+        Index { name: "color", keys: |thing, emit| thing.colors.iter().for_each(|color| emit(index_key(color))) };
+
+    fn thing(name: u8, version: u64, colors: Vec<u8>) -> Arc<Thing> {
+        let interner = Interner::default();
+        let meta = Meta {
+            namespace: interner.str("n"),
+            name: name.to_string().into(),
+            uid: Uid::default(),
+            version,
+            generation: 0,
+            created: Time(0),
+            deletion: Time(0),
+            labels: interner.labels(Vec::new()),
+            owners: interner.owners(&[]),
+            finalizers: interner.list(&[]),
+        };
+        Arc::new(Thing { meta, colors })
+    }
+
+    proptest! {
+        /// Whatever is put and removed, look-ups agree with a plain map that is scanned.
+        #[test]
+        fn indexes_agree_with_a_scan(steps in proptest::collection::vec(
+            (0u8..20, proptest::option::of(proptest::collection::vec(0u8..4, 0..3))), 0..200)) {
+            let mut indexed = Indexed::new(vec![BY_COLOR]);
+            let mut model: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+            for (version, (name, colors)) in steps.into_iter().enumerate() {
+                match colors {
+                    Some(colors) => {
+                        let old = indexed.put(thing(name, version as u64, colors.clone()));
+                        prop_assert_eq!(old.map(|old| old.colors.clone()), model.insert(name.to_string(), colors));
+                    }
+                    None => {
+                        let old = indexed.remove("n", &name.to_string());
+                        prop_assert_eq!(old.map(|old| old.colors.clone()), model.remove(&name.to_string()));
+                    }
+                }
+                for color in 0u8..4 {
+                    let found: BTreeSet<String> = indexed.by_index("color", index_key(color)).iter()
+                        .map(|thing| thing.meta.name.to_string()).collect();
+                    let expected: BTreeSet<String> = model.iter().filter(|(_, colors)| colors.contains(&color))
+                        .map(|(name, _)| name.clone()).collect();
+                    prop_assert_eq!(found, expected);
+                }
+                prop_assert_eq!(indexed.len(), model.len());
+            }
+            let used: BTreeSet<u8> = model.values().flatten().copied().collect();
+            prop_assert_eq!(indexed.indexes[0].1.len(), used.len(), "no empty table stays");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What the API server has, as this process knows it: one keyed, indexed store a kind.
+//!
+//! Only the kind's watch changes a store; everybody else looks things up. A look-up takes a short lock, never scans a
+//! kind, and returns shared records.
+
+mod indexed;
+mod progress;
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use kinds::meta::ObjectKey;
+use kinds::{Decode, Kind, Uid};
+
+use indexed::Indexed;
+pub use progress::Progress;
+
+/// A declared way to look records up other than by name: `keys` yields the hash of each value under which a record is
+/// found. Two distinct values share a hash about never; who needs certainty checks the record.
+#[derive(Debug)]
+pub struct Index<K: 'static> {
+    /// Unique among the kind's indexes.
+    pub name: &'static str,
+    /// The record's values, each hashed by [`index_key`].
+    pub keys: fn(&K, &mut dyn FnMut(u64)),
+}
+
+impl<K> Clone for Index<K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Index<K> {}
+
+/// Hashes a value for an [`Index`], with a seed of this process.
+pub fn index_key(value: impl Hash) -> u64 {
+    static SEED: OnceLock<RandomState> = OnceLock::new();
+    SEED.get_or_init(RandomState::new).hash_one(value)
+}
+
+/// Index of a kind's objects by their managing controller, and of those without one by their namespace. Look up by
+/// [`owned_by`] or [`orphans_in`].
+pub const fn by_controller<K: Kind>() -> Index<K> {
+    Index {
+        name: "controller",
+        keys: |record, emit| {
+            let meta = record.meta();
+            emit(match meta.controller() {
+                Some(controller) => owned_by(&controller.uid),
+                None => orphans_in(&meta.namespace),
+            });
+        },
+    }
+}
+
+/// The key of all objects that one controller manages.
+pub fn owned_by(controller: &Uid) -> u64 {
+    index_key(("owned", controller))
+}
+
+/// The key of all objects of a namespace that no controller manages.
+pub fn orphans_in(namespace: &str) -> u64 {
+    index_key(("orphan", namespace))
+}
+
+/// Index of a kind's objects by namespace. Look up by [`index_key`] of the namespace.
+pub const fn by_namespace<K: Kind>() -> Index<K> {
+    Index { name: "namespace", keys: |record, emit| emit(index_key(&*record.meta().namespace)) }
+}
+
+/// What a controller sees of one change of a record.
+#[derive(Debug)]
+pub struct Change<'a, K> {
+    /// The record before; `None` when it is new.
+    pub old: Option<&'a Arc<K>>,
+    /// The record now; `None` when it is gone.
+    pub new: Option<&'a Arc<K>>,
+}
+
+type Subscriber<K> = Arc<dyn Fn(&Change<'_, K>) + Send + Sync>;
+
+/// All objects of one kind, as far as the watch has seen them.
+pub struct Store<K: Kind> {
+    decode: Decode,
+    records: RwLock<Indexed<K>>,
+    progress: Progress,
+    subscribers: RwLock<Arc<[Subscriber<K>]>>,
+    undecodable: Mutex<HashSet<ObjectKey>>,
+}
+
+impl<K: Kind> Store<K> {
+    /// An empty store that keeps these sections and indexes.
+    pub(crate) fn new(decode: Decode, indexes: Vec<Index<K>>) -> Self {
+        Self {
+            decode,
+            records: RwLock::new(Indexed::new(indexes)),
+            progress: Progress::default(),
+            subscribers: RwLock::new(Arc::new([])),
+            undecodable: Mutex::default(),
+        }
+    }
+
+    /// How this store's kind is decoded.
+    pub fn decoding(&self) -> &Decode {
+        &self.decode
+    }
+
+    /// How far the watch has come.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// The record of this name.
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.read(|records| records.get(&key.namespace, &key.name))
+    }
+
+    /// The record of this name if it still has this uid.
+    pub fn get_with_uid(&self, namespace: &str, name: &str, uid: &Uid) -> Option<Arc<K>> {
+        self.read(|records| records.get(namespace, name)).filter(|record| record.meta().uid == *uid)
+    }
+
+    /// The records that an index holds under a value, in no order.
+    ///
+    /// # Panics
+    /// When the index was not declared: a mistake in the controller's descriptor.
+    pub fn by_index(&self, index: &Index<K>, key: u64) -> Vec<Arc<K>> {
+        self.read(|records| records.by_index(index.name, key))
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.read(Indexed::len)
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Objects that the server has and that could not be decoded. While there are any, nothing may be deleted on the
+    /// ground that something is missing here.
+    pub fn undecodable(&self) -> usize {
+        self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Indexed<K>) -> T) -> T {
+        look(&self.records.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Calls `subscriber` for each change, in order, after the store has it. It must be quick and must not wait: it
+    /// turns a change into queue keys. Who subscribes after the watch has begun misses what was before.
+    pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, K>) + Send + Sync + 'static) {
+        let mut subscribers = self.subscribers.write().unwrap_or_else(PoisonError::into_inner);
+        *subscribers = subscribers.iter().cloned().chain([Arc::new(subscriber) as Subscriber<K>]).collect();
+    }
+
+    /// Takes in a record that the watch delivered.
+    pub(crate) fn put(&self, record: K) {
+        let new = Arc::new(record);
+        let old = self.records.write().unwrap_or_else(PoisonError::into_inner).put(new.clone());
+        self.set_decodable(&new.meta().key());
+        self.tell(&Change { old: old.as_ref(), new: Some(&new) });
+    }
+
+    /// Drops a record that the watch saw go.
+    pub(crate) fn remove(&self, namespace: &str, name: &str) {
+        let old = self.records.write().unwrap_or_else(PoisonError::into_inner).remove(namespace, name);
+        self.set_decodable(&ObjectKey::new(namespace, name));
+        if let Some(old) = old {
+            self.tell(&Change { old: Some(&old), new: None });
+        }
+    }
+
+    /// Keys of all records, for finding what is gone after a new list.
+    pub(crate) fn keys(&self) -> HashSet<ObjectKey> {
+        self.read(|records| records.iter().map(|record| record.meta().key()).collect())
+    }
+
+    pub(crate) fn set_undecodable(&self, key: ObjectKey) {
+        self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+    }
+
+    pub(crate) fn retain_undecodable(&self, keep: impl FnMut(&ObjectKey) -> bool) {
+        self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).retain(keep);
+    }
+
+    fn set_decodable(&self, key: &ObjectKey) {
+        let mut undecodable = self.undecodable.lock().unwrap_or_else(PoisonError::into_inner);
+        if !undecodable.is_empty() {
+            undecodable.remove(key);
+        }
+    }
+
+    fn tell(&self, change: &Change<'_, K>) {
+        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for subscriber in &*subscribers {
+            subscriber(change);
+        }
+    }
+}

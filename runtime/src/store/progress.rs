@@ -1,0 +1,122 @@
+//! How far a watch has come, and who waits for it to come further.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+type Waiter = Box<dyn FnOnce() + Send>;
+
+/// The version up to which a store is complete. Versions are compared within one resource only.
+pub struct Progress {
+    state: Mutex<State>,
+    synced: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    history: u64,
+    waiters: BTreeMap<u64, Vec<Waiter>>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { state: Mutex::default(), synced: watch::Sender::new(false) }
+    }
+}
+
+impl Progress {
+    /// The version reached; zero before the first list.
+    pub fn version(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).version
+    }
+
+    /// Which history of the server the versions belong to: another number after it was restored from a backup.
+    pub fn history(&self) -> u64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).history
+    }
+
+    /// Runs `wake` once the version is reached: at once, if it is already. Returns whether it was.
+    pub fn when_reached(&self, version: u64, wake: impl FnOnce() + Send + 'static) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.version < version {
+            state.waiters.entry(version).or_default().push(Box::new(wake));
+            return false;
+        }
+        drop(state);
+        wake();
+        true
+    }
+
+    /// Waits for the first complete list.
+    pub async fn synced(&self) {
+        // The sender lives as long as `self`, so that waiting cannot fail.
+        let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
+    }
+
+    /// True after the first complete list.
+    pub fn is_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    pub(crate) fn set_synced(&self) {
+        self.synced.send_replace(true);
+    }
+
+    /// Moves forward to a version and wakes who waited for it.
+    pub(crate) fn advance(&self, version: u64) {
+        let reached = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.version = state.version.max(version);
+            if state.waiters.first_key_value().is_none_or(|(first, _)| *first > state.version) {
+                return;
+            }
+            let later = state.version + 1;
+            let later = state.waiters.split_off(&later);
+            std::mem::replace(&mut state.waiters, later)
+        };
+        reached.into_values().flatten().for_each(|wake| wake());
+    }
+
+    /// Starts anew at a version that may be older: the server's history was replaced. Who waits is woken, for the
+    /// version that it waits for may never come.
+    pub(crate) fn reset(&self, version: u64) {
+        let waiters = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.version = version;
+            state.history += 1;
+            std::mem::take(&mut state.waiters)
+        };
+        waiters.into_values().flatten().for_each(|wake| wake());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn waiters_wake_when_their_version_is_reached_and_not_before() {
+        let progress = Progress::default();
+        let woken = Arc::new(AtomicUsize::new(0));
+        let wait = |version| {
+            let woken = woken.clone();
+            progress.when_reached(version, move || {
+                woken.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        progress.advance(5);
+        assert!(wait(5), "already reached");
+        assert!(!wait(6) && !wait(7) && !wait(9));
+        progress.advance(7);
+        assert_eq!(woken.load(Ordering::Relaxed), 3);
+        progress.advance(3);
+        assert_eq!(progress.version(), 7, "never back by itself");
+        progress.reset(2);
+        assert_eq!((progress.version(), woken.load(Ordering::Relaxed)), (2, 4), "a reset wakes all");
+    }
+}

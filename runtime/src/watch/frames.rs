@@ -1,0 +1,101 @@
+//! A watch body cut into frames: four bytes of length, then that many of `WatchEvent`.
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+
+/// No object is near this size (etcd takes 1.5 MB): a longer frame is damage.
+const LONGEST_FRAME: usize = 64 << 20;
+
+/// Why a body could not be read on.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Body(String),
+    /// The length of a frame makes no sense.
+    #[error("a frame of {0} bytes: not a protobuf watch")]
+    Length(usize),
+}
+
+/// Reads frames from the chunks of a body.
+pub struct Frames<S> {
+    chunks: S,
+    buffer: BytesMut,
+}
+
+impl<S, E> Frames<S>
+where
+    S: Stream<Item = Result<Bytes, E>> + Unpin,
+    E: std::fmt::Display,
+{
+    /// Frames of a body's chunks.
+    pub fn new(chunks: S) -> Self {
+        Self { chunks, buffer: BytesMut::new() }
+    }
+
+    /// The next frame; `None` at the orderly end of the body.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
+        loop {
+            if let Some(frame) = self.buffered()? {
+                return Ok(Some(frame));
+            }
+            match self.chunks.next().await {
+                Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
+                Some(Err(error)) => return Err(FrameError::Body(error.to_string())),
+                None if self.buffer.is_empty() => return Ok(None),
+                None => return Err(FrameError::Body("it ended inside a frame".to_owned())),
+            }
+        }
+    }
+
+    fn buffered(&mut self) -> Result<Option<Bytes>, FrameError> {
+        let Some(prefix) = self.buffer.first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_be_bytes(*prefix) as usize;
+        if length > LONGEST_FRAME {
+            return Err(FrameError::Length(length));
+        }
+        if self.buffer.len() < 4 + length {
+            self.buffer.reserve(4 + length - self.buffer.len());
+            return Ok(None);
+        }
+        self.buffer.advance(4);
+        Ok(Some(self.buffer.split_to(length).freeze()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    async fn read(body: Vec<u8>, chunk: usize) -> Result<Vec<Bytes>, FrameError> {
+        let chunks: Vec<Result<Bytes, String>> =
+            body.chunks(chunk.max(1)).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
+        let mut frames = Frames::new(stream::iter(chunks));
+        let mut read = Vec::new();
+        while let Some(frame) = frames.next().await? {
+            read.push(frame);
+        }
+        Ok(read)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_whole_however_the_body_is_cut(sent: Vec<Vec<u8>>, chunk in 1usize..9) {
+            let body: Vec<u8> = sent.iter().flat_map(|frame| {
+                (frame.len() as u32).to_be_bytes().into_iter().chain(frame.iter().copied())
+            }).collect();
+            let read = futures::executor::block_on(read(body, chunk)).expect("whole frames");
+            prop_assert_eq!(read, sent);
+        }
+    }
+
+    #[test]
+    fn damage_is_told() {
+        let text = b"{\"kind\":\"Status\"}".to_vec();
+        assert!(matches!(futures::executor::block_on(read(text, 64)), Err(FrameError::Length(_))));
+        assert!(matches!(futures::executor::block_on(read(vec![0, 0, 0, 9, 1], 64)), Err(FrameError::Body(_))));
+    }
+}

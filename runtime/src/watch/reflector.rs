@@ -1,0 +1,233 @@
+//! The loop that keeps one store equal to what the API server has.
+//!
+//! It lists once by streaming (or by pages where the server refuses), then watches on from there. A broken watch goes
+//! on from the last version; only when the server no longer has that version is everything listed anew, in its newest
+//! state, so that time never runs backwards. If the server itself went back (its storage was restored), the loop says
+//! so and starts over.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kinds::envelope::{WatchEvent, page, watch_event};
+use kinds::meta::ObjectKey;
+use kinds::schema::object_meta;
+use kinds::wire::find;
+use kinds::{DecodeError, Kind};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
+
+use super::frames::Frames;
+use super::request::{self, Backoff, Scope, WatchError};
+use crate::client::Clients;
+use crate::store::Store;
+
+/// A watch that ends sooner is not normal and must not be opened again at once.
+const SHORT_WATCH: Duration = Duration::from_secs(1);
+
+/// Keeps one store up to date for ever.
+pub struct Reflector<K: Kind> {
+    pub clients: Arc<Clients>,
+    pub scope: Scope,
+    pub store: Arc<Store<K>>,
+    /// Permits for initial lists, shared by all kinds.
+    pub lists: Arc<Semaphore>,
+    streaming: bool,
+}
+
+impl<K: Kind> Reflector<K> {
+    pub fn new(clients: Arc<Clients>, scope: Scope, store: Arc<Store<K>>, lists: Arc<Semaphore>) -> Self {
+        Self { clients, scope, store, lists, streaming: true }
+    }
+
+    /// Runs until it is dropped.
+    pub async fn run(mut self) {
+        let mut backoff = Backoff::default();
+        let mut listed = false;
+        loop {
+            let begun = Instant::now();
+            let outcome = if listed { self.watch().await } else { self.list_and_watch(&mut listed).await };
+            let kind = K::RESOURCE.plural;
+            match outcome {
+                Ok(()) if begun.elapsed() > SHORT_WATCH => {
+                    debug!(kind, "the watch ended in order; going on");
+                    continue;
+                }
+                Ok(()) => warn!(kind, "the watch ended as soon as it began; trying again"),
+                Err(error) if error.is_expired() => {
+                    info!(kind, %error, "the watched version is gone; listing anew");
+                    listed = false;
+                }
+                Err(error) if !listed && self.streaming && error.no_streaming() => {
+                    info!(kind, %error, "no streaming lists here; listing by pages");
+                    self.streaming = false;
+                    continue;
+                }
+                Err(error @ WatchError::BackInTime { .. }) => {
+                    error!(kind, %error, "the server's state went back: was its storage restored? Starting over");
+                    listed = false;
+                }
+                Err(error @ WatchError::Unreadable(_)) => {
+                    error!(kind, %error, "listing anew");
+                    listed = false;
+                }
+                Err(error) => warn!(kind, %error, "watch failed; trying again"),
+            }
+            tokio::time::sleep(backoff.next()).await;
+        }
+    }
+
+    async fn list_and_watch(&mut self, listed: &mut bool) -> Result<(), WatchError> {
+        if !self.streaming {
+            let permit = self.lists.clone().acquire_owned().await;
+            self.list_pages().await?;
+            drop(permit);
+            *listed = true;
+            return self.watch().await;
+        }
+        let permit = self.lists.clone().acquire_owned().await;
+        let mut frames = Frames::new(request::open(&self.clients, self.scope.streaming_list()).await?);
+        let mut seen = HashSet::new();
+        loop {
+            let Some(frame) = frames.next().await? else {
+                // The server may end the watch before the list is complete; nothing is concluded from half a list.
+                return Ok(());
+            };
+            match watch_event(&frame)? {
+                WatchEvent::Bookmark { version, initial_end: true } => {
+                    self.finish_list(seen, version);
+                    break;
+                }
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    seen.extend(self.take_in(object));
+                }
+                WatchEvent::Deleted(object) => {
+                    if let Some(key) = self.take_out(object) {
+                        seen.remove(&key);
+                    }
+                }
+                WatchEvent::Bookmark { .. } => {}
+                WatchEvent::Error(status) => return Err(WatchError::Refused(status)),
+            }
+        }
+        *listed = true;
+        drop(permit);
+        self.follow(frames).await
+    }
+
+    async fn list_pages(&self) -> Result<(), WatchError> {
+        let mut seen = HashSet::new();
+        let mut next = String::new();
+        loop {
+            let body = request::page(&self.clients, self.scope.page(&next)).await?;
+            let page = page(&body)?;
+            for object in page.items {
+                seen.extend(self.take_in(object));
+            }
+            if page.next.is_empty() {
+                self.finish_list(seen, page.version);
+                return Ok(());
+            }
+            next = page.next.to_owned();
+        }
+    }
+
+    /// The list is complete: what it did not have is gone.
+    fn finish_list(&self, seen: HashSet<ObjectKey>, version: u64) {
+        for gone in self.store.keys().difference(&seen) {
+            self.store.remove(&gone.namespace, &gone.name);
+        }
+        self.store.retain_undecodable(|key| seen.contains(key));
+        let progress = self.store.progress();
+        if version < progress.version() {
+            progress.reset(version);
+        } else {
+            progress.advance(version);
+        }
+        progress.set_synced();
+        info!(kind = K::RESOURCE.plural, objects = self.store.len(), version, "listed");
+    }
+
+    async fn watch(&self) -> Result<(), WatchError> {
+        let version = self.store.progress().version();
+        self.follow(Frames::new(request::open(&self.clients, self.scope.watch(version)).await?)).await
+    }
+
+    async fn follow<S>(&self, mut frames: Frames<S>) -> Result<(), WatchError>
+    where
+        S: futures::Stream<Item = Result<Bytes, String>> + Unpin,
+    {
+        while let Some(frame) = frames.next().await? {
+            match watch_event(&frame)? {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    self.take_in(object);
+                    self.advance_to(object);
+                }
+                WatchEvent::Deleted(object) => {
+                    self.take_out(object);
+                    self.advance_to(object);
+                }
+                WatchEvent::Bookmark { version, .. } => {
+                    let before = self.store.progress().version();
+                    if version < before {
+                        return Err(WatchError::BackInTime { now: version, before });
+                    }
+                    self.store.progress().advance(version);
+                }
+                WatchEvent::Error(status) => return Err(WatchError::Refused(status)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores an object; returns its key if it has one. An object that cannot be decoded is kept in mind instead.
+    fn take_in(&self, object: &[u8]) -> Option<ObjectKey> {
+        match K::decode(self.store.decoding(), object) {
+            Ok(record) => {
+                let key = record.meta().key();
+                self.store.put(record);
+                Some(key)
+            }
+            Err(error) => {
+                let key = bare_key(object);
+                let object = key.as_ref().map_or_else(|| "(unreadable name)".to_owned(), ToString::to_string);
+                error!(
+                    kind = K::RESOURCE.plural,
+                    object, %error,
+                    "cannot be decoded; nothing of its kind is scaled down or deleted until it can"
+                );
+                if let Some(key) = &key {
+                    self.store.set_undecodable(key.clone());
+                }
+                key
+            }
+        }
+    }
+
+    fn take_out(&self, object: &[u8]) -> Option<ObjectKey> {
+        let key = bare_key(object)?;
+        self.store.remove(&key.namespace, &key.name);
+        Some(key)
+    }
+
+    fn advance_to(&self, object: &[u8]) {
+        if let Ok(version) = bare_version(object) {
+            self.store.progress().advance(version);
+        }
+    }
+}
+
+/// Metadata is field 1 of every object.
+fn bare_key(object: &[u8]) -> Option<ObjectKey> {
+    let meta = find(object, 1);
+    let text = |number| std::str::from_utf8(find(meta, number)).ok();
+    let name = text(object_meta::NAME).filter(|name| !name.is_empty())?;
+    Some(ObjectKey::new(text(object_meta::NAMESPACE)?, name))
+}
+
+fn bare_version(object: &[u8]) -> Result<u64, DecodeError> {
+    let version = std::str::from_utf8(find(find(object, 1), object_meta::RESOURCE_VERSION)).unwrap_or_default();
+    kinds::meta::parse_version(version)
+}

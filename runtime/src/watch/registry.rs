@@ -1,0 +1,143 @@
+//! The only place where watches are started: one a kind, whoever needs it.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::future::BoxFuture;
+use kinds::{Decode, Interner, Kind, Sections};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::reflector::Reflector;
+use super::request::Scope;
+use crate::client::Clients;
+use crate::store::{Index, Store};
+
+/// Lists that are read at the same time; more would only make the API server's peak higher.
+const LISTS_AT_ONCE: usize = 8;
+
+/// What all users of a kind together need of it.
+struct Need<K: Kind> {
+    sections: Sections,
+    indexes: Vec<Index<K>>,
+}
+
+/// Builds a store from a need, and says how to run its watch.
+trait Planned: Any + Send {
+    fn build(self: Box<Self>, interner: &Arc<Interner>) -> Built;
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+type Runner = Box<dyn FnOnce(Arc<Clients>, Option<String>, Arc<Semaphore>) -> BoxFuture<'static, ()> + Send>;
+type Waiter = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+struct Built {
+    store: Arc<dyn Any + Send + Sync>,
+    run: Runner,
+    synced: Waiter,
+}
+
+impl<K: Kind> Planned for Need<K> {
+    fn build(self: Box<Self>, interner: &Arc<Interner>) -> Built {
+        let decode = Decode { interner: interner.clone(), sections: self.sections };
+        let store = Arc::new(Store::<K>::new(decode, self.indexes));
+        let (watched, waited) = (store.clone(), store.clone());
+        Built {
+            store,
+            run: Box::new(move |clients, namespace, lists| {
+                let scope = Scope { resource: K::RESOURCE, namespace };
+                Box::pin(Reflector::new(clients, scope, watched, lists).run())
+            }),
+            synced: Box::new(move || {
+                let store = waited.clone();
+                Box::pin(async move { store.progress().synced().await })
+            }),
+        }
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// Collects what controllers need before anything is watched.
+#[derive(Default)]
+pub struct Builder {
+    needs: HashMap<TypeId, Box<dyn Planned>>,
+}
+
+impl Builder {
+    /// Declares that a kind is needed, with these sections and indexes. Needs of several users add up.
+    pub fn need<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>]) -> &mut Self {
+        let need = self.entry::<K>();
+        need.sections = need.sections | sections;
+        for index in indexes {
+            if need.indexes.iter().all(|known| known.name != index.name) {
+                need.indexes.push(*index);
+            }
+        }
+        self
+    }
+
+    fn entry<K: Kind>(&mut self) -> &mut Need<K> {
+        self.needs
+            .entry(TypeId::of::<K>())
+            .or_insert_with(|| {
+                Box::new(Need::<K> { sections: Sections::default(), indexes: Vec::new() })
+            })
+            .as_any()
+            .downcast_mut()
+            .expect("each need is kept under the type of its kind")
+    }
+
+    /// Makes the stores, all still empty.
+    pub fn build(self) -> Registry {
+        let interner = Arc::new(Interner::default());
+        let (mut stores, mut runners, mut synced) = (HashMap::new(), Vec::new(), Vec::new());
+        for (kind, need) in self.needs {
+            let built = need.build(&interner);
+            stores.insert(kind, built.store);
+            runners.push(built.run);
+            synced.push(built.synced);
+        }
+        Registry { stores, runners: Mutex::new(runners), synced }
+    }
+}
+
+/// All stores of a process, and their watches.
+pub struct Registry {
+    stores: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
+    runners: Mutex<Vec<Runner>>,
+    synced: Vec<Waiter>,
+}
+
+impl Registry {
+    /// The store of a kind.
+    ///
+    /// # Panics
+    /// When nobody declared a need for the kind: a mistake in a controller's descriptor.
+    pub fn store<K: Kind>(&self) -> Arc<Store<K>> {
+        self.stores
+            .get(&TypeId::of::<K>())
+            .and_then(|store| store.clone().downcast().ok())
+            .unwrap_or_else(|| panic!("nobody declared a need for {}", K::RESOURCE.plural))
+    }
+
+    /// Starts the watches, of one namespace or of all; they end when `tasks` is dropped. Once only: more calls do
+    /// nothing.
+    pub fn start(&self, clients: &Arc<Clients>, namespace: Option<&str>, tasks: &mut JoinSet<()>) {
+        let lists = Arc::new(Semaphore::new(LISTS_AT_ONCE));
+        let runners = std::mem::take(&mut *self.runners.lock().unwrap_or_else(PoisonError::into_inner));
+        for run in runners {
+            tasks.spawn(run(clients.clone(), namespace.map(ToOwned::to_owned), lists.clone()));
+        }
+    }
+
+    /// Waits until every store has its first complete list.
+    pub async fn synced(&self) {
+        for synced in &self.synced {
+            synced().await;
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The requests of a list-watch, and what may come back instead of an answer.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use kinds::Resource;
+use kinds::envelope::{self, ApiStatus};
+use kube::client::Body;
+use rand::Rng;
+
+use super::frames::FrameError;
+use crate::client::{Clients, Identity, SendError};
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
+/// Objects a page where the server has no streaming lists.
+const PAGE: u32 = 500;
+
+/// Why a list or watch ended.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// No answer.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The server answered with an error.
+    #[error("the server refused: {0}")]
+    Refused(ApiStatus),
+    /// The body could not be read.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The server sent what is no watch event or list.
+    #[error("the server sent something unreadable: {0}")]
+    Unreadable(#[from] kinds::DecodeError),
+    /// The server's state is older than what it showed before.
+    #[error("the server is at version {now}, after it had been at {before}")]
+    BackInTime {
+        /// Version now.
+        now: u64,
+        /// Version before.
+        before: u64,
+    },
+}
+
+impl WatchError {
+    /// The version that we asked to go on from is gone: only a new list helps.
+    pub fn is_expired(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.code == 410 || status.reason == "Expired" || status.reason == "Gone")
+    }
+
+    /// The server does not offer streaming lists (an old one, or the feature is off).
+    pub fn no_streaming(&self) -> bool {
+        matches!(self, Self::Refused(status) if matches!(status.code, 400 | 406 | 422))
+    }
+}
+
+/// The part of a kind that is watched.
+#[derive(Debug, Clone)]
+pub struct Scope {
+    /// The kind.
+    pub resource: Resource,
+    /// One namespace, or all.
+    pub namespace: Option<String>,
+}
+
+impl Scope {
+    fn uri(&self, query: &str) -> String {
+        format!("{}?{query}", self.resource.path(self.namespace.as_deref()))
+    }
+
+    /// A watch that first sends everything there is, in the newest state.
+    pub fn streaming_list(&self) -> String {
+        let seconds = timeout_seconds();
+        self.uri(&format!(
+            "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds={seconds}"
+        ))
+    }
+
+    /// A watch that goes on after a version.
+    pub fn watch(&self, version: u64) -> String {
+        let seconds = timeout_seconds();
+        self.uri(&format!("watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}"))
+    }
+
+    /// A page of a list in the newest state.
+    pub fn page(&self, next: &str) -> String {
+        let next = if next.is_empty() { String::new() } else { format!("&continue={next}") };
+        self.uri(&format!("limit={PAGE}{next}"))
+    }
+}
+
+/// Watches end by themselves after five to ten minutes, not all at once (client-go, tools/cache, Reflector).
+fn timeout_seconds() -> u32 {
+    rand::rng().random_range(300..600)
+}
+
+/// Opens a watch.
+pub async fn open(
+    clients: &Clients,
+    uri: String,
+) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
+    let answer = get(clients, uri, PROTOBUF_STREAM).await?;
+    Ok(answer.into_body().into_data_stream().map(|chunk| chunk.map_err(|error| error.to_string())).boxed())
+}
+
+/// Reads one page of a list into one buffer.
+pub async fn page(clients: &Clients, uri: String) -> Result<Bytes, WatchError> {
+    let answer = get(clients, uri, PROTOBUF).await?;
+    let mut chunks = answer.into_body().into_data_stream();
+    let mut body = BytesMut::new();
+    while let Some(chunk) = chunks.next().await {
+        body.extend_from_slice(&chunk.map_err(|error| FrameError::Body(error.to_string()))?);
+    }
+    Ok(body.freeze())
+}
+
+async fn get(clients: &Clients, uri: String, accept: &str) -> Result<Response<Body>, WatchError> {
+    let request = Request::builder()
+        .method(Method::GET)
+        .uri(uri)
+        .header(header::ACCEPT, accept)
+        .body(Bytes::new())
+        .expect("a path of valid names and numbers is a valid request");
+    let answer = clients.send(&Identity::Own, request).await?;
+    if answer.status() == StatusCode::OK {
+        return Ok(answer);
+    }
+    Err(WatchError::Refused(refusal(answer).await))
+}
+
+/// The error that an answer carries; made up from the HTTP status when the body is none of the API's.
+pub async fn refusal(answer: Response<Body>) -> ApiStatus {
+    let code = answer.status().as_u16();
+    let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let body = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let mut status = envelope::unwrap(&body).and_then(ApiStatus::decode).unwrap_or_else(|_| ApiStatus {
+        message: String::from_utf8_lossy(&body).trim().chars().take(300).collect(),
+        ..ApiStatus::default()
+    });
+    status.code = code;
+    status.retry_after = status.retry_after.or(retry_after);
+    status
+}
+
+/// Waits between tries: 0.8 s doubling to 30 s, with jitter; anew after two quiet minutes (client-go, Reflector).
+pub struct Backoff {
+    step: u32,
+    last: tokio::time::Instant,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { step: 0, last: tokio::time::Instant::now() }
+    }
+}
+
+impl Backoff {
+    /// How long to wait now.
+    pub fn next(&mut self) -> Duration {
+        if self.last.elapsed() > Duration::from_secs(120) {
+            self.step = 0;
+        }
+        let base = Duration::from_millis(800).saturating_mul(1 << self.step.min(6)).min(Duration::from_secs(30));
+        self.step += 1;
+        self.last = tokio::time::Instant::now();
+        base.mul_f64(rand::rng().random_range(1.0..2.0))
+    }
+}

@@ -1,0 +1,229 @@
+//! The Writer: the only way to change anything.
+//!
+//! A write goes out under its controller's identity and rate limit, and only while this process leads. It is never
+//! repeated here: an answer that was lost is reported as [`WriteError::Lost`], for the caller to look before it acts
+//! again. Bodies are protobuf; a patch is JSON.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Request, header};
+use http_body_util::BodyExt;
+use kinds::envelope::{self, ApiStatus};
+use kinds::meta::{Meta, ObjectKey, Uid};
+use kinds::wire::find;
+use kinds::{Decode, DecodeError, Interner, Kind, Resource};
+
+use crate::client::rate::TokenBucket;
+use crate::client::{Clients, Identity, SendError};
+use crate::election::Fence;
+use crate::watch::refusal;
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/vnd.kubernetes.protobuf";
+const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+
+/// Why something was not changed, or may not have been.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The server said no; its words are for people too.
+    #[error("{0}")]
+    Refused(ApiStatus),
+    /// This process does not lead any more: nothing was sent.
+    #[error("this process no longer holds the lease; nothing was sent")]
+    NotLeading,
+    /// Certainly nothing was sent.
+    #[error(transparent)]
+    NotSent(SendError),
+    /// The server may have done it.
+    #[error(transparent)]
+    Lost(SendError),
+    /// It was done, but the answer makes no sense.
+    #[error("the server's answer cannot be read: {0}")]
+    Unreadable(#[from] DecodeError),
+}
+
+impl WriteError {
+    fn status(&self) -> Option<&ApiStatus> {
+        match self {
+            Self::Refused(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    fn has_reason(&self, reason: &str, code: u16) -> bool {
+        self.status().is_some_and(|status| status.reason == reason || status.reason.is_empty() && status.code == code)
+    }
+
+    /// There is no such object.
+    pub fn is_not_found(&self) -> bool {
+        self.has_reason("NotFound", 404)
+    }
+
+    /// The name is taken.
+    pub fn is_already_exists(&self) -> bool {
+        self.has_reason("AlreadyExists", 0)
+    }
+
+    /// The object changed since it was read, or is another one by now.
+    pub fn is_conflict(&self) -> bool {
+        self.has_reason("Conflict", 409)
+    }
+
+    /// The server cannot make sense of the request.
+    pub fn is_invalid(&self) -> bool {
+        self.has_reason("Invalid", 422)
+    }
+
+    /// The namespace is going away: nothing can be created in it any more.
+    pub fn is_namespace_terminating(&self) -> bool {
+        self.status().is_some_and(|status| status.has_cause("NamespaceTerminating"))
+    }
+
+    /// The server may have done it although there is no answer that says so.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Unreadable(_))
+    }
+}
+
+/// An object as the server returned it.
+#[derive(Debug)]
+pub struct Answer(Bytes);
+
+impl Answer {
+    fn object(&self) -> Result<&[u8], DecodeError> {
+        envelope::unwrap(&self.0)
+    }
+
+    /// The object's metadata.
+    pub fn meta(&self) -> Result<Meta, DecodeError> {
+        Meta::decode(&Interner::default(), find(self.object()?, 1), |_, _| {})
+    }
+
+    /// The whole object as a record.
+    pub fn decode<K: Kind>(&self, context: &Decode) -> Result<K, DecodeError> {
+        K::decode(context, self.object()?)
+    }
+}
+
+/// Changes objects on behalf of one controller.
+#[derive(Clone)]
+pub struct Writer {
+    clients: Arc<Clients>,
+    identity: Identity,
+    limit: Arc<TokenBucket>,
+    fence: Fence,
+}
+
+impl Writer {
+    /// A writer with this identity and rate limit, that writes only while the fence holds.
+    pub fn new(clients: Arc<Clients>, identity: Identity, limit: Arc<TokenBucket>, fence: Fence) -> Self {
+        Self { clients, identity, limit, fence }
+    }
+
+    /// Creates an object of `resource` in a namespace; `object` is its message without envelope. Answers with its
+    /// metadata only when `whole` is false.
+    pub async fn create(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        object: &[u8],
+        whole: bool,
+    ) -> Result<Answer, WriteError> {
+        let accept = if whole { PROTOBUF } else { METADATA_ONLY };
+        let body = envelope::wrap(resource, object).into();
+        self.send(Method::POST, resource.path(Some(namespace)), PROTOBUF, accept, body).await
+    }
+
+    /// Replaces an object, or one of its subresources; `object` is its message without envelope and carries the
+    /// version that it is based on.
+    pub async fn replace(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        subresource: Option<&str>,
+        object: &[u8],
+    ) -> Result<Answer, WriteError> {
+        let body = envelope::wrap(resource, object).into();
+        self.send(Method::PUT, object_path(resource, key, subresource), PROTOBUF, PROTOBUF, body).await
+    }
+
+    /// Changes an object by a strategic merge patch. A `metadata.uid` in the patch makes it a precondition.
+    pub async fn patch(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        patch: &serde_json::Value,
+    ) -> Result<Answer, WriteError> {
+        let body = patch.to_string().into();
+        self.send(Method::PATCH, object_path(resource, key, None), STRATEGIC_MERGE, METADATA_ONLY, body).await
+    }
+
+    /// Deletes the object with this name and uid, under the kind's own propagation policy.
+    pub async fn delete(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<(), WriteError> {
+        let options = serde_json::json!({
+            "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": { "uid": uid.to_string() },
+        });
+        let path = object_path(resource, key, None);
+        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
+        Ok(())
+    }
+
+    /// Reads an object from the server itself, not from a store.
+    pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> Result<Answer, WriteError> {
+        self.send(Method::GET, object_path(resource, key, None), "", PROTOBUF, Bytes::new()).await
+    }
+
+    /// Reads the metadata of a namespace's objects that match a label selector from the server itself.
+    pub async fn list_meta(&self, resource: &Resource, namespace: &str, selector: &str) -> Result<Vec<Meta>, WriteError> {
+        const LIST_METADATA_ONLY: &str =
+            "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+        let path = format!("{}?labelSelector={}", resource.path(Some(namespace)), percent_encode(selector));
+        let answer = self.send(Method::GET, path, "", LIST_METADATA_ONLY, Bytes::new()).await?;
+        let interner = Interner::default();
+        let page = envelope::page(&answer.0)?;
+        Ok(page.items.into_iter().map(|item| Meta::decode(&interner, find(item, 1), |_, _| {})).collect::<Result<_, _>>()?)
+    }
+
+    /// Sends a write whose body is not one of the above (events).
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: String,
+        content_type: &str,
+        accept: &str,
+        body: Bytes,
+    ) -> Result<Answer, WriteError> {
+        self.limit.acquire().await;
+        if method != Method::GET && !self.fence.holds() {
+            return Err(WriteError::NotLeading);
+        }
+        let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, accept);
+        if !content_type.is_empty() {
+            request = request.header(header::CONTENT_TYPE, content_type);
+        }
+        let request = request.body(body).expect("a path of valid names is a valid request");
+        let answer = self.clients.send(&self.identity, request).await.map_err(|error| {
+            if error.not_sent() { WriteError::NotSent(error) } else { WriteError::Lost(error) }
+        })?;
+        if !answer.status().is_success() {
+            return Err(WriteError::Refused(refusal(answer).await));
+        }
+        let body = answer.into_body().collect().await.map_err(|error| {
+            WriteError::Unreadable(DecodeError::field("body", format!("broke off: {error}")))
+        })?;
+        Ok(Answer(body.to_bytes()))
+    }
+}
+
+/// Everything that is not plain is encoded: a selector holds spaces, commas, brackets.
+fn percent_encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+fn object_path(resource: &Resource, key: &ObjectKey, subresource: Option<&str>) -> String {
+    let collection = resource.path(Some(&key.namespace));
+    let subresource = subresource.map(|name| format!("/{name}")).unwrap_or_default();
+    format!("{collection}/{}{subresource}", key.name)
+}
