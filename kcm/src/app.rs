@@ -38,10 +38,7 @@ pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
         }
     };
     log_to_stderr(&options);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKER_THREADS)
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKER_THREADS).enable_all().build();
     let ended = runtime.context("cannot start threads").and_then(|runtime| runtime.block_on(run(options)));
     match ended {
         Ok(Ended::Shutdown) => {

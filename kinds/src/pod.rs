@@ -72,7 +72,15 @@ impl Pod {
     /// True when something that this record knows differs, other than the version of the object.
     pub fn differs(&self, other: &Self) -> bool {
         let fields = |pod: &Self| {
-            (pod.node.clone(), pod.phase, pod.ready, pod.ready_since, pod.restarts, pod.sidecar_restarts, pod.deletion_cost)
+            (
+                pod.node.clone(),
+                pod.phase,
+                pod.ready,
+                pod.ready_since,
+                pod.restarts,
+                pod.sidecar_restarts,
+                pod.deletion_cost,
+            )
         };
         fields(self) != fields(other) || self.meta.differs(&other.meta)
     }

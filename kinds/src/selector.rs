@@ -170,7 +170,8 @@ mod tests {
 
     #[test]
     fn selectors_are_written_as_queries() {
-        let all = selector(&[("a", "1")], &[("b", "NotIn", &["2", "3"]), ("c", "Exists", &[]), ("d", "DoesNotExist", &[])]);
+        let all =
+            selector(&[("a", "1")], &[("b", "NotIn", &["2", "3"]), ("c", "Exists", &[]), ("d", "DoesNotExist", &[])]);
         assert_eq!(all.query().as_deref(), Some("a in (1),b notin (2,3),c,!d"));
         assert_eq!(Selector::Nothing.query(), None);
     }

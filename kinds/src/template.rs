@@ -187,9 +187,7 @@ impl Path {
             (Path::VolumeSource, volume_source::EMPTY_DIR) => Path::EmptyDir,
             (Path::EmptyDir, empty_dir::SIZE_LIMIT) => Path::Quantity,
             (Path::VolumeSource, volume_source::DOWNWARD_API) => Path::DownwardApi,
-            (Path::DownwardApi, downward_api_volume_source::ITEMS) => {
-                Path::DownwardApiFile
-            }
+            (Path::DownwardApi, downward_api_volume_source::ITEMS) => Path::DownwardApiFile,
             (Path::DownwardApiFile, downward_api_volume_file::RESOURCE_FIELD_REF) => Path::ResourceField,
             (Path::VolumeSource, volume_source::PROJECTED) => Path::Projected,
             (Path::Projected, projected_volume_source::SOURCES) => Path::Projection,

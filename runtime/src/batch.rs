@@ -38,9 +38,15 @@ mod tests {
     #[tokio::test]
     async fn batches_double_and_stop_at_the_first_failure() {
         // (count, tries from which on all fail) -> (tries, successes)
-        for (count, limit, tried, succeeded) in
-            [(0, 9, 0, 0), (1, 9, 1, 1), (5, 9, 5, 5), (100, 0, 1, 0), (100, 1, 3, 1), (100, 2, 3, 2), (100, 10, 15, 10)]
-        {
+        for (count, limit, tried, succeeded) in [
+            (0, 9, 0, 0),
+            (1, 9, 1, 1),
+            (5, 9, 5, 5),
+            (100, 0, 1, 0),
+            (100, 1, 3, 1),
+            (100, 2, 3, 2),
+            (100, 10, 15, 10),
+        ] {
             let tries = Cell::new(0);
             let (done, error) = slow_start(count, |at| {
                 tries.set(tries.get() + 1);

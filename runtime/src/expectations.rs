@@ -88,15 +88,20 @@ impl Expectations {
     }
 
     /// Whether the store shows all that was written of kind `K` for `key`. If not, `wake` runs when it does.
-    pub fn caught_up<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl FnOnce() + Send + 'static) -> bool {
+    pub fn caught_up<K: Kind>(
+        &self,
+        key: &ObjectKey,
+        store: &Arc<Store<K>>,
+        wake: impl FnOnce() + Send + 'static,
+    ) -> bool {
         let behind = {
             let mut keys = self.lock();
             let Some(expected) = keys.get_mut(key) else { return true };
             let progress = store.progress();
             let (history, version) = (progress.history(), progress.version());
-            expected
-                .written
-                .retain(|written| written.plural != K::RESOURCE.plural || written.history == history && written.version > version);
+            expected.written.retain(|written| {
+                written.plural != K::RESOURCE.plural || written.history == history && written.version > version
+            });
             expected.written.iter().find(|written| written.plural == K::RESOURCE.plural).map(|written| written.version)
         };
         match behind {

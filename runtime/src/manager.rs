@@ -173,7 +173,11 @@ impl Manager {
         let begun = Instant::now();
         let registry = self.registry.clone();
         let mut workers = JoinSet::new();
-        let starts: Vec<Start> = self.controllers.iter_mut().map(|running| std::mem::replace(&mut running.start, Box::new(|_| {}))).collect();
+        let starts: Vec<Start> = self
+            .controllers
+            .iter_mut()
+            .map(|running| std::mem::replace(&mut running.start, Box::new(|_| {})))
+            .collect();
         let ended = {
             let hold = async {
                 match &mut self.election {

@@ -79,7 +79,8 @@ impl Owner<'_> {
     /// Adopts and releases children as `matches` says. Before the first adoption the server itself is asked whether
     /// the owner `K` still is the one we know and is not being deleted.
     pub async fn claim<K: Kind, C: Kind>(&self, children: Vec<Arc<C>>, matches: impl Fn(&C) -> bool) -> Claimed<C> {
-        let mut claimed = Claimed { children: Vec::with_capacity(children.len()), written: Vec::new(), errors: Vec::new() };
+        let mut claimed =
+            Claimed { children: Vec::with_capacity(children.len()), written: Vec::new(), errors: Vec::new() };
         let mut may_adopt: Option<Result<(), String>> = None;
         for child in children {
             let meta = child.meta();

@@ -175,14 +175,23 @@ impl Writer {
     }
 
     /// Reads the metadata of a namespace's objects that match a label selector from the server itself.
-    pub async fn list_meta(&self, resource: &Resource, namespace: &str, selector: &str) -> Result<Vec<Meta>, WriteError> {
+    pub async fn list_meta(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<Meta>, WriteError> {
         const LIST_METADATA_ONLY: &str =
             "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
         let path = format!("{}?labelSelector={}", resource.path(Some(namespace)), percent_encode(selector));
         let answer = self.send(Method::GET, path, "", LIST_METADATA_ONLY, Bytes::new()).await?;
         let interner = Interner::default();
         let page = envelope::page(&answer.0)?;
-        Ok(page.items.into_iter().map(|item| Meta::decode(&interner, find(item, 1), |_, _| {})).collect::<Result<_, _>>()?)
+        Ok(page
+            .items
+            .into_iter()
+            .map(|item| Meta::decode(&interner, find(item, 1), |_, _| {}))
+            .collect::<Result<_, _>>()?)
     }
 
     /// Sends a write whose body is not one of the above (events).
@@ -203,15 +212,19 @@ impl Writer {
             request = request.header(header::CONTENT_TYPE, content_type);
         }
         let request = request.body(body).expect("a path of valid names is a valid request");
-        let answer = self.clients.send(&self.identity, request).await.map_err(|error| {
-            if error.not_sent() { WriteError::NotSent(error) } else { WriteError::Lost(error) }
-        })?;
+        let answer = self
+            .clients
+            .send(&self.identity, request)
+            .await
+            .map_err(|error| if error.not_sent() { WriteError::NotSent(error) } else { WriteError::Lost(error) })?;
         if !answer.status().is_success() {
             return Err(WriteError::Refused(refusal(answer).await));
         }
-        let body = answer.into_body().collect().await.map_err(|error| {
-            WriteError::Unreadable(DecodeError::field("body", format!("broke off: {error}")))
-        })?;
+        let body = answer
+            .into_body()
+            .collect()
+            .await
+            .map_err(|error| WriteError::Unreadable(DecodeError::field("body", format!("broke off: {error}"))))?;
         Ok(Answer(body.to_bytes()))
     }
 }

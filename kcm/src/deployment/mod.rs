@@ -1,13 +1,76 @@
-//! The deployment controller: keeps ReplicaSets so that a Deployment's pods follow its template and scale.
+//! deployment-controller: keeps ReplicaSets so that a Deployment's pods follow its template and scale.
 //!
-//! It never holds more pods than the strategy's surge allows, never takes away available pods beyond what may be
+//! It never asks for more pods than the strategy's surge allows, takes no available pods away beyond what may be
 //! missing, and keeps history to go back to. The policy is pure: [`decide`] chooses what a sync does,
 //! [`decide_revision`] knows revisions and rollbacks, [`decide_scale`] knows numbers of pods, [`decide_status`] reports.
+//! Follows upstream pkg/controller/deployment.
 
-pub mod decide;
-pub mod decide_revision;
-pub mod decide_scale;
-pub mod decide_status;
-
+mod decide;
+mod decide_revision;
+mod decide_scale;
+mod decide_status;
+mod keys;
+mod sync;
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
+
+use kinds::{Deployment, Pod, ReplicaSet, Sections};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{by_controller, by_namespace};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use sync::Deployments;
+
+/// Name of the event source.
+const COMPONENT: &str = "deployment-controller";
+
+/// A Deployment that fails this often in a row is left alone until it changes.
+const MAX_RETRIES: u32 = 15;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "deployment-controller",
+    service_account: "deployment-controller",
+    needs,
+    writes: &[
+        Write { verb: Verb::Create, group: "apps", resource: "replicasets" },
+        Write { verb: Verb::Update, group: "apps", resource: "replicasets" },
+        Write { verb: Verb::Patch, group: "apps", resource: "replicasets" },
+        Write { verb: Verb::Delete, group: "apps", resource: "replicasets" },
+        Write { verb: Verb::Update, group: "apps", resource: "deployments" },
+        Write { verb: Verb::Update, group: "apps", resource: "deployments/status" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    start,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Deployment>(Deployment::TEMPLATE, &[by_namespace()]);
+    needs.need::<ReplicaSet>(ReplicaSet::TEMPLATE, &[by_controller()]);
+    needs.need::<Pod>(Sections::default(), &[by_controller()]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let queue = Queue::new(QueueOptions::named("deployment"));
+    let registry = manager.registry();
+    let (deployments, sets, pods) = (registry.store::<Deployment>(), registry.store(), registry.store());
+    let reconciler = Arc::new(Deployments {
+        deployments: deployments.clone(),
+        sets: sets.clone(),
+        pods: pods.clone(),
+        writer: manager.writer(DESCRIPTOR.service_account),
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        expectations: Arc::default(),
+        queue: queue.clone(),
+        clock: settings.clock.clone(),
+    });
+    keys::subscribe(&deployments, &sets, &pods, &queue, &reconciler.expectations);
+    let workers = settings.workers("concurrent-deployment-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
+}

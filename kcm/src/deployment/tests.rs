@@ -3,6 +3,7 @@
 mod builders;
 mod course;
 mod histories;
+mod keys;
 mod model;
 mod revision;
 mod scale;

@@ -82,7 +82,8 @@ fn rank(pod: &Pod, crowds: &HashMap<Str, usize>, now: Timestamp) -> Rank {
 /// The power of two of an age in nanoseconds.
 fn age(since: Time, now: Timestamp) -> Age {
     let nanos = now.as_nanosecond() - i128::from(since.0) * 1_000_000_000;
-    (!since.is_zero()).then(|| u128::try_from(nanos).ok().filter(|nanos| *nanos > 0).map_or(0, |nanos| nanos.ilog2() + 1))
+    (!since.is_zero())
+        .then(|| u128::try_from(nanos).ok().filter(|nanos| *nanos > 0).map_or(0, |nanos| nanos.ilog2() + 1))
 }
 
 /// True when a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
@@ -99,7 +100,9 @@ pub fn status(
     failure: Option<&str>,
     now: Timestamp,
 ) -> ReplicaSetStatus {
-    let count = |counts: &dyn Fn(&Pod) -> bool| i32::try_from(active.iter().filter(|pod| counts(pod)).count()).unwrap_or(i32::MAX);
+    let count = |counts: &dyn Fn(&Pod) -> bool| {
+        i32::try_from(active.iter().filter(|pod| counts(pod)).count()).unwrap_or(i32::MAX)
+    };
     let wanted = set.template.as_ref().map_or(&[][..], |template| &template.labels);
     let has_all_labels = |pod: &Pod| wanted.iter().all(|label| pod.meta.labels.contains(label));
     ReplicaSetStatus {
@@ -141,7 +144,12 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
 }
 
 /// When to look again because a ready pod will have become available (pkg/controller, FindMinNextPodAvailabilityCheck).
-pub fn next_check(status: &ReplicaSetStatus, active: &[Arc<Pod>], min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
+pub fn next_check(
+    status: &ReplicaSetStatus,
+    active: &[Arc<Pod>],
+    min_ready_seconds: i32,
+    now: Timestamp,
+) -> Option<Duration> {
     if min_ready_seconds <= 0 || status.ready_replicas == status.available_replicas {
         return None;
     }

@@ -165,7 +165,11 @@ impl ReplicaSets {
         for version in claimed.written {
             self.expectations.wrote(key, &self.pods, version);
         }
-        if claimed.errors.is_empty() { Ok(claimed.children) } else { Err(ReconcileError::new(claimed.errors.join(", "))) }
+        if claimed.errors.is_empty() {
+            Ok(claimed.children)
+        } else {
+            Err(ReconcileError::new(claimed.errors.join(", ")))
+        }
     }
 
     /// Pods of all ReplicaSets of the same owner.

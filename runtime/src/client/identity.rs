@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::send::chain;
+use super::send::{chain, problem};
 
 /// The namespace of the controllers' service accounts.
 const NAMESPACE: &str = "kube-system";
@@ -76,10 +76,7 @@ pub enum TokenError {
         problem: String,
     },
     /// The server said no.
-    #[error(
-        "service account {account}: {step} was refused with {status}: {message}; \
-         the own identity needs the rights of the role system:kube-controller-manager"
-    )]
+    #[error("service account {account}: {step} was refused with {status}: {message}")]
     Refused {
         /// `kube-system/<name>`.
         account: String,
@@ -131,23 +128,18 @@ impl ServiceAccountToken {
         if let Some(known) = self.known() {
             return known;
         }
-        let asked = tokio::time::timeout(TIMEOUT, self.ask())
-            .await
-            .unwrap_or_else(|_| {
-                Err(TokenError::Unreachable {
-                    account: self.account(),
-                    step: "TokenRequest",
-                    problem: format!("no answer within {TIMEOUT:?}"),
-                })
-            });
+        let asked = tokio::time::timeout(TIMEOUT, self.ask()).await.unwrap_or_else(|_| {
+            Err(TokenError::Unreachable {
+                account: self.account(),
+                step: "TokenRequest",
+                problem: format!("no answer within {TIMEOUT:?}"),
+            })
+        });
         let mut state = self.state();
         match asked {
             Ok(live) => {
                 let token = live.token.clone();
-                *state = State {
-                    live: Some(live),
-                    failed: None,
-                };
+                *state = State { live: Some(live), failed: None };
                 Ok(token)
             }
             Err(error) => {
@@ -175,10 +167,7 @@ impl ServiceAccountToken {
     fn known(&self) -> Option<Result<Arc<str>, TokenError>> {
         let state = self.state();
         let now = Instant::now();
-        let failure = state
-            .failed
-            .as_ref()
-            .filter(|(at, _)| now < *at + REMEMBER_FAILURE);
+        let failure = state.failed.as_ref().filter(|(at, _)| now < *at + REMEMBER_FAILURE);
         match (&state.live, failure) {
             (Some(live), _) if now < live.replace_at => Some(Ok(live.token.clone())),
             (Some(live), Some(_)) => Some(Ok(live.token.clone())),
@@ -198,10 +187,7 @@ impl ServiceAccountToken {
     }
 
     async fn request_token(&self) -> Result<Live, TokenError> {
-        let path = format!(
-            "/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{}/token",
-            self.name
-        );
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{}/token", self.name);
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -214,14 +200,9 @@ impl ServiceAccountToken {
             .and_then(|granted| granted.status)
             .and_then(|status| Some((status.token?, status.expiration_timestamp?)));
         let Some((token, expires)) = granted.filter(|(token, _)| !token.is_empty()) else {
-            return Err(TokenError::NoToken {
-                account: self.account(),
-            });
+            return Err(TokenError::NoToken { account: self.account() });
         };
-        Ok(Live {
-            token: token.into(),
-            replace_at: Instant::now() + time_to_replace(expires.0, Timestamp::now()),
-        })
+        Ok(Live { token: token.into(), replace_at: Instant::now() + time_to_replace(expires.0, Timestamp::now()) })
     }
 
     async fn create_account(&self) -> Result<(), TokenError> {
@@ -232,13 +213,7 @@ impl ServiceAccountToken {
                     "kind": "Namespace",
                     "metadata": {"name": NAMESPACE},
                 });
-                let made = self
-                    .post(
-                        "creating its namespace",
-                        "/api/v1/namespaces".into(),
-                        &namespace,
-                    )
-                    .await;
+                let made = self.post("creating its namespace", "/api/v1/namespaces".into(), &namespace).await;
                 if let Err(error) = made {
                     tracing::warn!(%error, "namespace not created");
                 }
@@ -261,17 +236,8 @@ impl ServiceAccountToken {
         }
     }
 
-    async fn post(
-        &self,
-        step: &'static str,
-        path: String,
-        body: &serde_json::Value,
-    ) -> Result<Bytes, TokenError> {
-        let unreachable = |problem: String| TokenError::Unreachable {
-            account: self.account(),
-            step,
-            problem,
-        };
+    async fn post(&self, step: &'static str, path: String, body: &serde_json::Value) -> Result<Bytes, TokenError> {
+        let unreachable = |problem: String| TokenError::Unreachable { account: self.account(), step, problem };
         let request = Request::builder()
             .method(Method::POST)
             .uri(path)
@@ -279,17 +245,9 @@ impl ServiceAccountToken {
             .header(http::header::ACCEPT, "application/json")
             .body(Body::from(body.to_string().into_bytes()))
             .map_err(|error| unreachable(error.to_string()))?;
-        let answer = self
-            .own
-            .send(request)
-            .await
-            .map_err(|error| unreachable(chain(&error)))?;
+        let answer = self.own.send(request).await.map_err(|error| unreachable(problem(error)))?;
         let status = answer.status();
-        let body = answer
-            .into_body()
-            .collect_bytes()
-            .await
-            .map_err(|error| unreachable(chain(&error)))?;
+        let body = answer.into_body().collect_bytes().await.map_err(|error| unreachable(chain(&error)))?;
         if status.is_success() {
             return Ok(body);
         }
@@ -312,34 +270,27 @@ impl ServiceAccountToken {
 
 /// How long a token that expires at `expires` is used, seen at `now`.
 fn time_to_replace(expires: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(expires.duration_since(now))
-        .unwrap_or_default()
-        .max(LEAST_LIFETIME)
-        .mul_f64(REPLACE_AFTER)
+    Duration::try_from(expires.duration_since(now)).unwrap_or_default().max(LEAST_LIFETIME).mul_f64(REPLACE_AFTER)
 }
 
-/// The server's words about a refused request.
+/// The server's words about a refused request, and the fix for missing rights.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Refusal {
         message: String,
     }
-    serde_json::from_slice::<Refusal>(body).map_or_else(
-        |_| {
-            status
-                .canonical_reason()
-                .unwrap_or("no reason given")
-                .to_owned()
-        },
-        |refusal| refusal.message,
-    )
+    let words = serde_json::from_slice::<Refusal>(body)
+        .map_or_else(|_| status.canonical_reason().unwrap_or("no reason given").to_owned(), |refusal| refusal.message);
+    if status == StatusCode::FORBIDDEN {
+        format!("{words}; bind the role system:kube-controller-manager to the own identity")
+    } else {
+        words
+    }
 }
 
 impl fmt::Debug for ServiceAccountToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServiceAccountToken")
-            .field("account", &self.account())
-            .finish_non_exhaustive()
+        f.debug_struct("ServiceAccountToken").field("account", &self.account()).finish_non_exhaustive()
     }
 }
 

@@ -22,23 +22,13 @@ pub(super) struct Source {
 /// file with the server overridden by `master`; without a file the bare `master`; with neither the
 /// pod's own service account.
 pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
-    let master = options
-        .master
-        .as_deref()
-        .filter(|master| !master.is_empty());
-    let file = options
-        .kubeconfig
-        .as_deref()
-        .filter(|file| !file.as_os_str().is_empty());
+    let master = options.master.as_deref().filter(|master| !master.is_empty());
+    let file = options.kubeconfig.as_deref().filter(|file| !file.as_os_str().is_empty());
     let source = match (file, master) {
         (Some(file), master) => from_file(file, master)?,
         (None, Some(master)) => {
             let server = parse_server(&server_url(master, false), master)?;
-            Source {
-                config: kube::Config::new(server),
-                ca_file: None,
-                token_file: None,
-            }
+            Source { config: kube::Config::new(server), ca_file: None, token_file: None }
         }
         (None, None) => in_cluster()?,
     };
@@ -49,45 +39,24 @@ fn in_cluster() -> Result<Source, ConnectError> {
     let mut config = kube::Config::incluster().map_err(ConnectError::InCluster)?;
     let token_file = config.auth_info.token_file.take().map(PathBuf::from);
     let ca_file = config.root_cert_file.take();
-    Ok(Source {
-        config,
-        ca_file,
-        token_file,
-    })
+    Ok(Source { config, ca_file, token_file })
 }
 
 fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> {
-    let invalid = |problem: String, fix: &'static str| ConnectError::UseKubeconfig {
-        file: file.to_owned(),
-        problem,
-        fix,
-    };
+    let invalid =
+        |problem: String, fix: &'static str| ConnectError::UseKubeconfig { file: file.to_owned(), problem, fix };
     let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| match error {
-        KubeconfigError::ReadConfig(source, _) => ConnectError::ReadKubeconfig {
-            file: file.to_owned(),
-            source,
-        },
+        KubeconfigError::ReadConfig(source, _) => ConnectError::ReadKubeconfig { file: file.to_owned(), source },
         // The parser's message may quote the lines around the fault, and with them a token.
-        KubeconfigError::Parse(error) => ConnectError::ParseKubeconfig {
-            file: file.to_owned(),
-            problem: first_line(&error.to_string()),
-        },
-        other => ConnectError::ParseKubeconfig {
-            file: file.to_owned(),
-            problem: other.to_string(),
-        },
+        KubeconfigError::Parse(error) => {
+            ConnectError::ParseKubeconfig { file: file.to_owned(), problem: first_line(&error.to_string()) }
+        }
+        other => ConnectError::ParseKubeconfig { file: file.to_owned(), problem: other.to_string() },
     })?;
 
-    let context = kubeconfig
-        .current_context
-        .clone()
-        .filter(|name| !name.is_empty())
-        .ok_or_else(|| {
-            invalid(
-                "current-context is not set".into(),
-                "set current-context to the name of one of the contexts",
-            )
-        })?;
+    let context = kubeconfig.current_context.clone().filter(|name| !name.is_empty()).ok_or_else(|| {
+        invalid("current-context is not set".into(), "set current-context to the name of one of the contexts")
+    })?;
     let (cluster_name, user_name) = kubeconfig
         .contexts
         .iter()
@@ -105,9 +74,7 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
         .iter()
         .find(|named| Some(&named.name) == user_name.as_ref())
         .and_then(|named| named.auth_info.as_ref())
-        .is_some_and(|user| {
-            user.client_certificate.is_some() || user.client_certificate_data.is_some()
-        });
+        .is_some_and(|user| user.client_certificate.is_some() || user.client_certificate_data.is_some());
     let cluster = kubeconfig
         .clusters
         .iter_mut()
@@ -115,9 +82,7 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
         .and_then(|named| named.cluster.as_mut())
         .ok_or_else(|| {
             invalid(
-                format!(
-                    "cluster {cluster_name:?} of context {context:?} is not among the clusters"
-                ),
+                format!("cluster {cluster_name:?} of context {context:?} is not among the clusters"),
                 "add that cluster or correct the context's cluster field",
             )
         })?;
@@ -132,16 +97,12 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
         cluster.server = Some(master.to_owned());
         cluster.tls_server_name = None;
     }
-    let server = cluster
-        .server
-        .take()
-        .filter(|url| !url.is_empty())
-        .ok_or_else(|| {
-            invalid(
-                format!("cluster {cluster_name:?} has no server"),
-                "set the cluster's server field or pass --master=URL",
-            )
-        })?;
+    let server = cluster.server.take().filter(|url| !url.is_empty()).ok_or_else(|| {
+        invalid(
+            format!("cluster {cluster_name:?} has no server"),
+            "set the cluster's server field or pass --master=URL",
+        )
+    })?;
     let secure = has_certificate
         || cluster.certificate_authority.is_some()
         || cluster.certificate_authority_data.is_some()
@@ -155,12 +116,8 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
         .filter(|_| cluster.certificate_authority_data.is_none())
         .map(PathBuf::from);
 
-    let mut config = kube::Config::try_from(kubeconfig).map_err(|error| {
-        invalid(
-            error.to_string(),
-            "correct that field, or the file that it names",
-        )
-    })?;
+    let mut config = kube::Config::try_from(kubeconfig)
+        .map_err(|error| invalid(error.to_string(), "correct that field, or the file that it names"))?;
     if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
         return Err(invalid(
             format!("the certificate authority of cluster {cluster_name:?} holds no certificate"),
@@ -173,11 +130,7 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
     if token_file.is_some() {
         config.auth_info.token = None;
     }
-    Ok(Source {
-        config,
-        ca_file,
-        token_file,
-    })
+    Ok(Source { config, ca_file, token_file })
 }
 
 /// Credentials only travel over TLS: client-go `tools/clientcmd`, `DirectClientConfig.ClientConfig`.
@@ -201,18 +154,12 @@ fn server_url(server: &str, secure: bool) -> String {
 }
 
 fn parse_server(url: &str, given: &str) -> Result<http::Uri, ConnectError> {
-    let server = |problem: String| ConnectError::Server {
-        value: given.to_owned(),
-        problem,
-    };
+    let server = |problem: String| ConnectError::Server { value: given.to_owned(), problem };
     let uri: http::Uri = url.parse().map_err(|error| server(format!("{error}")))?;
     match uri.scheme_str() {
         Some("http" | "https") if uri.authority().is_some() => {}
         other => {
-            return Err(server(format!(
-                "scheme {:?} is not http or https",
-                other.unwrap_or("")
-            )));
+            return Err(server(format!("scheme {:?} is not http or https", other.unwrap_or(""))));
         }
     }
     if given != url && !matches!(uri.path(), "" | "/") {
@@ -231,15 +178,9 @@ pub(super) fn authorities(file: &Path) -> Result<Vec<Vec<u8>>, ConnectError> {
     let found: Vec<Vec<u8>> = CertificateDer::pem_slice_iter(&bytes)
         .map(|certificate| certificate.map(|der| der.to_vec()))
         .collect::<Result<_, _>>()
-        .map_err(|error| ConnectError::BadAuthority {
-            file: file.to_owned(),
-            problem: error.to_string(),
-        })?;
+        .map_err(|error| ConnectError::BadAuthority { file: file.to_owned(), problem: error.to_string() })?;
     if found.is_empty() {
-        return Err(ConnectError::BadAuthority {
-            file: file.to_owned(),
-            problem: "no PEM certificate in it".into(),
-        });
+        return Err(ConnectError::BadAuthority { file: file.to_owned(), problem: "no PEM certificate in it".into() });
     }
     Ok(found)
 }

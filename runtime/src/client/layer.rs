@@ -53,9 +53,7 @@ pub struct RequestLayer(Arc<Hook>);
 
 impl RequestLayer {
     /// A layer that hands every request to `hook`.
-    pub fn new(
-        hook: impl Fn(Pool, Request<Body>, Next) -> Exchange + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new(hook: impl Fn(Pool, Request<Body>, Next) -> Exchange + Send + Sync + 'static) -> Self {
         Self(Arc::new(hook))
     }
 }

@@ -83,9 +83,7 @@ pub struct Clients {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The kubeconfig cannot be read.
-    #[error(
-        "kubeconfig {file:?} cannot be read: {source}; pass an existing, readable file with --kubeconfig"
-    )]
+    #[error("kubeconfig {file:?} cannot be read: {source}; pass an existing, readable file with --kubeconfig")]
     ReadKubeconfig {
         /// The file.
         file: PathBuf,
@@ -117,9 +115,7 @@ pub enum ConnectError {
     )]
     InCluster(#[source] kube::config::InClusterError),
     /// The server's address is not usable.
-    #[error(
-        "server {value:?}: {problem}; use https://HOST:PORT in --master or the kubeconfig's cluster"
-    )]
+    #[error("server {value:?}: {problem}; use https://HOST:PORT in --master or the kubeconfig's cluster")]
     Server {
         /// The address as given.
         value: String,
@@ -145,9 +141,7 @@ pub enum ConnectError {
         problem: String,
     },
     /// The file of the bearer token holds none.
-    #[error(
-        "token file {file:?} is empty or holds characters that no header can carry; put one bearer token into it"
-    )]
+    #[error("token file {file:?} is empty or holds characters that no header can carry; put one bearer token into it")]
     BadToken {
         /// The file.
         file: PathBuf,
@@ -191,17 +185,12 @@ struct Loaded {
 /// [`ConnectError`] when the configuration cannot be used.
 pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> {
     install_crypto();
-    let user_agent = HeaderValue::from_str(&options.user_agent)
-        .map_err(|_| ConnectError::UserAgent(options.user_agent.clone()))?;
+    let user_agent =
+        HeaderValue::from_str(&options.user_agent).map_err(|_| ConnectError::UserAgent(options.user_agent.clone()))?;
     let given = options.clone();
-    let loaded = tokio::task::spawn_blocking(move || load(&given))
-        .await
-        .map_err(ConnectError::Panicked)??;
+    let loaded = tokio::task::spawn_blocking(move || load(&given)).await.map_err(ConnectError::Panicked)??;
 
-    let headers = loaded
-        .config
-        .extra_headers_layer()
-        .map_err(|error| ConnectError::Credentials(error.to_string()))?;
+    let headers = loaded.config.extra_headers_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
     let default_namespace = loaded.config.default_namespace.clone();
     if loaded.token.is_some() || loaded.own.reloads() || loaded.bearer.reloads() {
         let watched = Watched {
@@ -243,27 +232,18 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
 /// Reads files and runs the exec plugin: blocks.
 fn load(options: &ConnectOptions) -> Result<Loaded, ConnectError> {
     let source = kubeconfig::load(options)?;
-    let auth = source
-        .config
-        .auth_layer()
-        .map_err(|error| ConnectError::Credentials(error.to_string()))?;
+    let auth = source.config.auth_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
     Ok(Loaded {
         own: Arc::new(Connections::new(Pool::Own, &source)?),
         bearer: Arc::new(Connections::new(Pool::Bearer, &source)?),
-        token: (source.token_file.as_deref())
-            .map(TokenFile::new)
-            .transpose()?
-            .map(Arc::new),
+        token: (source.token_file.as_deref()).map(TokenFile::new).transpose()?.map(Arc::new),
         auth: auth.filter(|_| source.token_file.is_none()),
         config: source.config,
     })
 }
 
 fn name_agent(request: &mut Request<Body>, agent: &HeaderValue) {
-    request
-        .headers_mut()
-        .entry(USER_AGENT)
-        .or_insert_with(|| agent.clone());
+    request.headers_mut().entry(USER_AGENT).or_insert_with(|| agent.clone());
 }
 
 fn client<S, B>(pool: Pool, service: S, options: &ConnectOptions, namespace: &str) -> kube::Client
@@ -275,14 +255,7 @@ where
 {
     match options.layer.clone() {
         None => kube::Client::new(service, namespace),
-        Some(layer) => kube::Client::new(
-            Hooked {
-                layer,
-                pool,
-                inner: service,
-            },
-            namespace,
-        ),
+        Some(layer) => kube::Client::new(Hooked { layer, pool, inner: service }, namespace),
     }
 }
 

@@ -75,11 +75,7 @@ struct Line {
 
 impl Line {
     fn new(http: Http) -> Arc<Self> {
-        Arc::new(Self {
-            http,
-            works: AtomicBool::new(false),
-            ahead: tokio::sync::Mutex::default(),
-        })
+        Arc::new(Self { http, works: AtomicBool::new(false), ahead: tokio::sync::Mutex::default() })
     }
 
     /// Sends `request`. Without a working connection one request goes ahead and the others follow
@@ -111,23 +107,15 @@ impl Credentials {
         if pool == Pool::Bearer {
             config.auth_info = kube::config::AuthInfo::default();
         }
-        Self {
-            config,
-            ca_file: source.ca_file.clone(),
-            exec_certificate: false,
-        }
+        Self { config, ca_file: source.ca_file.clone(), exec_certificate: false }
     }
 
     /// The files whose change makes new connections necessary.
     fn files(&self) -> impl Iterator<Item = &Path> {
         let user = &self.config.auth_info;
-        let certificate =
-            (user.client_certificate.as_deref()).filter(|_| user.client_certificate_data.is_none());
+        let certificate = (user.client_certificate.as_deref()).filter(|_| user.client_certificate_data.is_none());
         let key = (user.client_key.as_deref()).filter(|_| user.client_key_data.is_none());
-        (self.ca_file.as_deref())
-            .into_iter()
-            .chain(certificate.map(Path::new))
-            .chain(key.map(Path::new))
+        (self.ca_file.as_deref()).into_iter().chain(certificate.map(Path::new)).chain(key.map(Path::new))
     }
 
     fn fingerprint(&self) -> Result<u64, ConnectError> {
@@ -148,13 +136,9 @@ impl Credentials {
         if let Some(file) = &self.ca_file {
             config.root_cert = Some(kubeconfig::authorities(file)?);
         }
-        let unusable = |problem: String| ConnectError::Tls {
-            files: self.files().map(Path::to_owned).collect(),
-            problem,
-        };
-        let tls = config
-            .rustls_client_config()
-            .map_err(|error| unusable(error.to_string()))?;
+        let unusable =
+            |problem: String| ConnectError::Tls { files: self.files().map(Path::to_owned).collect(), problem };
+        let tls = config.rustls_client_config().map_err(|error| unusable(error.to_string()))?;
         if self.exec_certificate && !tls.client_auth_cert_resolver.has_certs() {
             return Err(unusable("the exec plugin returned no certificate".into()));
         }
@@ -168,17 +152,12 @@ impl Credentials {
         tcp.set_keepalive(Some(TCP_KEEPALIVE));
         tcp.set_keepalive_interval(Some(TCP_KEEPALIVE));
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let mut https = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http();
+        let mut https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
         if let Some(name) = &self.config.tls_server_name {
-            let name = name
-                .clone()
-                .try_into()
-                .map_err(|error| ConnectError::Server {
-                    value: name.clone(),
-                    problem: format!("tls-server-name: {error}"),
-                })?;
+            let name = name.clone().try_into().map_err(|error| ConnectError::Server {
+                value: name.clone(),
+                problem: format!("tls-server-name: {error}"),
+            })?;
             https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
         }
         let connector = Connector(https.enable_all_versions().wrap_connector(tcp));
@@ -225,10 +204,7 @@ impl Connections {
         Ok(Self {
             current: RwLock::new(Line::new(credentials.http(tls)?)),
             credentials,
-            made: Mutex::new(Made {
-                fingerprint,
-                at: Instant::now(),
-            }),
+            made: Mutex::new(Made { fingerprint, at: Instant::now() }),
         })
     }
 
@@ -251,18 +227,12 @@ impl Connections {
         }
         let line = Line::new(self.credentials.http(self.credentials.tls()?)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = line;
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Made {
-            fingerprint,
-            at: Instant::now(),
-        };
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Made { fingerprint, at: Instant::now() };
         Ok(true)
     }
 
     fn current(&self) -> Arc<Line> {
-        self.current
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

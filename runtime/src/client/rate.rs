@@ -55,11 +55,7 @@ impl TokenBucket {
             limit: Some(Limit {
                 per_second: f64::from(qps),
                 burst: f64::from(burst),
-                level: Mutex::new(Level {
-                    tokens: f64::from(burst),
-                    at: now,
-                    last_slot: now,
-                }),
+                level: Mutex::new(Level { tokens: f64::from(burst), at: now, last_slot: now }),
             }),
         }
     }
@@ -84,17 +80,11 @@ impl Limit {
         let mut level = self.level();
         let mut next = level.advanced(now, self.per_second, self.burst);
         next.tokens -= 1.0;
-        let wait = Duration::try_from_secs_f64((-next.tokens).max(0.0) / self.per_second)
-            .unwrap_or(Duration::MAX);
+        let wait = Duration::try_from_secs_f64((-next.tokens).max(0.0) / self.per_second).unwrap_or(Duration::MAX);
         let slot = now.checked_add(wait).unwrap_or(next.last_slot);
         next.last_slot = slot;
         *level = next;
-        Reservation {
-            limit: self,
-            made: now,
-            slot,
-            kept: false,
-        }
+        Reservation { limit: self, made: now, slot, kept: false }
     }
 
     fn give_back(&self, slot: Instant, now: Instant) {
@@ -108,28 +98,20 @@ impl Limit {
         next.tokens = (next.tokens + tokens).min(self.burst);
         if slot == next.last_slot {
             let step = Duration::from_secs_f64(1.0 / self.per_second);
-            next.last_slot = slot
-                .checked_sub(step)
-                .map_or(now, |previous| previous.max(now));
+            next.last_slot = slot.checked_sub(step).map_or(now, |previous| previous.max(now));
         }
         *level = next;
     }
 
     fn level(&self) -> std::sync::MutexGuard<'_, Level> {
-        self.level
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.level.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 impl Level {
     fn advanced(self, now: Instant, per_second: f64, burst: f64) -> Self {
         let gained = now.saturating_duration_since(self.at).as_secs_f64() * per_second;
-        Self {
-            tokens: (self.tokens + gained).min(burst),
-            at: self.at.max(now),
-            last_slot: self.last_slot,
-        }
+        Self { tokens: (self.tokens + gained).min(burst), at: self.at.max(now), last_slot: self.last_slot }
     }
 }
 
@@ -199,10 +181,7 @@ mod tests {
     async fn callers_at_once_line_up() {
         let bucket = TokenBucket::new(10.0, 2);
         let waits = futures::future::join_all((0..5).map(|_| bucket.acquire())).await;
-        assert_eq!(
-            waits,
-            [0, 0, 100, 200, 300].map(Duration::from_millis).to_vec()
-        );
+        assert_eq!(waits, [0, 0, 100, 200, 300].map(Duration::from_millis).to_vec());
     }
 
     #[tokio::test(start_paused = true)]

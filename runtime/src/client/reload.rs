@@ -18,17 +18,11 @@ pub(super) struct TokenFile {
 impl TokenFile {
     /// Reads the token. Blocks.
     pub(super) fn new(file: &Path) -> Result<Self, ConnectError> {
-        Ok(Self {
-            file: file.to_owned(),
-            header: RwLock::new(read_token(file)?),
-        })
+        Ok(Self { file: file.to_owned(), header: RwLock::new(read_token(file)?) })
     }
 
     pub(super) fn header(&self) -> HeaderValue {
-        self.header
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.header.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Reads the token again. Blocks. The last good one stays in use when that fails.
@@ -46,11 +40,7 @@ fn read_token(file: &Path) -> Result<HeaderValue, ConnectError> {
         source,
     })?;
     let token = token.trim();
-    bearer(token)
-        .filter(|_| !token.is_empty())
-        .ok_or_else(|| ConnectError::BadToken {
-            file: file.to_owned(),
-        })
+    bearer(token).filter(|_| !token.is_empty()).ok_or_else(|| ConnectError::BadToken { file: file.to_owned() })
 }
 
 /// The `Authorization` header of a bearer token; `None` if a header cannot carry it.

@@ -60,46 +60,27 @@ impl Clients {
     /// # Errors
     /// [`SendError::NotSent`] only when no connection had taken the request up; [`SendError::Lost`]
     /// in all other cases without an answer, a timeout among them.
-    pub async fn send(
-        &self,
-        identity: &Identity,
-        request: Request<Bytes>,
-    ) -> Result<Response<Body>, SendError> {
+    pub async fn send(&self, identity: &Identity, request: Request<Bytes>) -> Result<Response<Body>, SendError> {
         let account = match identity {
             Identity::Own => return self.exchange(&self.own, request).await,
             Identity::ServiceAccount(account) => account,
         };
         let token = account.token().await?;
         let again = request.clone();
-        let answer = self
-            .exchange(
-                &self.bearer,
-                self.signed(request, &token, account.user_name())?,
-            )
-            .await?;
+        let answer = self.exchange(&self.bearer, self.signed(request, &token, account.user_name())?).await?;
         if answer.status() != StatusCode::UNAUTHORIZED {
             return Ok(answer);
         }
         account.invalidate(&token);
         let token = account.token().await?;
-        let answer = self
-            .exchange(
-                &self.bearer,
-                self.signed(again, &token, account.user_name())?,
-            )
-            .await?;
+        let answer = self.exchange(&self.bearer, self.signed(again, &token, account.user_name())?).await?;
         if answer.status() == StatusCode::UNAUTHORIZED {
             account.invalidate(&token);
         }
         Ok(answer)
     }
 
-    fn signed(
-        &self,
-        mut request: Request<Bytes>,
-        token: &str,
-        user_name: &str,
-    ) -> Result<Request<Bytes>, SendError> {
+    fn signed(&self, mut request: Request<Bytes>, token: &str, user_name: &str) -> Result<Request<Bytes>, SendError> {
         let Some(authorization) = bearer(token) else {
             return Err(SendError::NotSent {
                 method: request.method().clone(),
@@ -116,17 +97,13 @@ impl Clients {
         Ok(request)
     }
 
-    async fn exchange(
-        &self,
-        client: &kube::Client,
-        request: Request<Bytes>,
-    ) -> Result<Response<Body>, SendError> {
+    async fn exchange(&self, client: &kube::Client, request: Request<Bytes>) -> Result<Response<Body>, SendError> {
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
         let mut request = request.map(Body::from);
         let connection = capture_connection(&mut request);
         let outcome = if matches!(method, Method::GET | Method::HEAD) {
-            client.send(request).await.map_err(|error| chain(&error))
+            client.send(request).await.map_err(problem)
         } else {
             let limit = self.write_timeout;
             tokio::time::timeout(limit, whole(client, request))
@@ -136,17 +113,9 @@ impl Clients {
         outcome.map_err(|problem| {
             // Set just before the request is handed to a connection, so `None` is certain.
             if connection.connection_metadata().is_none() {
-                SendError::NotSent {
-                    method,
-                    path,
-                    problem,
-                }
+                SendError::NotSent { method, path, problem }
             } else {
-                SendError::Lost {
-                    method,
-                    path,
-                    problem,
-                }
+                SendError::Lost { method, path, problem }
             }
         })
     }
@@ -154,10 +123,18 @@ impl Clients {
 
 /// The answer with its whole body read.
 async fn whole(client: &kube::Client, request: Request<Body>) -> Result<Response<Body>, String> {
-    let answer = client.send(request).await.map_err(|error| chain(&error))?;
+    let answer = client.send(request).await.map_err(problem)?;
     let (head, body) = answer.into_parts();
     let body = body.collect_bytes().await.map_err(|error| chain(&error))?;
     Ok(Response::from_parts(head, Body::from(body)))
+}
+
+/// What a client says went wrong, without its wrapping.
+pub(super) fn problem(error: kube::Error) -> String {
+    match error {
+        kube::Error::Service(cause) => chain(&*cause),
+        other => chain(&other),
+    }
 }
 
 /// An error with its causes, each once.

@@ -19,8 +19,11 @@ struct Table<K> {
 pub struct Indexed<K: Kind> {
     hasher: DefaultHashBuilder,
     all: Table<K>,
-    indexes: Vec<(Index<K>, HashMap<u64, Table<K>>)>,
+    indexes: Vec<(Index<K>, Tables<K>)>,
 }
+
+/// The records under each value of an index.
+type Tables<K> = HashMap<u64, Table<K>>;
 
 fn hash<K: Kind>(hasher: &DefaultHashBuilder, record: &K) -> u64 {
     let meta = record.meta();
@@ -120,7 +123,7 @@ fn values<K>(index: &Index<K>, record: &K) -> Vec<u64> {
 fn drop_values<K: Kind>(
     hasher: &DefaultHashBuilder,
     index: &Index<K>,
-    tables: &mut HashMap<u64, Table<K>>,
+    tables: &mut Tables<K>,
     old: &Arc<K>,
     kept: &[u64],
 ) {

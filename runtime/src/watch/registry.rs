@@ -83,9 +83,7 @@ impl Builder {
     fn entry<K: Kind>(&mut self) -> &mut Need<K> {
         self.needs
             .entry(TypeId::of::<K>())
-            .or_insert_with(|| {
-                Box::new(Need::<K> { sections: Sections::default(), indexes: Vec::new() })
-            })
+            .or_insert_with(|| Box::new(Need::<K> { sections: Sections::default(), indexes: Vec::new() }))
             .as_any()
             .downcast_mut()
             .expect("each need is kept under the type of its kind")

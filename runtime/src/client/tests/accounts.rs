@@ -57,23 +57,9 @@ impl Grants {
         let number = seen
             .headers
             .get("authorization")
-            .and_then(|value| {
-                value
-                    .to_str()
-                    .ok()?
-                    .strip_prefix("Bearer token-")?
-                    .parse()
-                    .ok()
-            })
+            .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer token-")?.parse().ok())
             .unwrap_or(0);
-        answer(
-            if number > self.refused.load(Ordering::SeqCst) {
-                200
-            } else {
-                401
-            },
-            "{}",
-        )
+        answer(if number > self.refused.load(Ordering::SeqCst) { 200 } else { 401 }, "{}")
     }
 }
 
@@ -83,10 +69,7 @@ async fn a_service_account_is_made_and_its_callers_share_a_token() {
     grants.exists.store(false, Ordering::SeqCst);
     let place = Place::new(User::Certificate, &["h2"], grants.script()).await;
     let clients = place.connect().await;
-    let account = Arc::new(ServiceAccountToken::new(
-        clients.own.clone(),
-        "job-controller",
-    ));
+    let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "job-controller"));
     let identity = Identity::ServiceAccount(account.clone());
     let many = (0..10).map(|_| clients.send(&identity, request(Method::POST, "/x")));
     for answer in futures::future::join_all(many).await {
@@ -105,20 +88,11 @@ async fn a_service_account_is_made_and_its_callers_share_a_token() {
             "kcm/v1 (linux/amd64)/system:serviceaccount:kube-system:job-controller"
         );
     }
-    let asked = seen
-        .iter()
-        .find(|seen| seen.path.ends_with("/token"))
-        .expect("a TokenRequest");
-    assert_eq!(
-        asked.path,
-        "/api/v1/namespaces/kube-system/serviceaccounts/job-controller/token"
-    );
+    let asked = seen.iter().find(|seen| seen.path.ends_with("/token")).expect("a TokenRequest");
+    assert_eq!(asked.path, "/api/v1/namespaces/kube-system/serviceaccounts/job-controller/token");
     let asked: serde_json::Value = serde_json::from_slice(&asked.body).expect("JSON");
     assert_eq!(asked["spec"]["expirationSeconds"], 3600);
-    assert!(
-        !format!("{identity:?} {account:?}").contains("token-"),
-        "{identity:?}"
-    );
+    assert!(!format!("{identity:?} {account:?}").contains("token-"), "{identity:?}");
 }
 
 #[tokio::test]
@@ -136,11 +110,7 @@ async fn a_401_gets_one_fresh_token_and_one_more_try() {
         let seen = place.server.seen();
         let bodies: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
         assert_eq!(bodies.len(), writes);
-        assert!(
-            bodies
-                .iter()
-                .all(|seen| seen.body == "{}" && seen.method == Method::POST)
-        );
+        assert!(bodies.iter().all(|seen| seen.body == "{}" && seen.method == Method::POST));
         assert_eq!(grants.asked.load(Ordering::SeqCst), asked);
     }
 }
@@ -159,22 +129,25 @@ async fn a_failed_token_request_is_remembered_for_a_second() {
         let error = error.expect_err("no token");
         assert!(error.not_sent());
         let text = error.to_string();
-        assert!(
-            text.contains("kube-system/a") && text.contains("etcd is away"),
-            "{text}"
-        );
+        assert!(text.contains("kube-system/a") && text.contains("etcd is away"), "{text}");
     }
     let asked = grants.asked.load(Ordering::SeqCst);
-    assert!(
-        asked as u64 <= 1 + started.elapsed().as_secs(),
-        "asked {asked} times"
-    );
+    assert!(asked as u64 <= 1 + started.elapsed().as_secs(), "asked {asked} times");
     grants.broken.store(false, Ordering::SeqCst);
-    until("the server is asked again", async || {
-        account.token().await.is_ok()
-    })
-    .await;
+    until("the server is asked again", async || account.token().await.is_ok()).await;
     assert_eq!(grants.asked.load(Ordering::SeqCst), asked + 1);
+}
+
+#[tokio::test]
+async fn missing_rights_come_with_the_fix() {
+    let forbids: Script =
+        Arc::new(|_| Box::pin(async { Some(answer(403, r#"{"kind":"Status","message":"cannot create"}"#)) }));
+    let place = Place::new(User::Certificate, &["h2"], forbids).await;
+    let clients = place.connect().await;
+    let account = ServiceAccountToken::new(clients.own.clone(), "a");
+    let text = account.token().await.expect_err("forbidden").to_string();
+    assert!(text.contains("kube-system/a") && text.contains("cannot create"), "{text}");
+    assert!(text.contains("system:kube-controller-manager"), "{text}");
 }
 
 #[tokio::test]

@@ -9,11 +9,7 @@ async fn configurations_that_cannot_be_used_say_what_to_do() {
     let directory = TempDir::new().expect("a directory");
     let at = directory.path();
     file(at, "ca.crt", "no certificate");
-    file(
-        at,
-        "garbage.crt",
-        "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n",
-    );
+    file(at, "garbage.crt", "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n");
     let write = |name: &str, text: &str| file(at, name, text);
     let with_cluster = |cluster: serde_json::Value| {
         json!({
@@ -35,94 +31,39 @@ async fn configurations_that_cannot_be_used_say_what_to_do() {
     };
     let not_base64 = base64::engine::general_purpose::STANDARD.encode("nothing");
     let table: Vec<(PathBuf, &[&str])> = vec![
-        (
-            at.join("absent"),
-            &["absent", "cannot be read", "No such file", "--kubeconfig"],
-        ),
-        (
-            write("yaml", "users:\n- user: {token: s3cret\n  : [\n"),
-            &["yaml", "malformed", "line"],
-        ),
-        (
-            write("place", "users: [{name: u, user: s3cret}]"),
-            &["place", "malformed"],
-        ),
-        (
-            write(
-                "list",
-                "clusters: 7\nusers: [{name: u, user: {token: s3cret}}]",
-            ),
-            &["list", "malformed"],
-        ),
+        (at.join("absent"), &["absent", "cannot be read", "No such file", "--kubeconfig"]),
+        (write("yaml", "users:\n- user: {token: s3cret\n  : [\n"), &["yaml", "malformed", "line"]),
+        (write("place", "users: [{name: u, user: s3cret}]"), &["place", "malformed"]),
+        (write("list", "clusters: 7\nusers: [{name: u, user: {token: s3cret}}]"), &["list", "malformed"]),
         (write("empty", ""), &["empty", "current-context is not set"]),
+        (write("context", r#"{"current-context": "gone"}"#), &["\"gone\"", "set current-context"]),
+        (write("cluster", &with_cluster(json!(null))), &["cluster \"c\"", "not among"]),
+        (write("server", &with_cluster(json!({}))), &["has no server", "--master=URL"]),
+        (write("scheme", &with_cluster(json!({"server": "ftp://h"}))), &["ftp://h", "https://HOST:PORT"]),
         (
-            write("context", r#"{"current-context": "gone"}"#),
-            &["\"gone\"", "set current-context"],
-        ),
-        (
-            write("cluster", &with_cluster(json!(null))),
-            &["cluster \"c\"", "not among"],
-        ),
-        (
-            write("server", &with_cluster(json!({}))),
-            &["has no server", "--master=URL"],
-        ),
-        (
-            write("scheme", &with_cluster(json!({"server": "ftp://h"}))),
-            &["ftp://h", "https://HOST:PORT"],
-        ),
-        (
-            write(
-                "proxy",
-                &with_cluster(json!({"server": "https://h", "proxy-url": "http://p"})),
-            ),
+            write("proxy", &with_cluster(json!({"server": "https://h", "proxy-url": "http://p"}))),
             &["proxy-url", "http://p", "remove"],
         ),
         (
-            write(
-                "no-ca",
-                &with_cluster(json!({"server": "https://h", "certificate-authority": "none.crt"})),
-            ),
+            write("no-ca", &with_cluster(json!({"server": "https://h", "certificate-authority": "none.crt"}))),
             &["no-ca", "certificate authority", "none.crt", "No such file"],
         ),
         (
-            write(
-                "bad-ca",
-                &with_cluster(json!({"server": "https://h", "certificate-authority": "ca.crt"})),
-            ),
+            write("bad-ca", &with_cluster(json!({"server": "https://h", "certificate-authority": "ca.crt"}))),
             &["bad-ca", "certificate authority", "PEM certificate"],
         ),
         (
-            write(
-                "ca-data",
-                &with_cluster(
-                    json!({"server": "https://h", "certificate-authority-data": not_base64}),
-                ),
-            ),
+            write("ca-data", &with_cluster(json!({"server": "https://h", "certificate-authority-data": not_base64}))),
             &["ca-data", "holds no certificate"],
         ),
         (
-            write(
-                "garbage",
-                &with_cluster(
-                    json!({"server": "https://h", "certificate-authority": "garbage.crt"}),
-                ),
-            ),
+            write("garbage", &with_cluster(json!({"server": "https://h", "certificate-authority": "garbage.crt"}))),
             &["garbage", "certificate"],
         ),
+        (write("token", &with_user(json!({"tokenFile": "no-token"}))), &["token file", "no-token", "No such file"]),
+        (write("blank", &with_user(json!({"tokenFile": "empty"}))), &["token file", "empty"]),
         (
-            write("token", &with_user(json!({"tokenFile": "no-token"}))),
-            &["token file", "no-token", "No such file"],
-        ),
-        (
-            write("blank", &with_user(json!({"tokenFile": "empty"}))),
-            &["token file", "empty"],
-        ),
-        (
-            write(
-                "key",
-                &with_user(json!({"client-certificate": "ca.crt", "client-key": "ca.crt"})),
-            ),
+            write("key", &with_user(json!({"client-certificate": "ca.crt", "client-key": "ca.crt"}))),
             &["ca.crt", "private key", "correct certificate and key"],
         ),
         (
@@ -136,10 +77,7 @@ async fn configurations_that_cannot_be_used_say_what_to_do() {
         ),
     ];
     for (path, wanted) in table {
-        let options = ConnectOptions {
-            kubeconfig: Some(path.clone()),
-            ..ConnectOptions::default()
-        };
+        let options = ConnectOptions { kubeconfig: Some(path.clone()), ..ConnectOptions::default() };
         let Err(error) = connect(&options).await else {
             panic!("{path:?} was accepted");
         };
@@ -157,11 +95,7 @@ async fn the_master_flag_names_the_server() {
     let table = [
         ("10.0.0.1:8080", false, Some("http://10.0.0.1:8080/")),
         ("http://10.0.0.1:8080", false, Some("http://10.0.0.1:8080/")),
-        (
-            "https://[::1]:6443/prefix",
-            false,
-            Some("https://[::1]:6443/prefix"),
-        ),
+        ("https://[::1]:6443/prefix", false, Some("https://[::1]:6443/prefix")),
         ("host:6443", true, Some("https://host:6443/")),
         ("host/path", false, None),
         ("https://", false, None),
@@ -171,21 +105,14 @@ async fn the_master_flag_names_the_server() {
     let authority = Authority::new("any");
     file(directory.path(), "ca.crt", &authority.pem);
     let user = json!({"token": "t"});
-    let kubeconfig = file(
-        directory.path(),
-        "k",
-        &kubeconfig("https://configured", user),
-    );
+    let kubeconfig = file(directory.path(), "k", &kubeconfig("https://configured", user));
     for (master, with_file, wanted) in table {
         let loaded = kubeconfig::load(&ConnectOptions {
             kubeconfig: with_file.then(|| kubeconfig.clone()),
             master: Some(master.into()),
             ..ConnectOptions::default()
         });
-        let found = loaded
-            .as_ref()
-            .ok()
-            .map(|source| source.config.cluster_url.to_string());
+        let found = loaded.as_ref().ok().map(|source| source.config.cluster_url.to_string());
         assert_eq!(found.as_deref(), wanted, "{master:?}: {:?}", loaded.err());
     }
 }
@@ -216,8 +143,5 @@ async fn without_flags_outside_a_pod_the_flags_are_named() {
         panic!("connected to nothing");
     };
     let text = error.to_string();
-    assert!(
-        text.contains("--kubeconfig") && text.contains("--master"),
-        "{text}"
-    );
+    assert!(text.contains("--kubeconfig") && text.contains("--master"), "{text}");
 }

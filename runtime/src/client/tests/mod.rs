@@ -49,12 +49,7 @@ impl Place {
         };
         let url = format!("https://{}", server.address);
         let kubeconfig = file(at, "kubeconfig", &kubeconfig(&url, user_json));
-        Self {
-            directory,
-            authority,
-            server,
-            kubeconfig,
-        }
+        Self { directory, authority, server, kubeconfig }
     }
 
     fn options(&self) -> ConnectOptions {
@@ -84,19 +79,11 @@ fn kubeconfig(server: &str, user: serde_json::Value) -> String {
 }
 
 fn request(method: Method, path: &str) -> Request<Bytes> {
-    Request::builder()
-        .method(method)
-        .uri(path)
-        .body(Bytes::from_static(b"{}"))
-        .expect("a request")
+    Request::builder().method(method).uri(path).body(Bytes::from_static(b"{}")).expect("a request")
 }
 
 async fn status(clients: &Clients, method: Method) -> StatusCode {
-    clients
-        .send(&Identity::Own, request(method, "/x"))
-        .await
-        .expect("an answer")
-        .status()
+    clients.send(&Identity::Own, request(method, "/x")).await.expect("an answer").status()
 }
 
 /// Repeats `attempt` until it says yes, within ten seconds.

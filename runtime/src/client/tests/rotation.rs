@@ -11,9 +11,7 @@ async fn a_rotated_authority_is_picked_up() {
     assert_eq!(status(&clients, Method::GET).await, 200);
 
     let second = Authority::new("second");
-    place
-        .server
-        .rotate(&second.sign("server"), &place.authority);
+    place.server.rotate(&second.sign("server"), &place.authority);
     // Both authorities at first, as a rotation is done; then the new one alone.
     let both = format!("{}{}", place.authority.pem, second.pem);
     file(place.directory.path(), "ca.crt", &both);
@@ -22,10 +20,7 @@ async fn a_rotated_authority_is_picked_up() {
         place.server.connections() == 2
     })
     .await;
-    until("the old connection is closed", async || {
-        place.server.open.load(Ordering::SeqCst) == 1
-    })
-    .await;
+    until("the old connection is closed", async || place.server.open.load(Ordering::SeqCst) == 1).await;
 }
 
 #[tokio::test]
@@ -40,9 +35,7 @@ async fn a_rotated_client_certificate_is_picked_up_once_its_key_fits() {
 
     let renewed = place.authority.sign("renewed");
     file(place.directory.path(), "client.crt", &renewed.certificate);
-    let error = connections
-        .reload()
-        .expect_err("the key is still the old one");
+    let error = connections.reload().expect_err("the key is still the old one");
     assert!(error.to_string().contains("client.key"), "{error}");
     assert_eq!(status(&clients, Method::GET).await, 200);
     assert_eq!(place.server.seen()[1].certificate, old);
@@ -61,10 +54,7 @@ async fn a_token_file_wins_over_the_token_and_is_read_again() {
     let place = Place::new(User::TokenFile, &["h2"], always(200)).await;
     let clients = place.connect().await;
     status(&clients, Method::GET).await;
-    assert_eq!(
-        place.server.seen()[0].headers["authorization"],
-        "Bearer first-token"
-    );
+    assert_eq!(place.server.seen()[0].headers["authorization"], "Bearer first-token");
     file(place.directory.path(), "token", "second-token\n");
     until("requests come with the new token", async || {
         status(&clients, Method::GET).await;

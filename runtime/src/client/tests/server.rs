@@ -39,24 +39,15 @@ impl Authority {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, name);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let certificate = params.self_signed(&key).expect("a certificate");
-        Self {
-            pem: certificate.pem(),
-            der: certificate.der().to_vec(),
-            issuer: Issuer::new(params, key),
-        }
+        Self { pem: certificate.pem(), der: certificate.der().to_vec(), issuer: Issuer::new(params, key) }
     }
 
     pub(super) fn sign(&self, name: &str) -> Signed {
         let key = KeyPair::generate().expect("a key");
-        let mut params =
-            CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).expect("names");
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, name);
+        let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).expect("names");
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         Signed {
             certificate: certificate.pem(),
@@ -80,8 +71,7 @@ pub(super) struct Seen {
 }
 
 /// What the server does with a request; `None` closes the connection without an answer.
-pub(super) type Script =
-    Arc<dyn Fn(Seen) -> BoxFuture<'static, Option<Response<Full<Bytes>>>> + Send + Sync>;
+pub(super) type Script = Arc<dyn Fn(Seen) -> BoxFuture<'static, Option<Response<Full<Bytes>>>> + Send + Sync>;
 
 /// A listening server. It stops with the test's runtime.
 pub(super) struct Server {
@@ -99,20 +89,12 @@ pub(super) fn always(status: u16) -> Script {
 }
 
 pub(super) fn answer(status: u16, body: &str) -> Response<Full<Bytes>> {
-    Response::builder()
-        .status(status)
-        .body(Full::from(body.to_owned()))
-        .expect("an answer")
+    Response::builder().status(status).body(Full::from(body.to_owned())).expect("an answer")
 }
 
 impl Server {
     /// Serves TLS with `server`, asking for client certificates of `clients`.
-    pub(super) async fn start(
-        server: &Signed,
-        clients: &Authority,
-        protocols: &[&str],
-        script: Script,
-    ) -> Self {
+    pub(super) async fn start(server: &Signed, clients: &Authority, protocols: &[&str], script: Script) -> Self {
         super::super::install_crypto();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let started = Self {
@@ -122,12 +104,8 @@ impl Server {
             open: Arc::default(),
             tls: Arc::new(Mutex::new(server_tls(server, clients, protocols))),
         };
-        let (seen, connections, open, tls) = (
-            started.seen.clone(),
-            started.connections.clone(),
-            started.open.clone(),
-            started.tls.clone(),
-        );
+        let (seen, connections, open, tls) =
+            (started.seen.clone(), started.connections.clone(), started.open.clone(), started.tls.clone());
         tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
                 connections.fetch_add(1, Ordering::SeqCst);
@@ -157,45 +135,28 @@ impl Server {
     }
 }
 
-fn server_tls(
-    server: &Signed,
-    clients: &Authority,
-    protocols: &[&str],
-) -> Arc<rustls::ServerConfig> {
+fn server_tls(server: &Signed, clients: &Authority, protocols: &[&str]) -> Arc<rustls::ServerConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(clients.der.clone().into()).expect("an authority");
-    let verifier = WebPkiClientVerifier::builder(Arc::new(roots))
-        .allow_unauthenticated()
-        .build()
-        .expect("a verifier");
+    let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).allow_unauthenticated().build().expect("a verifier");
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(server.key_der.clone()));
     let mut tls = rustls::ServerConfig::builder()
         .with_client_cert_verifier(verifier)
         .with_single_cert(vec![server.der.clone().into()], key)
         .expect("a server certificate");
-    tls.alpn_protocols = protocols
-        .iter()
-        .map(|name| name.as_bytes().to_vec())
-        .collect();
+    tls.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     Arc::new(tls)
 }
 
-async fn connection(
-    tcp: TcpStream,
-    tls: Arc<rustls::ServerConfig>,
-    seen: Arc<Mutex<Vec<Seen>>>,
-    script: Script,
-) {
+async fn connection(tcp: TcpStream, tls: Arc<rustls::ServerConfig>, seen: Arc<Mutex<Vec<Seen>>>, script: Script) {
     let mut session = rustls::ServerConnection::new(tls).expect("a session");
     let mut tcp = tcp;
     if !handshake(&mut tcp, &mut session).await {
         return;
     }
     let h2 = session.alpn_protocol() == Some(b"h2");
-    let certificate = session
-        .peer_certificates()
-        .and_then(|chain| chain.first())
-        .map(|certificate| certificate.to_vec());
+    let certificate =
+        session.peer_certificates().and_then(|chain| chain.first()).map(|certificate| certificate.to_vec());
     let (clear, inner) = tokio::io::duplex(1 << 20);
     let (close, closed) = tokio::sync::oneshot::channel::<()>();
     let close = Arc::new(Mutex::new(Some(close)));
@@ -225,13 +186,9 @@ async fn connection(
     let io = TokioIo::new(inner);
     let http = async {
         if h2 {
-            let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                .serve_connection(io, service)
-                .await;
+            let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await;
         } else {
-            let _ = hyper::server::conn::http1::Builder::new()
-                .serve_connection(io, service)
-                .await;
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
         }
     };
     tokio::select! {

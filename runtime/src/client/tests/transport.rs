@@ -11,26 +11,15 @@ async fn one_http2_connection_serves_many_requests() {
     assert_eq!(clients.default_namespace, "ns");
     status(&clients, Method::GET).await;
     let many = (0..50).map(|_| status(&clients, Method::GET));
-    assert!(
-        futures::future::join_all(many)
-            .await
-            .iter()
-            .all(StatusCode::is_success)
-    );
+    assert!(futures::future::join_all(many).await.iter().all(StatusCode::is_success));
 
     assert_eq!(place.server.connections(), 1);
     let seen = place.server.seen();
     assert_eq!(seen.len(), 51);
     assert!(seen.iter().all(|seen| seen.version == Version::HTTP_2));
     assert!(seen.iter().all(|seen| seen.certificate.is_some()));
-    assert!(
-        seen.iter()
-            .all(|seen| seen.headers["impersonate-user"] == "someone")
-    );
-    assert!(
-        seen.iter()
-            .all(|seen| seen.headers["user-agent"] == "kcm/v1 (linux/amd64)")
-    );
+    assert!(seen.iter().all(|seen| seen.headers["impersonate-user"] == "someone"));
+    assert!(seen.iter().all(|seen| seen.headers["user-agent"] == "kcm/v1 (linux/amd64)"));
 }
 
 #[tokio::test]
@@ -38,12 +27,7 @@ async fn requests_at_once_share_one_connection() {
     let place = Place::new(User::Certificate, &["h2", "http/1.1"], always(200)).await;
     let clients = place.connect().await;
     let many = (0..40).map(|_| status(&clients, Method::GET));
-    assert!(
-        futures::future::join_all(many)
-            .await
-            .iter()
-            .all(StatusCode::is_success)
-    );
+    assert!(futures::future::join_all(many).await.iter().all(StatusCode::is_success));
     assert_eq!(place.server.connections(), 1);
 }
 
@@ -88,18 +72,13 @@ async fn no_answer_makes_a_write_repeat() {
 #[tokio::test]
 async fn a_refused_connection_is_not_sent() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let closed = listener.local_addr().expect("an address");
     drop(listener);
     let mut options = place.options();
     options.master = Some(format!("https://{closed}"));
     let clients = connect(&options).await.expect("clients");
-    let error = clients
-        .send(&Identity::Own, request(Method::POST, "/x?secret=1"))
-        .await
-        .expect_err("nobody listens");
+    let error = clients.send(&Identity::Own, request(Method::POST, "/x?secret=1")).await.expect_err("nobody listens");
     assert!(error.not_sent(), "{error}");
     let text = error.to_string();
     assert!(text.starts_with("POST /x was not sent: "), "{text}");
@@ -109,16 +88,9 @@ async fn a_refused_connection_is_not_sent() {
 #[tokio::test]
 async fn a_server_that_is_not_trusted_gets_nothing() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
-    file(
-        place.directory.path(),
-        "ca.crt",
-        &Authority::new("other").pem,
-    );
+    file(place.directory.path(), "ca.crt", &Authority::new("other").pem);
     let clients = place.connect().await;
-    let error = clients
-        .send(&Identity::Own, request(Method::POST, "/x"))
-        .await
-        .expect_err("an unknown authority");
+    let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("an unknown authority");
     assert!(error.not_sent(), "{error}");
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
     assert!(place.server.seen().is_empty());
@@ -128,29 +100,20 @@ async fn a_server_that_is_not_trusted_gets_nothing() {
 async fn a_connection_that_never_opens_is_not_sent() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
     // Accepts by the kernel's backlog, but nobody answers the TLS greeting.
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let mut options = place.options();
-    options.master = Some(format!(
-        "https://{}",
-        silent.local_addr().expect("an address")
-    ));
+    options.master = Some(format!("https://{}", silent.local_addr().expect("an address")));
     options.write_timeout = Duration::from_millis(100);
     let clients = connect(&options).await.expect("clients");
-    let error = clients
-        .send(&Identity::Own, request(Method::POST, "/x"))
-        .await
-        .expect_err("no answer");
+    let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("no answer");
     assert!(error.not_sent(), "{error}");
 }
 
 #[tokio::test]
 async fn an_answer_that_does_not_come_is_lost() {
     // Reads are answered, so that the write finds its connection open.
-    let closes: Script = Arc::new(|seen| {
-        Box::pin(async move { (seen.method == Method::GET).then(|| answer(200, "{}")) })
-    });
+    let closes: Script =
+        Arc::new(|seen| Box::pin(async move { (seen.method == Method::GET).then(|| answer(200, "{}")) }));
     let hangs: Script = Arc::new(|seen| {
         Box::pin(async move {
             match seen.method {
@@ -170,16 +133,9 @@ async fn an_answer_that_does_not_come_is_lost() {
         options.write_timeout = Duration::from_millis(300);
         let clients = connect(&options).await.expect("clients");
         assert_eq!(status(&clients, Method::GET).await, 200);
-        let error = clients
-            .send(&Identity::Own, request(Method::POST, "/x"))
-            .await
-            .expect_err("no answer");
+        let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("no answer");
         assert!(matches!(error, SendError::Lost { .. }), "{what}: {error}");
-        assert_eq!(
-            place.server.seen().len(),
-            2,
-            "{what}: the write was sent once"
-        );
+        assert_eq!(place.server.seen().len(), 2, "{what}: the write was sent once");
     }
 }
 
@@ -207,17 +163,11 @@ async fn a_layer_can_refuse_answer_and_lose() {
     }));
     let clients = connect(&options).await.expect("clients");
     let send = async |path| {
-        clients
-            .send(&Identity::Own, request(Method::POST, path))
-            .await
-            .map(|answer| answer.status().as_u16())
+        clients.send(&Identity::Own, request(Method::POST, path)).await.map(|answer| answer.status().as_u16())
     };
     let refused = send("/refuse").await.expect_err("refused");
     assert!(refused.not_sent(), "{refused}");
-    assert!(
-        refused.to_string().contains("refused by the test"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("refused by the test"), "{refused}");
     let lost = send("/lose").await.expect_err("lost");
     assert!(matches!(lost, SendError::Lost { .. }), "{lost}");
     assert_eq!(send("/answer").await.expect("an answer"), 418);

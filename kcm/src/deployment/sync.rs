@@ -1,0 +1,343 @@
+//! One reconcile of a Deployment: gather, claim, act on the course that was decided, report.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::deployment::DeploymentStatus;
+use kinds::meta::ObjectKey;
+use kinds::selector::Selector;
+use kinds::workload::AnnotationEdits;
+use kinds::{Deployment, Kind, Pod, ReplicaSet, Time};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, Recorder};
+use runtime::expectations::Expectations;
+use runtime::owner::Owner;
+use runtime::queue::Queue;
+use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::write::{Answer, WriteError, Writer};
+use tracing::{error, info};
+
+use super::decide::{Course, Notice, Sets, Step, course, next_step, old_pods_running, surplus_history};
+use super::decide_revision::{is_ours, new_replica_set, new_set_update, revision_edit, rollback};
+use super::decide_scale::{Scale, resize, scaled_notice};
+use super::decide_status::{
+    is_complete, note_collision, note_create_failed, note_created, note_found, note_pause, recheck_after, status,
+};
+use crate::controllers::Clock;
+use crate::reference::about;
+
+/// The controller's state.
+pub struct Deployments {
+    pub deployments: Arc<Store<Deployment>>,
+    pub sets: Arc<Store<ReplicaSet>>,
+    pub pods: Arc<Store<Pod>>,
+    pub writer: Writer,
+    pub recorder: Recorder,
+    pub expectations: Arc<Expectations>,
+    pub queue: Arc<Queue<ObjectKey>>,
+    pub clock: Clock,
+}
+
+/// Why a sync stops half-way.
+enum Stop {
+    /// What was decided on has changed meanwhile: the change is on its way and will be decided on.
+    Outdated,
+    /// Something is wrong.
+    Failed(ReconcileError),
+}
+
+impl From<WriteError> for Stop {
+    fn from(error: WriteError) -> Self {
+        if error.is_conflict() || error.is_not_found() { Self::Outdated } else { Self::Failed(error.into()) }
+    }
+}
+
+/// One Deployment at work.
+struct Work<'a> {
+    key: &'a ObjectKey,
+    deployment: &'a Deployment,
+    sets: Sets,
+    /// The status with notes of what was done.
+    noted: DeploymentStatus,
+    now: Time,
+}
+
+impl Reconcile for Deployments {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Deployments {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(deployment) = self.deployments.get(key) else {
+            self.expectations.forget(key);
+            return Ok(Outcome::Done);
+        };
+        if !self.caught_up(key) {
+            return Ok(Outcome::Parked);
+        }
+        if let Selector::Invalid(why) = &deployment.selector {
+            error!(why, "the Deployment's selector is invalid; nothing is done for it");
+            return Ok(Outcome::Done);
+        }
+        let owned = if deployment.selector.is_everything() { Vec::new() } else { self.claim(key, &deployment).await? };
+        let now = Time((self.clock)().as_second());
+        let mut work = Work {
+            key,
+            deployment: &deployment,
+            sets: Sets::split(&deployment, &owned),
+            noted: deployment.status.clone(),
+            now,
+        };
+        let course = course(&deployment, &work.sets);
+        let status = match self.act(&mut work, course).await {
+            Ok(Some(status)) => status,
+            Ok(None) => return Ok(Outcome::Done),
+            Err(stop) => {
+                // What was done must be told, or it never will be: the next sync finds it as it is.
+                if work.noted != deployment.status {
+                    self.put_status(key, &deployment, &work.noted, &AnnotationEdits::new()).await.unwrap_or_else(
+                        |error| {
+                            info!(%error, "could not write the status after a failure");
+                        },
+                    );
+                }
+                return match stop {
+                    Stop::Outdated => Ok(Outcome::Backoff),
+                    Stop::Failed(error) => Err(error),
+                };
+            }
+        };
+        let edits =
+            if deployment.meta.is_deleting() { AnnotationEdits::new() } else { revision_edit(&deployment, &work.sets) };
+        if status != deployment.status || !edits.is_empty() {
+            match self.put_status(key, &deployment, &status, &edits).await.map_err(Stop::from) {
+                Ok(()) => {}
+                Err(Stop::Outdated) => return Ok(Outcome::Backoff),
+                Err(Stop::Failed(error)) => return Err(error),
+            }
+        }
+        let again = if course == Course::Rollout { recheck_after(&deployment, &status, now) } else { None };
+        Ok(again.map_or(Outcome::Done, Outcome::After))
+    }
+
+    /// Whether the stores show all that was written for a key; if not, the key comes back when they do.
+    fn caught_up(&self, key: &ObjectKey) -> bool {
+        let wake = || {
+            let (queue, key) = (self.queue.clone(), key.clone());
+            move || queue.add(key)
+        };
+        self.expectations.caught_up(key, &self.deployments, wake())
+            && self.expectations.caught_up(key, &self.sets, wake())
+    }
+
+    async fn claim(&self, key: &ObjectKey, deployment: &Deployment) -> Result<Vec<Arc<ReplicaSet>>, ReconcileError> {
+        let mut children = self.sets.by_index(&by_controller(), owned_by(&deployment.meta.uid));
+        children.extend(self.sets.by_index(&by_controller(), orphans_in(&key.namespace)));
+        let owner = Owner { meta: &deployment.meta, reference: deployment.controller_ref(), writer: &self.writer };
+        let matches = |set: &ReplicaSet| deployment.selector.matches(&set.meta.labels);
+        let claimed = owner.claim::<Deployment, ReplicaSet>(children, matches).await;
+        for version in &claimed.written {
+            self.expectations.wrote(key, &self.sets, *version);
+        }
+        match claimed.errors.is_empty() {
+            true => Ok(claimed.children),
+            false => Err(ReconcileError::new(claimed.errors.join(", "))),
+        }
+    }
+
+    /// Follows a course; returns the status at its end, or `None` when the next sync will tell it.
+    async fn act(&self, work: &mut Work<'_>, course: Course) -> Result<Option<DeploymentStatus>, Stop> {
+        match course {
+            Course::Refuse => {
+                self.tell(work.deployment, &Notice::selecting_all());
+                let generation = work.deployment.meta.generation.max(work.noted.observed_generation);
+                return Ok(Some(DeploymentStatus { observed_generation: generation, ..work.noted.clone() }));
+            }
+            Course::Report => {}
+            Course::Hold | Course::Resize | Course::Rollout | Course::RollBack(_) => self.keep_new_set(work).await?,
+        }
+        match course {
+            Course::RollBack(revision) => {
+                if work.sets.new.is_none() {
+                    self.create(work).await?;
+                }
+                self.roll_back(work, revision).await?;
+                return Ok(None);
+            }
+            Course::Hold | Course::Resize => {
+                let scales = resize(work.deployment, &work.sets);
+                self.scale(work, scales).await?;
+                if course == Course::Hold {
+                    self.clean(work).await?;
+                }
+            }
+            Course::Rollout => self.roll_out(work).await?,
+            Course::Refuse | Course::Report => {}
+        }
+        Ok(Some(status(work.deployment, &work.noted, &work.sets, course == Course::Rollout, work.now)))
+    }
+
+    /// Notes a pause, and gives the new set, if it exists, what it should have from the Deployment.
+    async fn keep_new_set(&self, work: &mut Work<'_>) -> Result<(), Stop> {
+        note_pause(work.deployment, &mut work.noted, work.now);
+        let Some(new) = work.sets.new.clone() else { return Ok(()) };
+        if let Some(edits) = new_set_update(work.deployment, &work.sets) {
+            self.put_set(work, &new, new.replicas, work.deployment.min_ready_seconds, &edits).await?;
+        }
+        note_found(work.deployment, &mut work.noted, &new.meta.name, work.now);
+        Ok(())
+    }
+
+    async fn roll_out(&self, work: &mut Work<'_>) -> Result<(), Stop> {
+        loop {
+            match next_step(work.deployment, &work.sets, || self.old_pods_running(&work.sets)) {
+                Step::Create => self.create(work).await?,
+                Step::Scale(scales) => return self.scale(work, scales).await,
+                Step::Wait => return Ok(()),
+                Step::Settled => {
+                    let status = status(work.deployment, &work.noted, &work.sets, true, work.now);
+                    return if is_complete(work.deployment, &status) { self.clean(work).await } else { Ok(()) };
+                }
+                Step::Unsupported(kind) => {
+                    let message = format!("unexpected deployment strategy type: {kind}");
+                    return Err(Stop::Failed(ReconcileError { message, hopeless: true }));
+                }
+            }
+        }
+    }
+
+    fn old_pods_running(&self, sets: &Sets) -> bool {
+        let pods = |set: &Arc<ReplicaSet>| self.pods.by_index(&by_controller(), owned_by(&set.meta.uid));
+        let pods: Vec<_> = sets.old.iter().flat_map(pods).collect();
+        old_pods_running(sets, pods.iter().map(|pod| &**pod))
+    }
+
+    /// Creates the new set, or finds it when it is there already.
+    async fn create(&self, work: &mut Work<'_>) -> Result<(), Stop> {
+        let deployment = work.deployment;
+        let new = new_replica_set(deployment, &work.sets).ok_or_else(no_template)?;
+        let body = deployment.new_replica_set(&new).ok_or_else(no_template)?;
+        match self.writer.create(&ReplicaSet::RESOURCE, &work.key.namespace, &body, true).await {
+            Ok(answer) => {
+                self.take(work, &answer)?;
+                note_created(deployment, &mut work.noted, &new.name, work.now);
+                if let Some(notice) = scaled_notice(&new.name, 0, new.replicas) {
+                    self.tell(deployment, &notice);
+                }
+                Ok(())
+            }
+            Err(error) if error.is_already_exists() => {
+                let key = ObjectKey { namespace: work.key.namespace.clone(), name: new.name.into() };
+                let answer = self.writer.get(&ReplicaSet::RESOURCE, &key).await?;
+                let found: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
+                if is_ours(deployment, &found) {
+                    return self.take(work, &answer);
+                }
+                note_collision(&mut work.noted);
+                info!(name = %key.name, count = work.noted.collision_count, "the name of the new ReplicaSet is taken; trying another");
+                Err(Stop::Failed(error.into()))
+            }
+            Err(error) if error.is_namespace_terminating() || error.is_lost() => Err(Stop::Failed(error.into())),
+            Err(error) => {
+                let text = error.to_string();
+                let notice = note_create_failed(deployment, &mut work.noted, &new.name, &text, work.now);
+                self.tell(deployment, &notice);
+                Err(Stop::Failed(error.into()))
+            }
+        }
+    }
+
+    async fn scale(&self, work: &mut Work<'_>, scales: Vec<Scale>) -> Result<(), Stop> {
+        for scale in scales {
+            self.put_set(work, &scale.set, scale.replicas, scale.set.min_ready_seconds, &scale.annotations).await?;
+            if let Some(notice) = scale.notice() {
+                self.tell(work.deployment, &notice);
+            }
+        }
+        Ok(())
+    }
+
+    async fn roll_back(&self, work: &Work<'_>, revision: i64) -> Result<(), Stop> {
+        let back = rollback(work.deployment, &work.sets, revision);
+        let body = work.deployment.update(back.template.as_ref(), &back.annotations).ok_or_else(no_template)?;
+        let answer = self.writer.replace(&Deployment::RESOURCE, work.key, None, &body).await?;
+        self.wrote_deployment(work.key, &answer);
+        self.tell(work.deployment, &back.notice);
+        Ok(())
+    }
+
+    async fn clean(&self, work: &mut Work<'_>) -> Result<(), Stop> {
+        if !self.expectations.deletions_seen(work.key, &self.sets) || self.sets.undecodable() > 0 {
+            return Ok(());
+        }
+        for surplus in surplus_history(work.deployment, &work.sets) {
+            let uid = &surplus.meta.uid;
+            self.expectations.deleting(work.key, &surplus.meta);
+            match self.writer.delete(&ReplicaSet::RESOURCE, &surplus.meta.key(), uid).await {
+                Ok(()) => {}
+                // Gone already, or another set has its name by now: the store will show it.
+                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                Err(error) => {
+                    self.expectations.not_deleting(work.key, uid);
+                    return Err(error.into());
+                }
+            }
+            work.sets.old.retain(|set| set.meta.uid != *uid);
+        }
+        Ok(())
+    }
+
+    async fn put_set(
+        &self,
+        work: &mut Work<'_>,
+        set: &ReplicaSet,
+        replicas: i32,
+        min_ready_seconds: i32,
+        edits: &AnnotationEdits,
+    ) -> Result<(), Stop> {
+        let body = set.update(replicas, min_ready_seconds, edits).ok_or_else(no_template)?;
+        let answer = self.writer.replace(&ReplicaSet::RESOURCE, &set.meta.key(), None, &body).await?;
+        self.take(work, &answer)
+    }
+
+    /// Goes on with a set as the server answered it.
+    fn take(&self, work: &mut Work<'_>, answer: &Answer) -> Result<(), Stop> {
+        let set: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
+        self.expectations.wrote(work.key, &self.sets, set.meta.version);
+        work.sets.replace(Arc::new(set));
+        Ok(())
+    }
+
+    async fn put_status(
+        &self,
+        key: &ObjectKey,
+        deployment: &Deployment,
+        status: &DeploymentStatus,
+        edits: &AnnotationEdits,
+    ) -> Result<(), WriteError> {
+        let body = deployment.status_update(status, edits);
+        let answer = self.writer.replace(&Deployment::RESOURCE, key, Some("status"), &body).await?;
+        self.wrote_deployment(key, &answer);
+        Ok(())
+    }
+
+    fn wrote_deployment(&self, key: &ObjectKey, answer: &Answer) {
+        if let Ok(meta) = answer.meta() {
+            self.expectations.wrote(key, &self.deployments, meta.version);
+        }
+    }
+
+    fn tell(&self, deployment: &Deployment, notice: &Notice) {
+        let kind = if notice.warning { EventType::Warning } else { EventType::Normal };
+        self.recorder.event(&about(deployment), kind, notice.reason, notice.message.clone());
+    }
+}
+
+fn no_template() -> Stop {
+    Stop::Failed(ReconcileError::new("spec.template is missing; a write without it would lose it"))
+}
