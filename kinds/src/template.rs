@@ -94,6 +94,14 @@ impl Template {
         same_meta(&self.meta, &other.meta) && spec()
     }
 
+    /// True when both templates may be the same although [`Template::equal_ignoring_hash`] says no: they differ only in
+    /// fields that one has at zero and the other does not have. An API server that learnt a new field writes it at
+    /// zero, and its predecessor did not; but for an optional field zero and absent are two things. Who is unsure
+    /// reads both from the server, which then writes them in one way.
+    pub fn may_equal_ignoring_hash(&self, other: &Self) -> bool {
+        same_meta(&self.meta, &other.meta) && alike(&self.spec, &other.spec)
+    }
+
     /// A short hash of the template, in the alphabet of generated names
     /// (apimachinery/pkg/util/rand, SafeEncodeString). `collisions` moves it on when the name was taken.
     pub fn hash(&self, collisions: Option<i32>) -> String {
@@ -238,6 +246,27 @@ fn same(a: &[u8], b: &[u8], path: Path) -> bool {
     }
 }
 
+/// Two messages of any type, equal but for fields at zero, at any depth. Text may by chance read as a message, which
+/// at worst makes two unlike texts alike.
+fn alike(a: &[u8], b: &[u8]) -> bool {
+    if a == b {
+        return true;
+    }
+    let present = |field: &Result<Field<'_>, WireError>| !matches!(field, Ok(field) if is_empty(field));
+    let (mut left, mut right) = (fields(a).filter(present), fields(b).filter(present));
+    loop {
+        match (left.next(), right.next()) {
+            (None, None) => return true,
+            (Some(Ok(x)), Some(Ok(y))) if x.number == y.number => match (x.value, y.value) {
+                (Value::Bytes(x), Value::Bytes(y)) if alike(x, y) => {}
+                (x, y) if x == y => {}
+                _ => return false,
+            },
+            _ => return false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,6 +308,22 @@ mod tests {
         assert!(!with_limit("1", "1").equal_ignoring_hash(&with_limit("1000m", "1")), "a name is no quantity");
         assert!(!plain.equal_ignoring_hash(&plain.with_label("app", Some("db"))));
         assert!(!plain.equal_ignoring_hash(&plain.with_label("app", None)));
+    }
+
+    #[test]
+    fn a_field_at_zero_and_an_absent_one_are_neither_equal_nor_surely_different() {
+        let with = |extra: Option<i64>| {
+            template(&[("app", "web")], |spec| {
+                spec.put_message(pod_spec::CONTAINERS, |message| {
+                    message.put_str(container::NAME, "c");
+                    extra.into_iter().for_each(|value| message.put_int(99, value));
+                });
+            })
+        };
+        for (other, equal, may_equal) in [(None, true, true), (Some(0), false, true), (Some(1), false, false)] {
+            assert_eq!(with(None).equal_ignoring_hash(&with(other)), equal, "{other:?}");
+            assert_eq!(with(None).may_equal_ignoring_hash(&with(other)), may_equal, "{other:?}");
+        }
     }
 
     #[test]
