@@ -65,4 +65,4 @@ pub struct Descriptor {
 }
 
 /// All controllers.
-pub const CONTROLLERS: &[Descriptor] = &[crate::replicaset::DESCRIPTOR];
+pub const CONTROLLERS: &[Descriptor] = &[crate::deployment::DESCRIPTOR, crate::replicaset::DESCRIPTOR];

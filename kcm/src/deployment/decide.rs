@@ -61,6 +61,13 @@ pub fn has_template_of(set: &ReplicaSet, deployment: &Deployment) -> bool {
     matches!((&set.template, &deployment.template), (Some(a), Some(b)) if a.equal_ignoring_hash(b))
 }
 
+/// The oldest old set whose template may after all be the Deployment's: it differs only as one version of the server
+/// writes objects differently from another.
+pub fn doubtful<'a>(deployment: &Deployment, sets: &'a Sets) -> Option<&'a Arc<ReplicaSet>> {
+    let wanted = deployment.template.as_ref()?;
+    sets.old.iter().find(|set| set.template.as_ref().is_some_and(|template| template.may_equal_ignoring_hash(wanted)))
+}
+
 /// What a sync of a Deployment does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Course {

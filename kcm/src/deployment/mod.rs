@@ -1,8 +1,8 @@
 //! deployment-controller: keeps ReplicaSets so that a Deployment's pods follow its template and scale.
 //!
 //! It never asks for more pods than the strategy's surge allows, takes no available pods away beyond what may be
-//! missing, and keeps history to go back to. The policy is pure: [`decide`] chooses what a sync does,
-//! [`decide_revision`] knows revisions and rollbacks, [`decide_scale`] knows numbers of pods, [`decide_status`] reports.
+//! missing, and keeps history to go back to. The policy is pure: `decide` chooses what a sync does,
+//! `decide_revision` knows revisions and rollbacks, `decide_scale` knows numbers of pods, `decide_status` reports.
 //! Follows upstream pkg/controller/deployment.
 
 mod decide;

@@ -18,7 +18,7 @@ use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::write::{Answer, WriteError, Writer};
 use tracing::{error, info};
 
-use super::decide::{Course, Notice, Sets, Step, course, next_step, old_pods_running, surplus_history};
+use super::decide::{Course, Notice, Sets, Step, course, doubtful, next_step, old_pods_running, surplus_history};
 use super::decide_revision::{is_ours, new_replica_set, new_set_update, revision_edit, rollback};
 use super::decide_scale::{Scale, resize, scaled_notice};
 use super::decide_status::{
@@ -220,6 +220,9 @@ impl Deployments {
     /// Creates the new set, or finds it when it is there already.
     async fn create(&self, work: &mut Work<'_>) -> Result<(), Stop> {
         let deployment = work.deployment;
+        if self.settle_doubt(work).await? {
+            return Ok(());
+        }
         let new = new_replica_set(deployment, &work.sets).ok_or_else(no_template)?;
         let body = deployment.new_replica_set(&new).ok_or_else(no_template)?;
         match self.writer.create(&ReplicaSet::RESOURCE, &work.key.namespace, &body, true).await {
@@ -250,6 +253,25 @@ impl Deployments {
                 Err(Stop::Failed(error.into()))
             }
         }
+    }
+
+    /// An old set whose template may be the Deployment's after all, only written by another version of the server, is
+    /// read anew together with the Deployment. Returns whether it is the new set.
+    async fn settle_doubt(&self, work: &mut Work<'_>) -> Result<bool, Stop> {
+        let Some(doubtful) = doubtful(work.deployment, &work.sets) else { return Ok(false) };
+        let set = self.writer.get(&ReplicaSet::RESOURCE, &doubtful.meta.key()).await?;
+        let set: ReplicaSet = set.decode(self.sets.decoding()).map_err(WriteError::from)?;
+        let deployment = self.writer.get(&Deployment::RESOURCE, work.key).await?;
+        let deployment: Deployment = deployment.decode(self.deployments.decoding()).map_err(WriteError::from)?;
+        if deployment.meta.generation != work.deployment.meta.generation {
+            return Err(Stop::Outdated);
+        }
+        let same = is_ours(&deployment, &set);
+        if same {
+            work.sets.old.retain(|old| old.meta.uid != set.meta.uid);
+            work.sets.new = Some(Arc::new(set));
+        }
+        Ok(same)
     }
 
     async fn scale(&self, work: &mut Work<'_>, scales: Vec<Scale>) -> Result<(), Stop> {

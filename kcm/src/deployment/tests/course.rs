@@ -5,15 +5,34 @@ use std::sync::Arc;
 use kinds::deployment::Strategy;
 use kinds::selector::Selector;
 use kinds::template::POD_TEMPLATE_HASH;
+use kinds::wire::Put;
 use kinds::{ReplicaSet, Time};
 
 use super::builders::{annotated, deployment, int, labels, pod, rolling, set, sets};
-use crate::deployment::decide::{Course, Sets, Step, course, next_step, old_pods_running, surplus_history};
+use crate::deployment::decide::{Course, Sets, Step, course, doubtful, next_step, old_pods_running, surplus_history};
 use crate::deployment::decide_revision::{REVISION, ROLLBACK_TO};
 use crate::deployment::decide_scale::DESIRED_REPLICAS;
 
 fn names<'a>(sets: impl IntoIterator<Item = &'a Arc<ReplicaSet>>) -> Vec<&'a str> {
     sets.into_iter().map(|set| &*set.meta.name).collect()
+}
+
+#[test]
+fn a_set_written_by_another_version_of_the_server_is_doubtful() {
+    let deployment = deployment(3);
+    let with_zero = |mut set: ReplicaSet, value: i64| {
+        let template = set.template.as_mut().expect("decoded with it");
+        let mut spec = template.spec.to_vec();
+        spec.put_int(99, value);
+        template.spec = spec.into();
+        set
+    };
+    let split = |set: ReplicaSet| Sets::split(&deployment, &[Arc::new(set)]);
+    let doubt = split(with_zero(set("old", 3, 0, "v1"), 0));
+    assert!(doubt.new.is_none());
+    assert_eq!(names(doubtful(&deployment, &doubt)), ["old"]);
+    assert!(doubtful(&deployment, &split(with_zero(set("old", 3, 0, "v1"), 1))).is_none());
+    assert!(doubtful(&deployment, &split(set("old", 3, 0, "v0"))).is_none());
 }
 
 #[test]
