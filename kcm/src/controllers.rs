@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use runtime::manager::Manager;
 use runtime::watch::Builder;
 
+use crate::credentials::Credentials;
 use crate::flags::Options;
 
 /// Where controllers read the time of day.
@@ -39,6 +40,8 @@ pub struct Write {
 pub struct Settings {
     /// The command line.
     pub options: Options,
+    /// Keys and certificates that the command line names.
+    pub credentials: Credentials,
     /// The time of day.
     pub clock: Clock,
 }
@@ -54,7 +57,8 @@ impl Settings {
 pub struct Descriptor {
     /// Its name in `--controllers`.
     pub name: &'static str,
-    /// Its service account in `kube-system`; its role is `system:controller:` and this name.
+    /// Its service account in `kube-system`; its role is `system:controller:` and this name. Empty for the one
+    /// controller that writes as the process itself.
     pub service_account: &'static str,
     /// Declares the kinds, sections and indexes that it reads.
     pub needs: fn(&mut Builder),
@@ -65,4 +69,18 @@ pub struct Descriptor {
 }
 
 /// All controllers.
-pub const CONTROLLERS: &[Descriptor] = &[crate::deployment::DESCRIPTOR, crate::replicaset::DESCRIPTOR];
+pub const CONTROLLERS: &[Descriptor] = &[
+    crate::bootstrap_signer::DESCRIPTOR,
+    crate::clusterrole_aggregation::DESCRIPTOR,
+    crate::deployment::DESCRIPTOR,
+    crate::garbagecollector::DESCRIPTOR,
+    crate::job::DESCRIPTOR,
+    crate::trust_bundle_publisher::DESCRIPTOR,
+    crate::legacy_token_cleaner::DESCRIPTOR,
+    crate::replicaset::DESCRIPTOR,
+    crate::root_ca_publisher::DESCRIPTOR,
+    crate::serviceaccount::DESCRIPTOR,
+    crate::serviceaccount_token::DESCRIPTOR,
+    crate::token_cleaner::DESCRIPTOR,
+    crate::ttl::DESCRIPTOR,
+];

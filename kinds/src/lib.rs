@@ -8,16 +8,27 @@
 //! * [`schema`] is the one list of field numbers; a test compares it with upstream's `generated.proto` files.
 //! * [`intern`] shares equal strings, label sets, owner lists and raw templates between records.
 
+pub mod cluster_role;
+pub mod cluster_trust_bundle;
+pub mod config_map;
+pub mod cronjob;
 pub mod deployment;
 pub mod envelope;
 pub mod intern;
 pub mod intstr;
+pub mod job;
 pub mod meta;
+pub mod namespace;
+pub mod node;
 pub mod pod;
+pub mod pod_edit;
 pub mod quantity;
 pub mod replicaset;
 pub mod schema;
+pub mod secret;
 pub mod selector;
+pub mod service_account;
+pub mod splice;
 pub mod status;
 pub mod template;
 pub mod wire;
@@ -25,11 +36,20 @@ pub mod workload;
 
 use std::sync::Arc;
 
+pub use cluster_role::ClusterRole;
+pub use cluster_trust_bundle::ClusterTrustBundle;
+pub use config_map::ConfigMap;
+pub use cronjob::CronJob;
 pub use deployment::Deployment;
 pub use intern::{Interner, Str};
+pub use job::Job;
 pub use meta::{Meta, Time, Uid};
+pub use namespace::Namespace;
+pub use node::Node;
 pub use pod::Pod;
 pub use replicaset::ReplicaSet;
+pub use secret::Secret;
+pub use service_account::ServiceAccount;
 
 /// Why an object could not be decoded.
 #[derive(Debug, thiserror::Error)]

@@ -32,7 +32,7 @@ messages! {
     object_meta "ObjectMeta" "apimachinery/pkg/apis/meta/v1" {
         NAME "name" = 1, GENERATE_NAME "generateName" = 2, NAMESPACE "namespace" = 3, UID "uid" = 5,
         RESOURCE_VERSION "resourceVersion" = 6, GENERATION "generation" = 7, CREATION_TIMESTAMP "creationTimestamp" = 8,
-        DELETION_TIMESTAMP "deletionTimestamp" = 9, LABELS "labels" = 11, ANNOTATIONS "annotations" = 12,
+        DELETION_TIMESTAMP "deletionTimestamp" = 9, DELETION_GRACE_PERIOD_SECONDS "deletionGracePeriodSeconds" = 10, LABELS "labels" = 11, ANNOTATIONS "annotations" = 12,
         OWNER_REFERENCES "ownerReferences" = 13, FINALIZERS "finalizers" = 14, MANAGED_FIELDS "managedFields" = 17,
     }
     owner_reference "OwnerReference" "apimachinery/pkg/apis/meta/v1" {
@@ -55,31 +55,44 @@ messages! {
 
     pod "Pod" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     pod_spec "PodSpec" "api/core/v1" {
+        RESTART_POLICY "restartPolicy" = 3, HOSTNAME "hostname" = 16,
         VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, INIT_CONTAINERS "initContainers" = 20,
         OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
+        IMAGE_PULL_SECRETS "imagePullSecrets" = 15,
+        EPHEMERAL_CONTAINERS "ephemeralContainers" = 34,
     }
-    container "Container" "api/core/v1" { NAME "name" = 1, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24 }
+    container "Container" "api/core/v1" { NAME "name" = 1, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19 }
     pod_status "PodStatus" "api/core/v1" {
         PHASE "phase" = 1, CONDITIONS "conditions" = 2, CONTAINER_STATUSES "containerStatuses" = 8,
         INIT_CONTAINER_STATUSES "initContainerStatuses" = 10,
     }
     pod_condition "PodCondition" "api/core/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 4 }
-    container_status "ContainerStatus" "api/core/v1" { NAME "name" = 1, RESTART_COUNT "restartCount" = 5 }
+    container_status "ContainerStatus" "api/core/v1" { NAME "name" = 1, STATE "state" = 2, RESTART_COUNT "restartCount" = 5 }
     pod_template_spec "PodTemplateSpec" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
     resource_requirements "ResourceRequirements" "api/core/v1" { LIMITS "limits" = 1, REQUESTS "requests" = 2 }
-    env_var "EnvVar" "api/core/v1" { VALUE_FROM "valueFrom" = 3 }
-    env_var_source "EnvVarSource" "api/core/v1" { RESOURCE_FIELD_REF "resourceFieldRef" = 2 }
+    env_var "EnvVar" "api/core/v1" { NAME "name" = 1, VALUE_FROM "valueFrom" = 3 }
+    env_var_source "EnvVarSource" "api/core/v1" { FIELD_REF "fieldRef" = 1, RESOURCE_FIELD_REF "resourceFieldRef" = 2, SECRET_KEY_REF "secretKeyRef" = 4 }
     resource_field_selector "ResourceFieldSelector" "api/core/v1" { DIVISOR "divisor" = 3 }
     volume "Volume" "api/core/v1" { VOLUME_SOURCE "volumeSource" = 2 }
     volume_source "VolumeSource" "api/core/v1" {
         EMPTY_DIR "emptyDir" = 2, DOWNWARD_API "downwardAPI" = 16, PROJECTED "projected" = 26, EPHEMERAL "ephemeral" = 29,
+        SECRET "secret" = 6,
+        ISCSI "iscsi" = 8,
+        RBD "rbd" = 11,
+        FLEX_VOLUME "flexVolume" = 12,
+        CINDER "cinder" = 13,
+        CEPHFS "cephfs" = 14,
+        AZURE_FILE "azureFile" = 18,
+        SCALE_IO "scaleIO" = 25,
+        STORAGEOS "storageos" = 27,
+        CSI "csi" = 28,
     }
     empty_dir "EmptyDirVolumeSource" "api/core/v1" { SIZE_LIMIT "sizeLimit" = 2 }
     downward_api_volume_source "DownwardAPIVolumeSource" "api/core/v1" { ITEMS "items" = 1 }
     downward_api_projection "DownwardAPIProjection" "api/core/v1" { ITEMS "items" = 1 }
     downward_api_volume_file "DownwardAPIVolumeFile" "api/core/v1" { RESOURCE_FIELD_REF "resourceFieldRef" = 3 }
     projected_volume_source "ProjectedVolumeSource" "api/core/v1" { SOURCES "sources" = 1 }
-    volume_projection "VolumeProjection" "api/core/v1" { DOWNWARD_API "downwardAPI" = 2 }
+    volume_projection "VolumeProjection" "api/core/v1" { DOWNWARD_API "downwardAPI" = 2, SECRET "secret" = 1 }
     ephemeral_volume_source "EphemeralVolumeSource" "api/core/v1" { VOLUME_CLAIM_TEMPLATE "volumeClaimTemplate" = 1 }
     claim_template "PersistentVolumeClaimTemplate" "api/core/v1" { SPEC "spec" = 2 }
     claim_spec "PersistentVolumeClaimSpec" "api/core/v1" { RESOURCES "resources" = 2 }
@@ -110,4 +123,76 @@ messages! {
         TYPE "type" = 1, STATUS "status" = 2, REASON "reason" = 4, MESSAGE "message" = 5, LAST_UPDATE_TIME "lastUpdateTime" = 6,
         LAST_TRANSITION_TIME "lastTransitionTime" = 7,
     }
+
+    secret "Secret" "api/core/v1" { METADATA "metadata" = 1, DATA "data" = 2, TYPE "type" = 3 }
+    config_map "ConfigMap" "api/core/v1" { METADATA "metadata" = 1, DATA "data" = 2 }
+    service_account "ServiceAccount" "api/core/v1" { METADATA "metadata" = 1, SECRETS "secrets" = 2 }
+    object_reference "ObjectReference" "api/core/v1" {
+        KIND "kind" = 1, NAMESPACE "namespace" = 2, NAME "name" = 3, UID "uid" = 4, API_VERSION "apiVersion" = 5, RESOURCE_VERSION "resourceVersion" = 6,
+    }
+    cluster_role "ClusterRole" "api/rbac/v1" { METADATA "metadata" = 1, RULES "rules" = 2, AGGREGATION_RULE "aggregationRule" = 3 }
+    policy_rule "PolicyRule" "api/rbac/v1" {
+        VERBS "verbs" = 1, API_GROUPS "apiGroups" = 2, RESOURCES "resources" = 3, RESOURCE_NAMES "resourceNames" = 4,
+        NON_RESOURCE_URLS "nonResourceURLs" = 5,
+    }
+    aggregation_rule "AggregationRule" "api/rbac/v1" { CLUSTER_ROLE_SELECTORS "clusterRoleSelectors" = 1 }
+    cluster_trust_bundle "ClusterTrustBundle" "api/certificates/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    cluster_trust_bundle_spec "ClusterTrustBundleSpec" "api/certificates/v1" { SIGNER_NAME "signerName" = 1, TRUST_BUNDLE "trustBundle" = 2 }
+    namespace "Namespace" "api/core/v1" { METADATA "metadata" = 1, STATUS "status" = 3 }
+    namespace_status "NamespaceStatus" "api/core/v1" { PHASE "phase" = 1 }
+    node "Node" "api/core/v1" { METADATA "metadata" = 1 }
+    local_object_reference "LocalObjectReference" "api/core/v1" { NAME "name" = 1 }
+    ephemeral_container "EphemeralContainer" "api/core/v1" { COMMON "ephemeralContainerCommon" = 1 }
+    env_from_source "EnvFromSource" "api/core/v1" { SECRET_REF "secretRef" = 3 }
+    secret_env_source "SecretEnvSource" "api/core/v1" { LOCAL_OBJECT_REFERENCE "localObjectReference" = 1 }
+    secret_key_selector "SecretKeySelector" "api/core/v1" { LOCAL_OBJECT_REFERENCE "localObjectReference" = 1 }
+    secret_projection "SecretProjection" "api/core/v1" { LOCAL_OBJECT_REFERENCE "localObjectReference" = 1 }
+    secret_volume_source "SecretVolumeSource" "api/core/v1" { SECRET_NAME "secretName" = 1 }
+    azure_file_volume_source "AzureFileVolumeSource" "api/core/v1" { SECRET_NAME "secretName" = 1 }
+    ceph_fs_volume_source "CephFSVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 5 }
+    cinder_volume_source "CinderVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 4 }
+    flex_volume_source "FlexVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 3 }
+    rbd_volume_source "RBDVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 7 }
+    scale_io_volume_source "ScaleIOVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 3 }
+    iscsi_volume_source "ISCSIVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 10 }
+    storageos_volume_source "StorageOSVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 5 }
+    csi_volume_source "CSIVolumeSource" "api/core/v1" { NODE_PUBLISH_SECRET_REF "nodePublishSecretRef" = 5 }
+
+    object_field_selector "ObjectFieldSelector" "api/core/v1" { FIELD_PATH "fieldPath" = 2 }
+    container_state "ContainerState" "api/core/v1" { TERMINATED "terminated" = 3 }
+    container_state_terminated "ContainerStateTerminated" "api/core/v1" { EXIT_CODE "exitCode" = 1, FINISHED_AT "finishedAt" = 6 }
+    job "Job" "api/batch/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    job_spec "JobSpec" "api/batch/v1" {
+        PARALLELISM "parallelism" = 1, COMPLETIONS "completions" = 2, ACTIVE_DEADLINE_SECONDS "activeDeadlineSeconds" = 3,
+        SELECTOR "selector" = 4, TEMPLATE "template" = 6, BACKOFF_LIMIT "backoffLimit" = 7,
+        TTL_SECONDS_AFTER_FINISHED "ttlSecondsAfterFinished" = 8, COMPLETION_MODE "completionMode" = 9, SUSPEND "suspend" = 10,
+        POD_FAILURE_POLICY "podFailurePolicy" = 11, BACKOFF_LIMIT_PER_INDEX "backoffLimitPerIndex" = 12,
+        MAX_FAILED_INDEXES "maxFailedIndexes" = 13, POD_REPLACEMENT_POLICY "podReplacementPolicy" = 14,
+        MANAGED_BY "managedBy" = 15, SUCCESS_POLICY "successPolicy" = 16,
+    }
+    job_status "JobStatus" "api/batch/v1" {
+        CONDITIONS "conditions" = 1, START_TIME "startTime" = 2, COMPLETION_TIME "completionTime" = 3, ACTIVE "active" = 4,
+        SUCCEEDED "succeeded" = 5, FAILED "failed" = 6, COMPLETED_INDEXES "completedIndexes" = 7,
+        UNCOUNTED_TERMINATED_PODS "uncountedTerminatedPods" = 8, READY "ready" = 9, FAILED_INDEXES "failedIndexes" = 10,
+        TERMINATING "terminating" = 11,
+    }
+    job_condition "JobCondition" "api/batch/v1" {
+        TYPE "type" = 1, STATUS "status" = 2, LAST_PROBE_TIME "lastProbeTime" = 3, LAST_TRANSITION_TIME "lastTransitionTime" = 4,
+        REASON "reason" = 5, MESSAGE "message" = 6,
+    }
+    uncounted_terminated_pods "UncountedTerminatedPods" "api/batch/v1" { SUCCEEDED "succeeded" = 1, FAILED "failed" = 2 }
+    pod_failure_policy "PodFailurePolicy" "api/batch/v1" { RULES "rules" = 1 }
+    pod_failure_policy_rule "PodFailurePolicyRule" "api/batch/v1" { ACTION "action" = 1, ON_EXIT_CODES "onExitCodes" = 2, ON_POD_CONDITIONS "onPodConditions" = 3 }
+    on_exit_codes "PodFailurePolicyOnExitCodesRequirement" "api/batch/v1" { CONTAINER_NAME "containerName" = 1, OPERATOR "operator" = 2, VALUES "values" = 3 }
+    on_pod_conditions "PodFailurePolicyOnPodConditionsPattern" "api/batch/v1" { TYPE "type" = 1, STATUS "status" = 2 }
+    success_policy "SuccessPolicy" "api/batch/v1" { RULES "rules" = 1 }
+    success_policy_rule "SuccessPolicyRule" "api/batch/v1" { SUCCEEDED_INDEXES "succeededIndexes" = 1, SUCCEEDED_COUNT "succeededCount" = 2 }
+    cron_job "CronJob" "api/batch/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    cron_job_spec "CronJobSpec" "api/batch/v1" {
+        SCHEDULE "schedule" = 1, STARTING_DEADLINE_SECONDS "startingDeadlineSeconds" = 2, CONCURRENCY_POLICY "concurrencyPolicy" = 3,
+        SUSPEND "suspend" = 4, JOB_TEMPLATE "jobTemplate" = 5, SUCCESSFUL_JOBS_HISTORY_LIMIT "successfulJobsHistoryLimit" = 6,
+        FAILED_JOBS_HISTORY_LIMIT "failedJobsHistoryLimit" = 7, TIME_ZONE "timeZone" = 8,
+    }
+    cron_job_status "CronJobStatus" "api/batch/v1" { ACTIVE "active" = 1, LAST_SCHEDULE_TIME "lastScheduleTime" = 4, LAST_SUCCESSFUL_TIME "lastSuccessfulTime" = 5 }
+    job_template_spec "JobTemplateSpec" "api/batch/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
 }

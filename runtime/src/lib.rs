@@ -8,12 +8,16 @@
 pub mod batch;
 pub mod client;
 pub mod controller;
+pub mod discovery;
 pub mod election;
 pub mod events;
 pub mod expectations;
 pub mod manager;
+pub mod metrics;
 pub mod owner;
 pub mod queue;
+pub mod serve;
 pub mod store;
+pub mod testing;
 pub mod watch;
 pub mod write;

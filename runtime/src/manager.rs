@@ -15,6 +15,7 @@ use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, ServiceAccountToken};
 use crate::controller::{Reconcile, WorkCounts, WorkOptions, work};
 use crate::election::{Election, ElectionConfig, ElectionError, Fence, Lost};
+use crate::discovery::Discovery;
 use crate::events::Recorder;
 use crate::queue::{Queue, QueueStats, Queues};
 use crate::watch::Registry;
@@ -73,6 +74,7 @@ struct Running {
 pub struct Manager {
     clients: Arc<Clients>,
     registry: Arc<Registry>,
+    discovery: Arc<Discovery>,
     options: ManagerOptions,
     election: Option<Election>,
     fence: Fence,
@@ -95,6 +97,7 @@ impl Manager {
             None => (None, Fence::open()),
         };
         Ok(Self {
+            discovery: Arc::new(Discovery::new(clients.clone())),
             clients,
             registry: Arc::new(registry),
             options,
@@ -111,6 +114,16 @@ impl Manager {
         &self.registry
     }
 
+    /// What the server serves.
+    pub fn discovery(&self) -> Arc<Discovery> {
+        self.discovery.clone()
+    }
+
+    /// The one namespace that is managed; `None`: all.
+    pub fn namespace(&self) -> Option<&str> {
+        self.options.namespace.as_deref()
+    }
+
     /// The state of this process's leadership, for health and metrics.
     pub fn fence(&self) -> &Fence {
         &self.fence
@@ -118,7 +131,19 @@ impl Manager {
 
     /// A writer for a controller, by the name of its service account. Each has a rate limit of its own.
     pub fn writer(&self, service_account: &str) -> Writer {
-        self.writer_as(self.identity(service_account), self.fence.clone())
+        self.faster_writer(service_account, 1, 1)
+    }
+
+    /// As [`Manager::writer`], with so many times the requests per second, and at once, of other controllers.
+    pub fn faster_writer(&self, service_account: &str, qps: u16, burst: u32) -> Writer {
+        let (qps, burst) = (self.options.qps * f32::from(qps), self.options.burst.saturating_mul(burst));
+        self.writer_paced(self.identity(service_account), self.fence.clone(), TokenBucket::new(qps, burst))
+    }
+
+    /// A writer with the process's own identity, whatever the others write as: for what the controllers' identities
+    /// depend on.
+    pub fn own_writer(&self) -> Writer {
+        self.writer_as(Identity::Own, self.fence.clone())
     }
 
     /// A recorder of events of `component`, written under a controller's service account. Events have a rate limit
@@ -153,6 +178,21 @@ impl Manager {
         self.controllers.iter().map(|controller| controller.name)
     }
 
+    /// Names of the controllers and what their workers did, for metrics.
+    pub fn work_counts(&self) -> Vec<(&'static str, Arc<WorkCounts>)> {
+        self.controllers.iter().map(|controller| (controller.name, controller.counts.clone())).collect()
+    }
+
+    /// What became of events, for metrics.
+    pub fn recorders(&self) -> &[Recorder] {
+        &self.recorders
+    }
+
+    /// The clients, for metrics.
+    pub fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
     /// The metrics of all queues.
     pub fn queues(&self) -> Queues {
         Queues::new(self.controllers.iter().map(|controller| controller.stats.clone()))
@@ -162,7 +202,9 @@ impl Manager {
     /// would.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Ended {
         let mut watches = JoinSet::new();
-        self.registry.start(&self.clients, self.options.namespace.as_deref(), &mut watches);
+        let namespace = self.options.namespace.as_deref();
+        self.registry.start(&self.clients, namespace, &mut watches);
+        self.registry.start_every_kind(&self.clients, &self.discovery, namespace, &mut watches);
         tokio::pin!(shutdown);
         if let Some(election) = &mut self.election {
             tokio::select! {
@@ -247,8 +289,11 @@ impl Manager {
     }
 
     fn writer_as(&self, identity: Identity, fence: Fence) -> Writer {
-        let limit = Arc::new(TokenBucket::new(self.options.qps, self.options.burst));
-        Writer::new(self.clients.clone(), identity, limit, fence)
+        self.writer_paced(identity, fence, TokenBucket::new(self.options.qps, self.options.burst))
+    }
+
+    fn writer_paced(&self, identity: Identity, fence: Fence, pace: TokenBucket) -> Writer {
+        Writer::new(self.clients.clone(), identity, Arc::new(pace), fence)
     }
 
     fn recorder_for(&mut self, component: &'static str, writer: Writer) -> Recorder {

@@ -4,6 +4,8 @@
 //! repeated here: an answer that was lost is reported as [`WriteError::Lost`], for the caller to look before it acts
 //! again. Bodies are protobuf; a patch is JSON.
 
+mod any;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,6 +24,12 @@ use crate::watch::refusal;
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/vnd.kubernetes.protobuf";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+const MERGE: &str = "application/merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+/// Objects a page of a list that is read whole.
+const PAGE: u32 = 500;
+
+pub use any::{Deletion, Propagation};
 
 /// Why something was not changed, or may not have been.
 #[derive(Debug, thiserror::Error)]
@@ -159,6 +167,41 @@ impl Writer {
         self.send(Method::PATCH, object_path(resource, key, None), STRATEGIC_MERGE, METADATA_ONLY, body).await
     }
 
+    /// Changes an object by a JSON merge patch. A `metadata.uid` in the patch makes it a precondition.
+    pub async fn merge_patch(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        patch: &serde_json::Value,
+    ) -> Result<Answer, WriteError> {
+        let body = patch.to_string().into();
+        self.send(Method::PATCH, object_path(resource, key, None), MERGE, METADATA_ONLY, body).await
+    }
+
+    /// Applies fields of an object, or of one of its subresources, as `manager`, also those that others own.
+    pub async fn apply(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        subresource: Option<&str>,
+        manager: &str,
+        object: &serde_json::Value,
+    ) -> Result<Answer, WriteError> {
+        let path = format!("{}?fieldManager={manager}&force=true", object_path(resource, key, subresource));
+        self.send(Method::PATCH, path, APPLY, METADATA_ONLY, object.to_string().into()).await
+    }
+
+    /// Deletes the object with this name if it has not changed since it was read.
+    pub async fn delete_unchanged(&self, resource: &Resource, key: &ObjectKey, read: &Meta) -> Result<(), WriteError> {
+        let options = serde_json::json!({
+            "kind": "DeleteOptions", "apiVersion": "v1",
+            "preconditions": { "uid": read.uid.to_string(), "resourceVersion": read.version.to_string() },
+        });
+        let path = object_path(resource, key, None);
+        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
+        Ok(())
+    }
+
     /// Deletes the object with this name and uid, under the kind's own propagation policy.
     pub async fn delete(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<(), WriteError> {
         let options = serde_json::json!({
@@ -194,6 +237,27 @@ impl Writer {
             .collect::<Result<_, _>>()?)
     }
 
+    /// Reads all objects of a namespace from the server itself, page by page, and shows each to `visit`, without its
+    /// envelope.
+    pub async fn list_each(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        mut visit: impl FnMut(&[u8]),
+    ) -> Result<(), WriteError> {
+        let mut next = String::new();
+        loop {
+            let path = format!("{}?limit={PAGE}{next}", resource.path(Some(namespace)));
+            let answer = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
+            let page = envelope::page(&answer.0)?;
+            page.items.iter().for_each(|item| visit(item));
+            if page.next.is_empty() {
+                return Ok(());
+            }
+            next = format!("&continue={}", percent_encode(page.next));
+        }
+    }
+
     /// Sends a write whose body is not one of the above (events).
     pub(crate) async fn send(
         &self,
@@ -203,7 +267,8 @@ impl Writer {
         accept: &str,
         body: Bytes,
     ) -> Result<Answer, WriteError> {
-        self.limit.acquire().await;
+        let waited = self.limit.acquire().await;
+        self.clients.metrics.waited(method.as_str(), self.clients.host(), waited);
         if method != Method::GET && !self.fence.holds() {
             return Err(WriteError::NotLeading);
         }

@@ -1,6 +1,15 @@
 //! `cargo xtask <command>`: the one list of this project's commands.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "these commands change things as users do, without a controller's identity"
+)]
+
+mod bench;
+mod cargo;
 mod control_plane;
+mod demo;
+mod test;
 
 use clap::{Parser, Subcommand};
 
@@ -14,11 +23,17 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Bench(bench::Arguments),
     ControlPlane(control_plane::Arguments),
+    Demo(demo::Arguments),
+    Test(test::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
+        Command::Bench(arguments) => bench::run(arguments),
         Command::ControlPlane(arguments) => control_plane::run(arguments),
+        Command::Demo(arguments) => demo::run(arguments),
+        Command::Test(arguments) => test::run(arguments),
     }
 }

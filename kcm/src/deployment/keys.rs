@@ -22,11 +22,12 @@ pub fn subscribe(
         if let Some(old) = gone(change) {
             forgets.forget(&old.meta.key());
         }
-        change.new.or(change.old).into_iter().for_each(|deployment| wake.add(deployment.meta.key()));
+        let keys = change.new.or(change.old).map(|deployment| deployment.meta.key());
+        add_all(&wake, keys, only_status_of_deployment(change));
     });
     let (wake, candidates) = (queue.clone(), deployments.clone());
     sets.subscribe(move |change| {
-        of_set(change).into_iter().for_each(|key| wake.add(key));
+        add_all(&wake, of_set(change), only_status_of_set(change));
         if let Some(orphan) = free_to_adopt(change) {
             let candidates = candidates.by_index(&by_namespace(), index_key(&*orphan.namespace));
             for deployment in candidates.iter().filter(|deployment| selects(deployment, orphan)) {
@@ -46,6 +47,24 @@ pub fn subscribe(
             wake.add(key);
         }
     });
+}
+
+fn add_all(queue: &Queue<ObjectKey>, keys: impl IntoIterator<Item = ObjectKey>, only_status: bool) {
+    for key in keys {
+        if only_status { queue.add_coalesced(key) } else { queue.add(key) }
+    }
+}
+
+/// True for an update that left all but the status alone: several of them are taken together.
+pub fn only_status_of_set(change: &Change<'_, ReplicaSet>) -> bool {
+    matches!((change.old, change.new), (Some(old), Some(new))
+        if old.meta.generation == new.meta.generation && !old.meta.differs(&new.meta) && old.annotations == new.annotations)
+}
+
+/// As [`only_status_of_set`], for a Deployment.
+pub fn only_status_of_deployment(change: &Change<'_, Deployment>) -> bool {
+    matches!((change.old, change.new), (Some(old), Some(new))
+        if old.meta.generation == new.meta.generation && !old.meta.differs(&new.meta) && old.annotations == new.annotations)
 }
 
 /// The object of before that is no more, even if another one has its name.

@@ -15,6 +15,7 @@ mod sync;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kinds::{Deployment, Pod, ReplicaSet, Sections};
 use runtime::controller::WorkOptions;
@@ -28,6 +29,11 @@ use sync::Deployments;
 
 /// Name of the event source.
 const COMPONENT: &str = "deployment-controller";
+
+/// Changes of ReplicaSets' statuses are taken together over this time at first,
+const STATUS_WINDOW: Duration = Duration::from_millis(50);
+/// and over up to this time while they keep coming.
+const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(400);
 
 /// A Deployment that fails this often in a row is left alone until it changes.
 const MAX_RETRIES: u32 = 15;
@@ -57,7 +63,11 @@ fn needs(needs: &mut Builder) {
 }
 
 fn start(manager: &mut Manager, settings: &Settings) {
-    let queue = Queue::new(QueueOptions::named("deployment"));
+    let queue = Queue::new(QueueOptions {
+        window: STATUS_WINDOW,
+        longest_window: LONGEST_STATUS_WINDOW,
+        ..QueueOptions::named("deployment")
+    });
     let registry = manager.registry();
     let (deployments, sets, pods) = (registry.store::<Deployment>(), registry.store(), registry.store());
     let reconciler = Arc::new(Deployments {

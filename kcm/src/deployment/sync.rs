@@ -85,6 +85,9 @@ impl Deployments {
             return Ok(Outcome::Done);
         }
         let owned = if deployment.selector.is_everything() { Vec::new() } else { self.claim(key, &deployment).await? };
+        if self.is_awaiting(key, &owned) {
+            return Ok(Outcome::Parked);
+        }
         let now = Time((self.clock)().as_second());
         let mut work = Work {
             key,
@@ -133,6 +136,16 @@ impl Deployments {
         };
         self.expectations.caught_up(key, &self.deployments, wake())
             && self.expectations.caught_up(key, &self.sets, wake())
+    }
+
+    /// Whether a set was just written by another controller of this process and the store does not show it yet: what is
+    /// decided now would be outdated, and its writes refused. The key comes back when the store shows it.
+    fn is_awaiting(&self, key: &ObjectKey, sets: &[Arc<ReplicaSet>]) -> bool {
+        let awaited = sets.iter().filter_map(|set| self.sets.awaited(&set.meta.key())).max();
+        awaited.is_some_and(|version| {
+            let (queue, key) = (self.queue.clone(), key.clone());
+            !self.sets.progress().when_reached(version, move || queue.add(key))
+        })
     }
 
     async fn claim(&self, key: &ObjectKey, deployment: &Deployment) -> Result<Vec<Arc<ReplicaSet>>, ReconcileError> {
@@ -331,6 +344,7 @@ impl Deployments {
     fn take(&self, work: &mut Work<'_>, answer: &Answer) -> Result<(), Stop> {
         let set: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
         self.expectations.wrote(work.key, &self.sets, set.meta.version);
+        self.sets.wrote(&set.meta.key(), set.meta.version);
         work.sets.replace(Arc::new(set));
         Ok(())
     }

@@ -68,7 +68,7 @@ macro_rules! flags {
 flags! {
     "Debugging" {
         "contention-profiling": Bool = "false", NoEffectYet, "Record where workers block, when profiling is on";
-        "profiling": Bool = "true", NoEffectYet, "Serve profiles under /debug/pprof/ on the secure port";
+        "profiling": Bool = "true", Effective, "Serve /debug/flags/v on the secure port; there are no profiles here";
     }
     "Leader-migration" {
         "enable-leader-migration": Bool = "false", NoEffectYet, "Hand controllers over between managers by leader migration";
@@ -107,37 +107,37 @@ flags! {
     }
     "Secure serving" {
         "bind-address": Ip = "0.0.0.0", Effective, "Address on which --secure-port listens; 0.0.0.0 or :: for all interfaces";
-        "cert-dir": Text = "", NoEffectYet, "Directory for generated certificates; ignored when --tls-cert-file and --tls-private-key-file are given";
-        "disable-http2-serving": Bool = "false", NoEffectYet, "Serve HTTP/1.1 only";
-        "http2-max-streams-per-connection": Int = "0", NoEffectYet, "Streams a client may have open in one HTTP/2 connection; 0 for the library's default";
-        "permit-address-sharing": Bool = "false", NoEffectYet, "Listen with SO_REUSEADDR";
-        "permit-port-sharing": Bool = "false", NoEffectYet, "Listen with SO_REUSEPORT";
+        "cert-dir": Text = "", Effective, "Directory for generated certificates; ignored when --tls-cert-file and --tls-private-key-file are given";
+        "disable-http2-serving": Bool = "false", Effective, "Serve HTTP/1.1 only";
+        "http2-max-streams-per-connection": Int = "0", Effective, "Streams a client may have open in one HTTP/2 connection; 0 for the library's default";
+        "permit-address-sharing": Bool = "false", Effective, "Listen with SO_REUSEADDR, which is always done here";
+        "permit-port-sharing": Bool = "false", Effective, "Listen with SO_REUSEPORT";
         "secure-port": Int = "10257", Effective, "HTTPS port with authentication and authorization; 0 serves nothing";
-        "tls-cert-file": Text = "", NoEffectYet, "PEM certificate (and chain) for HTTPS; without one a self-signed certificate is made";
-        "tls-cipher-suites": Strings = "[]", NoEffectYet, "Cipher suites of the server, by their IANA names; empty for the library's default";
-        "tls-curve-preferences": Int32s = "[]", NoEffectYet, "Numbers of the key exchange groups that the server allows; empty for the library's default";
-        "tls-min-version": Text = "", NoEffectYet, "Lowest TLS version: VersionTLS10, VersionTLS11, VersionTLS12 or VersionTLS13";
-        "tls-private-key-file": Text = "", NoEffectYet, "PEM private key of --tls-cert-file";
+        "tls-cert-file": Text = "", Effective, "PEM certificate (and chain) for HTTPS; without one a self-signed certificate is made";
+        "tls-cipher-suites": Strings = "[]", Effective, "Cipher suites of the server, by their IANA names; empty for the library's default";
+        "tls-curve-preferences": Int32s = "[]", Effective, "Numbers of the key exchange groups that the server allows; empty for the library's default";
+        "tls-min-version": Text = "", Effective, "Lowest TLS version: VersionTLS10, VersionTLS11, VersionTLS12 or VersionTLS13";
+        "tls-private-key-file": Text = "", Effective, "PEM private key of --tls-cert-file";
         "tls-sni-cert-key": CertKeys = "[]", NoEffectYet, "Certificate and key for the named hosts, as cert,key or cert,key:host,host; may be repeated";
     }
     "Authentication" {
-        "authentication-kubeconfig": Text = "", NoEffectYet, "Kubeconfig for TokenReviews and for looking up client CAs; empty treats every token as anonymous";
-        "authentication-skip-lookup": Bool = "false", NoEffectYet, "Do not look up missing authentication settings in the cluster";
-        "authentication-token-webhook-cache-ttl": Duration = "10s", NoEffectYet, "How long an answer to a TokenReview is kept";
-        "authentication-tolerate-lookup-failure": Bool = "false", NoEffectYet, "Start even when authentication settings cannot be looked up; requests may then count as anonymous";
-        "client-ca-file": Text = "", NoEffectYet, "CA bundle for client certificates; the common name becomes the user";
-        "requestheader-allowed-names": Strings = "[]", NoEffectYet, "Common names of front proxies that may set user headers; empty allows all that --requestheader-client-ca-file signed";
-        "requestheader-client-ca-file": Text = "", NoEffectYet, "CA bundle that front proxies must be signed by before their user headers count";
-        "requestheader-extra-headers-prefix": Strings = "[x-remote-extra-]", NoEffectYet, "Prefixes of headers with extra user attributes";
-        "requestheader-group-headers": Strings = "[x-remote-group]", NoEffectYet, "Headers with the user's groups";
-        "requestheader-uid-headers": Strings = "[]", NoEffectYet, "Headers with the user's UID";
-        "requestheader-username-headers": Strings = "[x-remote-user]", NoEffectYet, "Headers with the user's name";
+        "authentication-kubeconfig": Text = "", Effective, "Kubeconfig for TokenReviews and for looking up client CAs; empty treats every token as anonymous";
+        "authentication-skip-lookup": Bool = "false", Effective, "Do not look up missing authentication settings in the cluster";
+        "authentication-token-webhook-cache-ttl": Duration = "10s", Effective, "How long an answer to a TokenReview is kept";
+        "authentication-tolerate-lookup-failure": Bool = "false", Effective, "Start even when authentication settings cannot be looked up; requests may then count as anonymous";
+        "client-ca-file": Text = "", Effective, "CA bundle for client certificates; the common name becomes the user";
+        "requestheader-allowed-names": Strings = "[]", Effective, "Common names of front proxies that may set user headers; empty allows all that --requestheader-client-ca-file signed";
+        "requestheader-client-ca-file": Text = "", Effective, "CA bundle that front proxies must be signed by before their user headers count";
+        "requestheader-extra-headers-prefix": Strings = "[x-remote-extra-]", Effective, "Prefixes of headers with extra user attributes";
+        "requestheader-group-headers": Strings = "[x-remote-group]", Effective, "Headers with the user's groups";
+        "requestheader-uid-headers": Strings = "[]", Effective, "Headers with the user's UID";
+        "requestheader-username-headers": Strings = "[x-remote-user]", Effective, "Headers with the user's name";
     }
     "Authorization" {
-        "authorization-always-allow-paths": Strings = "[/healthz,/readyz,/livez]", NoEffectYet, "HTTP paths that need no authorization";
-        "authorization-kubeconfig": Text = "", NoEffectYet, "Kubeconfig for SubjectAccessReviews; empty forbids all that is not always allowed";
-        "authorization-webhook-cache-authorized-ttl": Duration = "10s", NoEffectYet, "How long a positive answer to a SubjectAccessReview is kept";
-        "authorization-webhook-cache-unauthorized-ttl": Duration = "10s", NoEffectYet, "How long a negative answer to a SubjectAccessReview is kept";
+        "authorization-always-allow-paths": Strings = "[/healthz,/readyz,/livez]", Effective, "HTTP paths that need no authorization";
+        "authorization-kubeconfig": Text = "", Effective, "Kubeconfig for SubjectAccessReviews; empty forbids all that is not always allowed";
+        "authorization-webhook-cache-authorized-ttl": Duration = "10s", Effective, "How long a positive answer to a SubjectAccessReview is kept";
+        "authorization-webhook-cache-unauthorized-ttl": Duration = "10s", Effective, "How long a negative answer to a SubjectAccessReview is kept";
     }
     "Persistentvolume-attach-detach-controller" {
         "attach-detach-reconcile-sync-period": Duration = "1m0s", NoEffectYet, "Pause between two checks of attached volumes; at least one second";
@@ -193,8 +193,8 @@ flags! {
         "concurrent-ephemeralvolume-syncs": Int32 = "5", NoEffectYet, "Pods whose ephemeral volumes are reconciled at once";
     }
     "Garbage-collector-controller" {
-        "concurrent-gc-syncs": Int32 = "20", NoEffectYet, "Objects that the garbage collector handles at once";
-        "enable-garbage-collector": Bool = "true", NoEffectYet, "Run the garbage collector; must equal the API server's flag";
+        "concurrent-gc-syncs": Int32 = "20", Effective, "Objects that the garbage collector handles at once";
+        "enable-garbage-collector": Bool = "true", Effective, "Run the garbage collector; must equal the API server's flag";
     }
     "Horizontal-pod-autoscaler-controller" {
         "concurrent-horizontal-pod-autoscaler-syncs": Int32 = "5", NoEffectYet, "HorizontalPodAutoscalers reconciled at once";
@@ -205,13 +205,13 @@ flags! {
         "horizontal-pod-autoscaler-tolerance": Float64 = "0.1", NoEffectYet, "Ratio of wanted to actual metric may differ from 1.0 by this much without scaling";
     }
     "Job-controller" {
-        "concurrent-job-syncs": Int32 = "5", NoEffectYet, "Jobs reconciled at once";
+        "concurrent-job-syncs": Int32 = "5", Effective, "Jobs reconciled at once";
     }
     "Cronjob-controller" {
         "concurrent-cron-job-syncs": Int32 = "5", NoEffectYet, "CronJobs reconciled at once";
     }
     "Legacy-serviceaccount-token-cleaner-controller" {
-        "legacy-service-account-token-clean-up-period": Duration = "8760h0m0s", NoEffectYet, "A legacy token Secret that was not used for this long may be deleted";
+        "legacy-service-account-token-clean-up-period": Duration = "8760h0m0s", Effective, "A legacy token Secret that was not used for this long may be deleted";
     }
     "Namespace-controller" {
         "concurrent-namespace-syncs": Int32 = "10", NoEffectYet, "Namespaces finalized at once";
@@ -258,9 +258,9 @@ flags! {
         "resource-quota-sync-period": Duration = "5m0s", NoEffectYet, "How often the usage of every ResourceQuota is computed anew";
     }
     "Serviceaccount-controller" {
-        "concurrent-serviceaccount-token-syncs": Int32 = "5", NoEffectYet, "Service account token Secrets reconciled at once";
-        "root-ca-file": Text = "", NoEffectYet, "PEM CA bundle that is put into service account token Secrets";
-        "service-account-private-key-file": Text = "", NoEffectYet, "PEM RSA or ECDSA key that signs legacy service account tokens; empty makes none";
+        "concurrent-serviceaccount-token-syncs": Int32 = "5", Effective, "Service account token Secrets reconciled at once";
+        "root-ca-file": Text = "", Effective, "PEM CA bundle that is put into service account token Secrets";
+        "service-account-private-key-file": Text = "", Effective, "PEM RSA or ECDSA key that signs legacy service account tokens; empty makes none";
     }
     "Ttl-after-finished-controller" {
         "concurrent-ttl-after-finished-syncs": Int32 = "5", NoEffectYet, "Finished Jobs checked for their time to live at once";

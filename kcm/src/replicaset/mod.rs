@@ -25,8 +25,10 @@ use sync::ReplicaSets;
 /// Name of the event source.
 const COMPONENT: &str = "replicaset-controller";
 
-/// Changes of pods that only move counts in the status are taken together over this time.
-const STATUS_WINDOW: Duration = Duration::from_millis(100);
+/// Changes of pods that only move counts in the status are taken together over this time at first,
+const STATUS_WINDOW: Duration = Duration::from_millis(50);
+/// and over up to this time while many pods change.
+const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(800);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -50,7 +52,7 @@ fn needs(needs: &mut Builder) {
 }
 
 fn start(manager: &mut Manager, settings: &Settings) {
-    let queue = Queue::new(QueueOptions { window: STATUS_WINDOW, ..QueueOptions::named("replicaset") });
+    let queue = Queue::new(QueueOptions { window: STATUS_WINDOW, longest_window: LONGEST_STATUS_WINDOW, ..QueueOptions::named("replicaset") });
     let (sets, pods) = (manager.registry().store::<ReplicaSet>(), manager.registry().store::<Pod>());
     let reconciler = Arc::new(ReplicaSets {
         sets: sets.clone(),

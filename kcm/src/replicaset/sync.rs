@@ -97,6 +97,7 @@ impl ReplicaSets {
                 Ok(answer) => {
                     if let Ok(meta) = answer.meta() {
                         self.expectations.wrote(key, &self.sets, meta.version);
+                        self.sets.wrote(key, meta.version);
                     }
                 }
                 // The status was computed from what is no longer true: the change that is on its way leads to another.
@@ -112,13 +113,16 @@ impl ReplicaSets {
         Ok(next.map_or(Outcome::Done, Outcome::After))
     }
 
-    /// Whether the stores show all that was written for a key; if not, the key comes back when they do.
+    /// Whether the stores show all that was written for a key, and the ReplicaSet as this process wrote it last; if not, the key comes back when they do.
     fn caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || {
             let (queue, key) = (self.queue.clone(), key.clone());
             move || queue.add(key)
         };
-        self.expectations.caught_up(key, &self.sets, wake()) && self.expectations.caught_up(key, &self.pods, wake())
+        let current = self.sets.awaited(key).is_none_or(|version| self.sets.progress().when_reached(version, wake()));
+        current
+            && self.expectations.caught_up(key, &self.sets, wake())
+            && self.expectations.caught_up(key, &self.pods, wake())
     }
 
     fn looked(&self) -> std::sync::MutexGuard<'_, HashSet<ObjectKey>> {
@@ -233,8 +237,8 @@ impl ReplicaSets {
                     self.recorder.event(&about(set), EventType::Normal, "SuccessfulDelete", message);
                     None
                 }
-                // Gone already, or another pod has its name by now: the store will show it.
-                Err(error) if error.is_not_found() || error.is_conflict() => None,
+                // Gone already: the store will show it.
+                Err(error) if error.is_not_found() => None,
                 Err(error) => {
                     // A deletion may be repeated: it is bound to the uid.
                     self.expectations.not_deleting(key, uid);

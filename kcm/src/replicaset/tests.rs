@@ -56,6 +56,7 @@ fn pod(name: &str) -> Pod {
         restarts: 0,
         sidecar_restarts: 0,
         deletion_cost: 0,
+        ending: None,
     }
 }
 

@@ -1,10 +1,15 @@
 //! Pod: placement, phase, readiness and what ranks it for deletion.
 
+mod ending;
+pub mod secrets;
+
 use crate::intern::Str;
 use crate::meta::{Meta, Time};
 use crate::schema::{container, container_status, pod as f, pod_condition, pod_spec, pod_status};
 use crate::wire::{WireError, fields};
-use crate::{Decode, DecodeError, Kind, Resource};
+use crate::{Decode, DecodeError, Kind, Resource, Sections};
+
+pub use ending::Ending;
 
 /// Pods with a lower cost are deleted first.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -56,6 +61,13 @@ pub struct Pod {
     pub sidecar_restarts: i32,
     /// What its deletion costs.
     pub deletion_cost: i32,
+    /// How it ended; only with [`Pod::ENDING`], and only of a Job's pod or of one without a controller.
+    pub ending: Option<Box<Ending>>,
+}
+
+impl Pod {
+    /// Section: how it ended.
+    pub const ENDING: Sections = Sections(1 << 0);
 }
 
 impl Pod {
@@ -82,7 +94,7 @@ impl Pod {
                 pod.deletion_cost,
             )
         };
-        fields(self) != fields(other) || self.meta.differs(&other.meta)
+        fields(self) != fields(other) || self.ending != other.ending || self.meta.differs(&other.meta)
     }
 
     /// Succeeded or failed.
@@ -106,6 +118,7 @@ impl Kind for Pod {
             }
         }
         let mut deletion_cost = 0;
+        let meta_bytes = meta;
         let meta = Meta::decode(&context.interner, meta, |key, value| {
             if key == DELETION_COST {
                 deletion_cost = parse_deletion_cost(value);
@@ -120,9 +133,11 @@ impl Kind for Pod {
             restarts: 0,
             sidecar_restarts: 0,
             deletion_cost,
+            ending: None,
         };
         let sidecars = pod.read_spec(context, spec)?;
         pod.read_status(status, &sidecars)?;
+        pod.read_ending(context, (meta_bytes, status), &sidecars)?;
         Ok(pod)
     }
 
@@ -144,6 +159,21 @@ impl Pod {
             }
         }
         Ok(sidecars)
+    }
+
+    fn read_ending(
+        &mut self,
+        context: &Decode,
+        (meta, status): (&[u8], &[u8]),
+        sidecars: &[&str],
+    ) -> Result<(), WireError> {
+        let of_a_job = self.meta.controller().is_none_or(|controller| &*controller.kind == "Job");
+        if context.sections.contains(Self::ENDING) && of_a_job {
+            let mut ending = Ending::default();
+            ending.read(&context.interner, meta, status, sidecars)?;
+            self.ending = Some(Box::new(ending));
+        }
+        Ok(())
     }
 
     fn read_status(&mut self, status: &[u8], sidecars: &[&str]) -> Result<(), WireError> {

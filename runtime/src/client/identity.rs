@@ -236,6 +236,7 @@ impl ServiceAccountToken {
         }
     }
 
+    #[allow(clippy::disallowed_methods, reason = "asking for a token changes no object")]
     async fn post(&self, step: &'static str, path: String, body: &serde_json::Value) -> Result<Bytes, TokenError> {
         let unreachable = |problem: String| TokenError::Unreachable { account: self.account(), step, problem };
         let request = Request::builder()

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use kube::config::{Kubeconfig, KubeconfigError};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -35,6 +37,49 @@ pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
     Ok(without_secrets_in_clear(source))
 }
 
+/// The PEM text of the server's authorities, if the kubeconfig holds it inline; a file that it names does not count
+/// (client-go `rest.Config`, `CAData`).
+///
+/// # Errors
+/// When the kubeconfig cannot be read, or the text is not base64.
+pub fn inline_authority(options: &ConnectOptions) -> Result<Option<Vec<u8>>, ConnectError> {
+    let Some(file) = options.kubeconfig.as_deref().filter(|file| !file.as_os_str().is_empty()) else {
+        return Ok(None);
+    };
+    let kubeconfig = Kubeconfig::read_from(file).map_err(|error| unread(file, error))?;
+    let context = kubeconfig.current_context.unwrap_or_default();
+    let cluster = kubeconfig
+        .contexts
+        .iter()
+        .find(|named| named.name == context)
+        .and_then(|named| named.context.as_ref())
+        .map(|context| context.cluster.clone());
+    let text = kubeconfig
+        .clusters
+        .into_iter()
+        .find(|named| Some(&named.name) == cluster.as_ref())
+        .and_then(|named| named.cluster?.certificate_authority_data);
+    text.map(|text| BASE64.decode(text.trim()))
+        .transpose()
+        .map_err(|error| ConnectError::UseKubeconfig {
+            file: file.to_owned(),
+            problem: format!("certificate-authority-data is not base64: {error}"),
+            fix: "put the base64 text of a PEM certificate there",
+        })
+}
+
+/// Why a kubeconfig could not be read.
+fn unread(file: &Path, error: KubeconfigError) -> ConnectError {
+    match error {
+        KubeconfigError::ReadConfig(source, _) => ConnectError::ReadKubeconfig { file: file.to_owned(), source },
+        // The parser's message may quote the lines around the fault, and with them a token.
+        KubeconfigError::Parse(error) => {
+            ConnectError::ParseKubeconfig { file: file.to_owned(), problem: first_line(&error.to_string()) }
+        }
+        other => ConnectError::ParseKubeconfig { file: file.to_owned(), problem: other.to_string() },
+    }
+}
+
 fn in_cluster() -> Result<Source, ConnectError> {
     let mut config = kube::Config::incluster().map_err(ConnectError::InCluster)?;
     let token_file = config.auth_info.token_file.take().map(PathBuf::from);
@@ -45,14 +90,7 @@ fn in_cluster() -> Result<Source, ConnectError> {
 fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> {
     let invalid =
         |problem: String, fix: &'static str| ConnectError::UseKubeconfig { file: file.to_owned(), problem, fix };
-    let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| match error {
-        KubeconfigError::ReadConfig(source, _) => ConnectError::ReadKubeconfig { file: file.to_owned(), source },
-        // The parser's message may quote the lines around the fault, and with them a token.
-        KubeconfigError::Parse(error) => {
-            ConnectError::ParseKubeconfig { file: file.to_owned(), problem: first_line(&error.to_string()) }
-        }
-        other => ConnectError::ParseKubeconfig { file: file.to_owned(), problem: other.to_string() },
-    })?;
+    let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| unread(file, error))?;
 
     let context = kubeconfig.current_context.clone().filter(|name| !name.is_empty()).ok_or_else(|| {
         invalid("current-context is not set".into(), "set current-context to the name of one of the contexts")

@@ -26,9 +26,11 @@ use kube::client::{Body, ConfigExt as _};
 use tower::{BoxError, Service, ServiceBuilder};
 
 pub use identity::{Identity, ServiceAccountToken, TokenError};
+pub use kubeconfig::inline_authority;
 pub use layer::{AnswerBody, Exchange, Next, Pool, RequestLayer};
 pub use send::SendError;
 
+use crate::metrics::RestClient;
 use layer::Hooked;
 use pool::{Connections, Transport};
 use reload::{TokenFile, Watched};
@@ -75,6 +77,9 @@ pub struct Clients {
     pub bearer: kube::Client,
     /// The namespace of the kubeconfig's context or of the pod; `default` if neither names one.
     pub default_namespace: String,
+    /// What is counted about all requests of both ways.
+    pub metrics: RestClient,
+    host: Arc<str>,
     write_timeout: Duration,
     user_agent: Arc<str>,
 }
@@ -176,6 +181,14 @@ struct Loaded {
     auth: Option<AuthLayer>,
 }
 
+impl Clients {
+    /// The server's name and port, as metrics tell them.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+}
+
 /// Loads the configuration and prepares both pools. No connection is made before the first request.
 ///
 /// Must run inside a tokio runtime. Files that the configuration refers to are looked at again every
@@ -200,6 +213,8 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
         tokio::spawn(watched.run(options.reload_interval));
     }
 
+    let metrics = RestClient::default();
+    let host = pool::host(&loaded.config.cluster_url).into();
     let (agent, token) = (user_agent.clone(), loaded.token);
     let own = ServiceBuilder::new()
         .map_request(move |mut request: Request<Body>| {
@@ -212,18 +227,20 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
         .layer(loaded.config.base_uri_layer())
         .option_layer(loaded.auth)
         .layer(headers)
-        .service(Transport(loaded.own));
+        .service(Transport { connections: loaded.own, metrics: metrics.clone() });
     let bearer = ServiceBuilder::new()
         .map_request(move |mut request: Request<Body>| {
             name_agent(&mut request, &user_agent);
             request
         })
         .layer(loaded.config.base_uri_layer())
-        .service(Transport(loaded.bearer));
+        .service(Transport { connections: loaded.bearer, metrics: metrics.clone() });
     Ok(Clients {
         own: client(Pool::Own, own, options, &default_namespace),
         bearer: client(Pool::Bearer, bearer, options, &default_namespace),
         default_namespace,
+        metrics,
+        host,
         write_timeout: options.write_timeout,
         user_agent: options.user_agent.as_str().into(),
     })

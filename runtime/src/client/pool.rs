@@ -20,6 +20,7 @@ use tower::{BoxError, Service};
 
 use super::kubeconfig::{self, Source};
 use super::{ConnectError, Pool};
+use crate::metrics::RestClient;
 
 /// Longest time from the first packet to the end of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -236,9 +237,12 @@ impl Connections {
     }
 }
 
-/// Sends requests over whatever connections are current.
+/// Sends requests over whatever connections are current, and counts them.
 #[derive(Clone)]
-pub(super) struct Transport(pub(super) Arc<Connections>);
+pub(super) struct Transport {
+    pub(super) connections: Arc<Connections>,
+    pub(super) metrics: RestClient,
+}
 
 impl Service<Request<Body>> for Transport {
     type Response = Response<Incoming>;
@@ -250,7 +254,23 @@ impl Service<Request<Body>> for Transport {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let line = self.0.current();
-        Box::pin(async move { line.send(request).await.map_err(Into::into) })
+        let line = self.connections.current();
+        let metrics = self.metrics.clone();
+        Box::pin(async move {
+            let (method, host) = (request.method().clone(), host(request.uri()));
+            let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let begun = Instant::now();
+            let answer = line.send(request).await;
+            if !watches {
+                metrics.took(method.as_str(), &host, begun.elapsed());
+            }
+            metrics.answered(method.as_str(), &host, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
+            answer.map_err(Into::into)
+        })
     }
+}
+
+/// The server's name and port, as metrics tell them.
+pub(super) fn host(server: &Uri) -> String {
+    server.authority().map(ToString::to_string).unwrap_or_default()
 }

@@ -97,6 +97,7 @@ impl Clients {
         Ok(request)
     }
 
+    #[allow(clippy::disallowed_methods, reason = "the Writer and the watches send through here")]
     async fn exchange(&self, client: &kube::Client, request: Request<Bytes>) -> Result<Response<Body>, SendError> {
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
@@ -122,6 +123,7 @@ impl Clients {
 }
 
 /// The answer with its whole body read.
+#[allow(clippy::disallowed_methods, reason = "the Writer and the watches send through here")]
 async fn whole(client: &kube::Client, request: Request<Body>) -> Result<Response<Body>, String> {
     let answer = client.send(request).await.map_err(problem)?;
     let (head, body) = answer.into_parts();

@@ -6,6 +6,7 @@
 mod body;
 mod correlate;
 mod lru;
+mod repeats;
 #[cfg(test)]
 mod tests;
 mod writer_sink;
@@ -20,10 +21,12 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use body::Event;
 pub(crate) use body::random_uuid;
 use correlate::{Correlated, Correlator, Occurrence};
+use repeats::Repeats;
 
 const QUEUED: usize = 1000;
 const TRIES: u32 = 12;
@@ -139,8 +142,14 @@ impl Recorder {
         let (queue, queued) = mpsc::channel(QUEUED);
         let (closing, closed) = watch::channel(false);
         let tally = Arc::new(Tally::default());
-        let sender =
-            Sender { correlator: Correlator::new(component), sink, clock: clock.clone(), tally: tally.clone(), closed };
+        let sender = Sender {
+            correlator: Correlator::new(component),
+            repeats: Repeats::default(),
+            sink,
+            clock: clock.clone(),
+            tally: tally.clone(),
+            closed,
+        };
         let recorder = Self { component, clock, queue, closing: Arc::new(closing), tally };
         (recorder, sender.run(queued))
     }
@@ -167,6 +176,11 @@ impl Recorder {
         self.closing.send_replace(true);
     }
 
+    /// On whose behalf it speaks.
+    pub fn component(&self) -> &'static str {
+        self.component
+    }
+
     /// What became of the events of this component so far.
     pub fn counts(&self) -> EventCounts {
         EventCounts {
@@ -180,6 +194,7 @@ impl Recorder {
 
 struct Sender {
     correlator: Correlator,
+    repeats: Repeats,
     sink: Arc<dyn EventSink>,
     clock: WallClock,
     tally: Arc<Tally>,
@@ -190,30 +205,48 @@ impl Sender {
     async fn run(mut self, mut queued: mpsc::Receiver<Occurrence>) {
         let mut closed = self.closed.clone();
         loop {
+            let due = self.repeats.due();
             let next = tokio::select! {
                 biased;
                 () = until_closed(&mut closed) => break,
+                () = until(due) => {
+                    self.send_repeats(due).await;
+                    continue;
+                }
                 next = queued.recv() => next,
             };
-            let Some(occurrence) = next else { return };
+            let Some(occurrence) = next else { break };
             self.send(occurrence).await;
         }
         queued.close();
         while let Some(occurrence) = queued.recv().await {
             self.send(occurrence).await;
         }
+        self.send_repeats(None).await;
     }
 
     async fn send(&mut self, occurrence: Occurrence) {
         let Correlated { event, spam } = self.correlator.correlate(occurrence, (self.clock)());
-        let outcome = if spam {
-            &self.tally.filtered
-        } else if self.deliver(&event).await {
-            &self.tally.written
+        if spam {
+            self.tally.filtered.fetch_add(1, Ordering::Relaxed);
+        } else if event.count > 1 {
+            self.repeats.put(event);
         } else {
-            &self.tally.abandoned
-        };
-        outcome.fetch_add(1, Ordering::Relaxed);
+            self.send_now(&event, 1).await;
+        }
+    }
+
+    /// Sends the repeats that are due until then, or all.
+    async fn send_repeats(&mut self, until: Option<Instant>) {
+        while let Some((event, occurrences)) = self.repeats.take(until) {
+            self.send_now(&event, occurrences).await;
+        }
+    }
+
+    async fn send_now(&mut self, event: &Event, occurrences: u64) {
+        let written = self.deliver(event).await;
+        let outcome = if written { &self.tally.written } else { &self.tally.abandoned };
+        outcome.fetch_add(occurrences, Ordering::Relaxed);
     }
 
     /// Up to twelve tries ten seconds apart, the first pause at random within that (`recordToSink`);
@@ -244,6 +277,14 @@ impl Sender {
             }
         }
         false
+    }
+}
+
+/// Ends then, or never.
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -182,7 +182,7 @@ async fn bodies_are_upstreams() {
     recorder.event(&node, EventType::Normal, "Seen", "n".to_owned());
     drop(recorder);
     sender.await;
-    assert_eq!(sink.verbs(), ["create", "patch", "create"]);
+    assert_eq!(sink.verbs(), ["create", "create", "patch"]);
     let stored = sink.stored.lock().unwrap();
     let nanos = "2026-11-21T05:50:36Z".parse::<Timestamp>().unwrap().as_nanosecond();
     let name = format!("foo.{nanos:x}");

@@ -28,6 +28,8 @@ pub struct QueueOptions {
     pub max_delay: Duration,
     /// Shortest time between two runs of a key that only coalesced changes ask for.
     pub window: Duration,
+    /// What that time grows to, doubling from run to run, while such changes keep coming.
+    pub longest_window: Duration,
 }
 
 impl QueueOptions {
@@ -38,6 +40,7 @@ impl QueueOptions {
             base_delay: Duration::from_millis(5),
             max_delay: Duration::from_secs(1000),
             window: Duration::ZERO,
+            longest_window: Duration::ZERO,
         }
     }
 }
@@ -62,6 +65,12 @@ struct Item {
     failures: u32,
     /// Coalesced changes wait until then.
     quiet_until: Option<Instant>,
+    /// How long that quiet time was when it began.
+    window: Duration,
+    /// Coalesced changes came in the quiet time.
+    busy: bool,
+    /// Coalesced changes came while it was worked on.
+    busy_while_working: bool,
 }
 
 impl Item {
@@ -81,7 +90,7 @@ struct State<K> {
     /// Delayed runs; an entry counts only while it is still the item's `due`.
     delayed: BinaryHeap<Reverse<Delayed<K>>>,
     /// Keys whose quiet time ends then, so that their items can be forgotten.
-    quiet: VecDeque<(Instant, K)>,
+    quiet: BinaryHeap<Reverse<Delayed<K>>>,
     closed: bool,
 }
 
@@ -126,7 +135,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
                 fresh: VecDeque::new(),
                 background: VecDeque::new(),
                 delayed: BinaryHeap::new(),
-                quiet: VecDeque::new(),
+                quiet: BinaryHeap::new(),
                 closed: false,
             }),
             wake: Notify::new(),
@@ -145,8 +154,22 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
 
     /// Adds a key whose changes may be taken together: now, if it was not done lately; else when its quiet time ends.
     pub fn add_coalesced(&self, key: K) {
-        let quiet_until = self.lock().items.get(&key).and_then(|item| item.quiet_until);
-        match quiet_until.filter(|until| *until > Instant::now()) {
+        let quiet_until = {
+            let mut state = self.lock();
+            match state.items.get_mut(&key) {
+                Some(item) if item.working.is_some() && !self.options.window.is_zero() => {
+                    item.busy_while_working = true;
+                    return;
+                }
+                Some(item) => {
+                    let until = item.quiet_until.filter(|until| *until > Instant::now());
+                    item.busy |= until.is_some();
+                    until
+                }
+                None => None,
+            }
+        };
+        match quiet_until {
             Some(until) => self.add_at(key, until),
             None => self.add(key),
         }
@@ -226,15 +249,26 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
             self.metrics.work_duration.observe((now - since).as_secs_f64());
         }
         let again = item.again.take();
+        let mut coalesced = None;
         if !self.options.window.is_zero() {
-            let until = now + self.options.window;
+            item.window = match item.busy {
+                true => (item.window * 2).min(self.options.longest_window).max(self.options.window),
+                false => self.options.window,
+            };
+            let until = now + item.window;
             item.quiet_until = Some(until);
-            state.quiet.push_back((until, key.clone()));
+            coalesced = std::mem::take(&mut item.busy_while_working).then_some(until);
+            item.busy = coalesced.is_some();
+            state.quiet.push(Reverse(Delayed { at: until, key: key.clone() }));
         } else if item.is_idle(now) && again.is_none() {
             state.items.remove(key);
         }
         if let Some(priority) = again {
             self.push(&mut state, key.clone(), priority, now);
+        }
+        drop(state);
+        if let Some(until) = coalesced {
+            self.add_at(key.clone(), until);
         }
     }
 
@@ -317,8 +351,8 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
                 self.push(state, key, Priority::Fresh, now);
             }
         }
-        while state.quiet.front().is_some_and(|(until, _)| *until <= now) {
-            let Some((_, key)) = state.quiet.pop_front() else { break };
+        while state.quiet.peek().is_some_and(|Reverse(quiet)| quiet.at <= now) {
+            let Some(Reverse(Delayed { key, .. })) = state.quiet.pop() else { break };
             if state.items.get(&key).is_some_and(|item| item.is_idle(now)) {
                 state.items.remove(&key);
             }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn queue(window: Duration) -> Arc<Queue<&'static str>> {
-    Queue::new(QueueOptions { window, ..QueueOptions::named("test") })
+    Queue::new(QueueOptions { window, longest_window: window, ..QueueOptions::named("test") })
 }
 
 /// What can be had without waiting.
@@ -93,6 +93,30 @@ async fn coalesced_changes_run_at_once_and_then_once_a_window() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_window_grows_while_changes_keep_coming_and_shrinks_in_quiet() {
+    let options = QueueOptions {
+        window: Duration::from_millis(100),
+        longest_window: Duration::from_millis(300),
+        ..QueueOptions::named("test")
+    };
+    let queue = Queue::new(options);
+    queue.add_coalesced("a");
+    for expected in [0, 100, 200, 300, 300] {
+        let begun = Instant::now();
+        assert_eq!(queue.next().await, Some("a"));
+        let waited = begun.elapsed().as_millis() as u64;
+        assert!((expected..=expected + 2).contains(&waited), "{waited} ms instead of {expected}");
+        queue.add_coalesced("a");
+        queue.done(&"a");
+    }
+    queue.next().await;
+    queue.done(&"a");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(now(&queue), None);
+    assert!(queue.lock().items.is_empty(), "nothing is kept of a key that is quiet again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn fresh_changes_go_before_the_background() {
     let queue = queue(Duration::ZERO);
     queue.add_background("old");
@@ -151,7 +175,7 @@ proptest! {
     fn nothing_is_lost_and_nothing_runs_twice_at_once(steps in proptest::collection::vec(step(), 1..80)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
         runtime.block_on(async {
-            let queue = Queue::<u8>::new(QueueOptions { window: Duration::from_millis(20), ..QueueOptions::named("t") });
+            let queue = Queue::<u8>::new(QueueOptions { window: Duration::from_millis(20), longest_window: Duration::from_millis(80), ..QueueOptions::named("t") });
             let mut working: Vec<u8> = Vec::new();
             let mut wanted: HashSet<u8> = HashSet::new();
             for step in steps {

@@ -6,7 +6,7 @@
 mod indexed;
 mod progress;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -88,6 +88,8 @@ pub struct Store<K: Kind> {
     progress: Progress,
     subscribers: RwLock<Arc<[Subscriber<K>]>>,
     undecodable: Mutex<HashSet<ObjectKey>>,
+    /// Versions that this process has made and the watch has not delivered yet.
+    written: Mutex<HashMap<ObjectKey, u64>>,
 }
 
 impl<K: Kind> Store<K> {
@@ -99,6 +101,7 @@ impl<K: Kind> Store<K> {
             progress: Progress::default(),
             subscribers: RwLock::new(Arc::new([])),
             undecodable: Mutex::default(),
+            written: Mutex::default(),
         }
     }
 
@@ -146,6 +149,28 @@ impl<K: Kind> Store<K> {
         self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
+    /// Remembers that this process, whichever controller it was, wrote an object at this version.
+    pub fn wrote(&self, key: &ObjectKey, version: u64) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.progress.version() < version && self.get(key).is_none_or(|record| record.meta().version < version) {
+            written.insert(key.clone(), version);
+        }
+    }
+
+    /// The version of an object that this process wrote and that is not here yet. A write based on an older one would
+    /// meet a conflict.
+    pub fn awaited(&self, key: &ObjectKey) -> Option<u64> {
+        let version = *self.written.lock().unwrap_or_else(PoisonError::into_inner).get(key)?;
+        (self.progress.version() < version).then_some(version)
+    }
+
+    fn forget_written(&self, key: &ObjectKey, version: u64) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.get(key).is_some_and(|awaited| *awaited <= version) {
+            written.remove(key);
+        }
+    }
+
     fn read<T>(&self, look: impl FnOnce(&Indexed<K>) -> T) -> T {
         look(&self.records.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -161,14 +186,18 @@ impl<K: Kind> Store<K> {
     pub(crate) fn put(&self, record: K) {
         let new = Arc::new(record);
         let old = self.records.write().unwrap_or_else(PoisonError::into_inner).put(new.clone());
-        self.set_decodable(&new.meta().key());
+        let key = new.meta().key();
+        self.set_decodable(&key);
+        self.forget_written(&key, new.meta().version);
         self.tell(&Change { old: old.as_ref(), new: Some(&new) });
     }
 
     /// Drops a record that the watch saw go.
     pub(crate) fn remove(&self, namespace: &str, name: &str) {
         let old = self.records.write().unwrap_or_else(PoisonError::into_inner).remove(namespace, name);
-        self.set_decodable(&ObjectKey::new(namespace, name));
+        let key = ObjectKey::new(namespace, name);
+        self.set_decodable(&key);
+        self.forget_written(&key, u64::MAX);
         if let Some(old) = old {
             self.tell(&Change { old: Some(&old), new: None });
         }

@@ -1,6 +1,7 @@
 //! How far a watch has come, and who waits for it to come further.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
@@ -11,6 +12,7 @@ type Waiter = Box<dyn FnOnce() + Send>;
 pub struct Progress {
     state: Mutex<State>,
     synced: watch::Sender<bool>,
+    restarts: AtomicU64,
 }
 
 #[derive(Default)]
@@ -22,7 +24,7 @@ struct State {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { state: Mutex::default(), synced: watch::Sender::new(false) }
+        Self { state: Mutex::default(), synced: watch::Sender::new(false), restarts: AtomicU64::new(0) }
     }
 }
 
@@ -60,6 +62,15 @@ impl Progress {
         *self.synced.borrow()
     }
 
+    /// How often the watch broke or had to list anew.
+    pub fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_restart(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn set_synced(&self) {
         self.synced.send_replace(true);
     }
@@ -95,7 +106,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 

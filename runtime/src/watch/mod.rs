@@ -1,9 +1,12 @@
 //! One list-watch a kind, and the registry that makes sure of it.
 
+mod every;
 mod frames;
 mod reflector;
 mod registry;
 mod request;
 
-pub use registry::{Builder, Registry};
+pub use every::{EveryKind, MetaChange, Metadata, Source};
+pub use registry::{Builder, Registry, WatchStats};
 pub(crate) use request::refusal;
+pub use request::serves;

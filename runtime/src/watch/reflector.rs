@@ -49,7 +49,7 @@ impl<K: Kind> Reflector<K> {
         loop {
             let begun = Instant::now();
             let outcome = if listed { self.watch().await } else { self.list_and_watch(&mut listed).await };
-            let kind = K::RESOURCE.plural;
+            let kind = self.scope.resource.plural;
             match outcome {
                 Ok(()) if begun.elapsed() > SHORT_WATCH => {
                     debug!(kind, "the watch ended in order; going on");
@@ -75,6 +75,7 @@ impl<K: Kind> Reflector<K> {
                 }
                 Err(error) => warn!(kind, %error, "watch failed; trying again"),
             }
+            self.store.progress().count_restart();
             tokio::time::sleep(backoff.next()).await;
         }
     }
@@ -88,7 +89,7 @@ impl<K: Kind> Reflector<K> {
             return self.watch().await;
         }
         let permit = self.lists.clone().acquire_owned().await;
-        let mut frames = Frames::new(request::open(&self.clients, self.scope.streaming_list()).await?);
+        let mut frames = Frames::new(request::open(&self.clients, self.scope.streaming_list(), self.scope.stream_type()).await?);
         let mut seen = HashSet::new();
         loop {
             let Some(frame) = frames.next().await? else {
@@ -121,7 +122,7 @@ impl<K: Kind> Reflector<K> {
         let mut seen = HashSet::new();
         let mut next = String::new();
         loop {
-            let body = request::page(&self.clients, self.scope.page(&next)).await?;
+            let body = request::page(&self.clients, self.scope.page(&next), self.scope.list_type()).await?;
             let page = page(&body)?;
             for object in page.items {
                 seen.extend(self.take_in(object));
@@ -147,12 +148,14 @@ impl<K: Kind> Reflector<K> {
             progress.advance(version);
         }
         progress.set_synced();
-        info!(kind = K::RESOURCE.plural, objects = self.store.len(), version, "listed");
+        info!(kind = self.scope.resource.plural, objects = self.store.len(), version, "listed");
     }
 
     async fn watch(&self) -> Result<(), WatchError> {
         let version = self.store.progress().version();
-        self.follow(Frames::new(request::open(&self.clients, self.scope.watch(version)).await?)).await
+        self.follow(Frames::new(
+            request::open(&self.clients, self.scope.watch(version), self.scope.stream_type()).await?,
+        )).await
     }
 
     async fn follow<S>(&self, mut frames: Frames<S>) -> Result<(), WatchError>
@@ -194,7 +197,7 @@ impl<K: Kind> Reflector<K> {
                 let key = bare_key(object);
                 let object = key.as_ref().map_or_else(|| "(unreadable name)".to_owned(), ToString::to_string);
                 error!(
-                    kind = K::RESOURCE.plural,
+                    kind = self.scope.resource.plural,
                     object, %error,
                     "cannot be decoded; nothing of its kind is scaled down or deleted until it can"
                 );

@@ -9,9 +9,11 @@ use kinds::{Decode, Interner, Kind, Sections};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::every::{EveryKind, Metadata, Source};
 use super::reflector::Reflector;
 use super::request::Scope;
 use crate::client::Clients;
+use crate::discovery::Discovery;
 use crate::store::{Index, Store};
 
 /// Lists that are read at the same time; more would only make the API server's peak higher.
@@ -30,10 +32,51 @@ trait Planned: Any + Send {
 }
 
 type Runner = Box<dyn FnOnce(Arc<Clients>, Option<String>, Arc<Semaphore>) -> BoxFuture<'static, ()> + Send>;
+/// A store and its watch as health and metrics see them.
+pub trait WatchStats: Send + Sync {
+    /// The resource, with its group behind a dot as kubectl spells it.
+    fn resource(&self) -> String;
+    /// Whether the first list is complete.
+    fn is_synced(&self) -> bool;
+    /// How many records there are.
+    fn objects(&self) -> usize;
+    /// How many objects could not be decoded.
+    fn undecodable(&self) -> usize;
+    /// How often the watch broke or had to list anew.
+    fn restarts(&self) -> u64;
+}
+
+impl<K: Kind> WatchStats for Store<K> {
+    fn resource(&self) -> String {
+        match K::RESOURCE.group {
+            "" => K::RESOURCE.plural.to_owned(),
+            group => format!("{}.{group}", K::RESOURCE.plural),
+        }
+    }
+
+    fn is_synced(&self) -> bool {
+        self.progress().is_synced()
+    }
+
+    fn objects(&self) -> usize {
+        self.len()
+    }
+
+    fn undecodable(&self) -> usize {
+        Store::undecodable(self)
+    }
+
+    fn restarts(&self) -> u64 {
+        self.progress().restarts()
+    }
+}
+
 type Waiter = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 struct Built {
     store: Arc<dyn Any + Send + Sync>,
+    stats: Arc<dyn WatchStats>,
+    source: Arc<dyn Source>,
     run: Runner,
     synced: Waiter,
 }
@@ -44,9 +87,11 @@ impl<K: Kind> Planned for Need<K> {
         let store = Arc::new(Store::<K>::new(decode, self.indexes));
         let (watched, waited) = (store.clone(), store.clone());
         Built {
+            stats: store.clone(),
+            source: store.clone(),
             store,
             run: Box::new(move |clients, namespace, lists| {
-                let scope = Scope { resource: K::RESOURCE, namespace };
+                let scope = Scope { resource: K::RESOURCE, namespace, metadata_only: false };
                 Box::pin(Reflector::new(clients, scope, watched, lists).run())
             }),
             synced: Box::new(move || {
@@ -65,6 +110,7 @@ impl<K: Kind> Planned for Need<K> {
 #[derive(Default)]
 pub struct Builder {
     needs: HashMap<TypeId, Box<dyn Planned>>,
+    every: Option<Vec<Index<Metadata>>>,
 }
 
 impl Builder {
@@ -75,6 +121,17 @@ impl Builder {
         for index in indexes {
             if need.indexes.iter().all(|known| known.name != index.name) {
                 need.indexes.push(*index);
+            }
+        }
+        self
+    }
+
+    /// Declares that the metadata of every kind is needed, with these indexes where a kind has no typed store.
+    pub fn need_every_kind(&mut self, indexes: &[Index<Metadata>]) -> &mut Self {
+        let known = self.every.get_or_insert_default();
+        for index in indexes {
+            if known.iter().all(|known| known.name != index.name) {
+                known.push(*index);
             }
         }
         self
@@ -93,13 +150,18 @@ impl Builder {
     pub fn build(self) -> Registry {
         let interner = Arc::new(Interner::default());
         let (mut stores, mut runners, mut synced) = (HashMap::new(), Vec::new(), Vec::new());
+        let (mut stats, mut sources) = (Vec::new(), Vec::new());
         for (kind, need) in self.needs {
             let built = need.build(&interner);
             stores.insert(kind, built.store);
             runners.push(built.run);
             synced.push(built.synced);
+            stats.push(built.stats);
+            sources.push(built.source);
         }
-        Registry { stores, runners: Mutex::new(runners), synced }
+        let every = self.every.map(|indexes| Arc::new(EveryKind::new(interner, indexes, sources)));
+        let lists = Arc::new(Semaphore::new(LISTS_AT_ONCE));
+        Registry { stores, runners: Mutex::new(runners), synced, stats, every, lists }
     }
 }
 
@@ -108,9 +170,17 @@ pub struct Registry {
     stores: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
     runners: Mutex<Vec<Runner>>,
     synced: Vec<Waiter>,
+    stats: Vec<Arc<dyn WatchStats>>,
+    every: Option<Arc<EveryKind>>,
+    lists: Arc<Semaphore>,
 }
 
 impl Registry {
+    /// All stores and their watches, for health and metrics.
+    pub fn stats(&self) -> Vec<Arc<dyn WatchStats>> {
+        self.stats.clone()
+    }
+
     /// The store of a kind.
     ///
     /// # Panics
@@ -122,10 +192,32 @@ impl Registry {
             .unwrap_or_else(|| panic!("nobody declared a need for {}", K::RESOURCE.plural))
     }
 
+    /// The metadata of every kind.
+    ///
+    /// # Panics
+    /// When nobody declared a need for it: a mistake in a controller's descriptor.
+    pub fn every_kind(&self) -> Arc<EveryKind> {
+        self.every.clone().expect("nobody declared a need for every kind")
+    }
+
+    /// Starts to watch the kinds that have no typed store, if anybody needs them.
+    pub(crate) fn start_every_kind(
+        &self,
+        clients: &Arc<Clients>,
+        discovery: &Arc<Discovery>,
+        namespace: Option<&str>,
+        tasks: &mut JoinSet<()>,
+    ) {
+        if let Some(every) = self.every.clone() {
+            let namespace = namespace.map(ToOwned::to_owned);
+            tasks.spawn(every.run(clients.clone(), discovery.clone(), namespace, self.lists.clone()));
+        }
+    }
+
     /// Starts the watches, of one namespace or of all; they end when `tasks` is dropped. Once only: more calls do
     /// nothing.
     pub fn start(&self, clients: &Arc<Clients>, namespace: Option<&str>, tasks: &mut JoinSet<()>) {
-        let lists = Arc::new(Semaphore::new(LISTS_AT_ONCE));
+        let lists = &self.lists;
         let runners = std::mem::take(&mut *self.runners.lock().unwrap_or_else(PoisonError::into_inner));
         for run in runners {
             tasks.spawn(run(clients.clone(), namespace.map(ToOwned::to_owned), lists.clone()));

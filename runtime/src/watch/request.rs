@@ -16,6 +16,9 @@ use crate::client::{Clients, Identity, SendError};
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
+/// Metadata instead of whole objects; what cannot be had as protobuf is not watched.
+const METADATA_STREAM: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch";
+const METADATA_LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// Objects a page where the server has no streaming lists.
 const PAGE: u32 = 500;
 
@@ -63,11 +66,33 @@ pub struct Scope {
     pub resource: Resource,
     /// One namespace, or all.
     pub namespace: Option<String>,
+    /// Metadata instead of whole objects.
+    pub metadata_only: bool,
 }
 
 impl Scope {
     fn uri(&self, query: &str) -> String {
-        format!("{}?{query}", self.resource.path(self.namespace.as_deref()))
+        format!("{}?{}{query}", self.resource.path(self.namespace.as_deref()), self.own_namespace())
+    }
+
+    /// What a watch is to answer with.
+    pub fn stream_type(&self) -> &'static str {
+        if self.metadata_only { METADATA_STREAM } else { PROTOBUF_STREAM }
+    }
+
+    /// What a list is to answer with.
+    pub fn list_type(&self) -> &'static str {
+        if self.metadata_only { METADATA_LIST } else { PROTOBUF }
+    }
+
+    /// Who sees one namespace only sees that of all Namespaces, too.
+    fn own_namespace(&self) -> String {
+        match &self.namespace {
+            Some(name) if self.resource.group.is_empty() && self.resource.kind == "Namespace" => {
+                format!("fieldSelector=metadata.name%3D{name}&")
+            }
+            _ => String::new(),
+        }
     }
 
     /// A watch that first sends everything there is, in the newest state.
@@ -100,14 +125,15 @@ fn timeout_seconds() -> u32 {
 pub async fn open(
     clients: &Clients,
     uri: String,
+    accept: &str,
 ) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
-    let answer = get(clients, uri, PROTOBUF_STREAM).await?;
+    let answer = get(clients, uri, accept).await?;
     Ok(answer.into_body().into_data_stream().map(|chunk| chunk.map_err(|error| error.to_string())).boxed())
 }
 
 /// Reads one page of a list into one buffer.
-pub async fn page(clients: &Clients, uri: String) -> Result<Bytes, WatchError> {
-    let answer = get(clients, uri, PROTOBUF).await?;
+pub async fn page(clients: &Clients, uri: String, accept: &str) -> Result<Bytes, WatchError> {
+    let answer = get(clients, uri, accept).await?;
     let mut chunks = answer.into_body().into_data_stream();
     let mut body = BytesMut::new();
     while let Some(chunk) = chunks.next().await {
@@ -128,6 +154,36 @@ async fn get(clients: &Clients, uri: String, accept: &str) -> Result<Response<Bo
         return Ok(answer);
     }
     Err(WatchError::Refused(refusal(answer).await))
+}
+
+/// How long the server may take to come up before anything is asked of it (cmd/kube-controller-manager/app,
+/// WaitForAPIServer).
+const UP: Duration = Duration::from_secs(10);
+
+/// Whether the server serves a resource in this version.
+///
+/// # Errors
+/// When it does not answer, also after a while.
+pub async fn serves(clients: &Clients, resource: &Resource) -> Result<bool, WatchError> {
+    let root = if resource.group.is_empty() { "/api/" } else { "/apis/" };
+    let uri = format!("{root}{}", resource.api_version());
+    let deadline = tokio::time::Instant::now() + UP;
+    loop {
+        match served(clients, &uri, resource.plural).await {
+            Err(WatchError::Refused(status)) if status.code == 404 => return Ok(false),
+            Err(_) if tokio::time::Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(500)).await,
+            answer => return answer,
+        }
+    }
+}
+
+async fn served(clients: &Clients, uri: &str, plural: &str) -> Result<bool, WatchError> {
+    let body = get(clients, uri.to_owned(), "application/json").await?.into_body().collect().await;
+    let body = body.map_err(|error| FrameError::Body(error.to_string()))?.to_bytes();
+    let list: serde_json::Value = serde_json::from_slice(&body)
+        .map_err(|error| kinds::DecodeError::field("APIResourceList", error.to_string()))?;
+    let resources = list["resources"].as_array().map(Vec::as_slice).unwrap_or_default();
+    Ok(resources.iter().any(|resource| resource["name"] == plural))
 }
 
 /// The error that an answer carries; made up from the HTTP status when the body is none of the API's.

@@ -17,6 +17,8 @@
 //! once with Go: see [`assets`]. What fake kubelets do with a pod is scripted
 //! by its annotations: see [`behaviour`].
 
+#![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]
+
 pub mod assets;
 pub mod audit;
 pub mod behaviour;

@@ -1,6 +1,8 @@
 //! The control plane keeps its promises: isolated, true to RBAC, alive, and
 //! gone with its owner however that one ends.
 
+#![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,5 +1,7 @@
 //! Both pools against a server in this process.
 
+#![allow(clippy::disallowed_methods, reason = "tests of the clients themselves")]
+
 mod accounts;
 mod configuration;
 mod rotation;

@@ -1,0 +1,183 @@
+//! Tokens of joining nodes: which may sign and when they end. Shared by the signer and the cleaner.
+//!
+//! Follows upstream cluster-bootstrap/util/secrets.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::Secret;
+use kinds::secret::BootstrapToken;
+use runtime::store::{Index, index_key};
+
+/// The namespace of the tokens.
+pub const NAMESPACE: &str = "kube-system";
+
+/// The bootstrap tokens; look up by [`all`].
+pub const TOKENS: Index<Secret> = Index {
+    name: "bootstrap-token",
+    keys: |secret, emit| {
+        if token(secret).is_some() {
+            emit(all());
+        }
+    },
+};
+
+/// The index value of all tokens.
+pub fn all() -> u64 {
+    index_key(())
+}
+
+/// The token that a secret holds, if it counts as one.
+pub fn token(secret: &Secret) -> Option<&BootstrapToken> {
+    secret.bootstrap_token().filter(|_| &*secret.meta.namespace == NAMESPACE)
+}
+
+/// When a token ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiration {
+    /// Never.
+    Never,
+    /// It has ended, or nobody can tell when it does.
+    Expired,
+    /// After this time.
+    In(Duration),
+}
+
+/// Reads `expiration` (GetExpiration).
+pub fn expiration(token: &BootstrapToken, now: Timestamp) -> Expiration {
+    if token.expiration.is_empty() {
+        return Expiration::Never;
+    }
+    let left = rfc3339(&token.expiration).and_then(|end| Duration::try_from(end.duration_since(now)).ok());
+    match left.filter(|left| !left.is_zero()) {
+        Some(left) => Expiration::In(left),
+        None => Expiration::Expired,
+    }
+}
+
+/// A time in exactly the form of RFC 3339 with a `T` (Go's time.RFC3339); the general parser takes many others.
+fn rfc3339(text: &str) -> Option<Timestamp> {
+    let bytes = text.as_bytes();
+    let shape = b"0000-00-00T00:00:00";
+    let (moment, zone) = bytes.split_at_checked(shape.len())?;
+    let fits = |byte: &u8, model: &u8| if *model == b'0' { byte.is_ascii_digit() } else { byte == model };
+    if !moment.iter().zip(shape).all(|(byte, model)| fits(byte, model)) || &moment[17..] > b"59".as_slice() {
+        return None;
+    }
+    let zone = match zone.strip_prefix(b".") {
+        Some(fraction) => {
+            let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            fraction.get(digits..).filter(|_| digits > 0)?
+        }
+        None => zone,
+    };
+    let is_zone = match zone {
+        b"Z" => true,
+        [b'+' | b'-', offset @ ..] => {
+            offset.len() == 5 && offset.iter().zip(b"00:00").all(|(byte, model)| fits(byte, model))
+        }
+        _ => false,
+    };
+    is_zone.then(|| text.parse().ok()).flatten()
+}
+
+/// Id and secret of a token that may sign (pkg/controller/bootstrap, validateSecretForSigning).
+pub fn signing(secret: &Secret, now: Timestamp) -> Option<(&str, &[u8])> {
+    let token = token(secret)?;
+    let named = secret.meta.name.strip_prefix("bootstrap-token-").filter(|id| is_id(id))?;
+    let is_good = *named == *token.id
+        && !token.secret.expose().is_empty()
+        && token.signs
+        && expiration(token, now) != Expiration::Expired;
+    is_good.then(|| (&*token.id, token.secret.expose()))
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == 6 && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::sync::Arc;
+
+    use kinds::schema::{object_meta, secret as f};
+    use kinds::splice::put_data;
+    use kinds::wire::Put;
+    use kinds::{Decode, Kind, Sections};
+
+    use super::*;
+
+    /// A bootstrap token's secret in `kube-system`.
+    pub fn secret(name: &str, data: &[(&str, &str)]) -> Arc<Secret> {
+        in_namespace(NAMESPACE, name, data)
+    }
+
+    fn in_namespace(namespace: &str, name: &str, data: &[(&str, &str)]) -> Arc<Secret> {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::NAMESPACE, namespace);
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        });
+        data.iter().for_each(|(key, value)| put_data(&mut object, f::DATA, key, value.as_bytes()));
+        object.put_str(f::TYPE, kinds::secret::BOOTSTRAP_TOKEN);
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        Arc::new(Secret::decode(&context, &object).expect("a secret"))
+    }
+
+    /// The data of a good token, with other values for some keys.
+    pub fn data<'a>(id: &'a str, other: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+        let mut data = vec![("token-id", id), ("token-secret", "s3cr3t"), ("usage-bootstrap-signing", "true")];
+        data.retain(|(key, _)| other.iter().all(|(set, _)| set != key));
+        data.extend(other);
+        data
+    }
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:00:00Z".parse().expect("a time")
+    }
+
+    #[test]
+    fn the_end_is_read_strictly() {
+        let seconds = |seconds| Expiration::In(Duration::from_secs(seconds));
+        for (text, expected) in [
+            ("", Expiration::Never),
+            ("2026-01-01T00:00:03Z", seconds(3)),
+            ("2026-01-01T00:00:03.5Z", Expiration::In(Duration::from_millis(3500))),
+            ("2026-01-01T01:00:03+01:00", seconds(3)),
+            ("2026-01-01T00:00:00Z", Expiration::Expired),
+            ("2025-12-31T23:59:59Z", Expiration::Expired),
+            ("2027-01-01 00:00:00Z", Expiration::Expired),
+            ("2027-01-01T00:00Z", Expiration::Expired),
+            ("2027-01-01T00:00:00", Expiration::Expired),
+            ("2027-01-01T00:00:60Z", Expiration::Expired),
+            ("2027-01-01T00:00:00.Z", Expiration::Expired),
+            ("2027-13-01T00:00:00Z", Expiration::Expired),
+            ("2027-01-01T00:00:00Z[UTC]", Expiration::Expired),
+            ("soon", Expiration::Expired),
+        ] {
+            let secret = secret("bootstrap-token-abcdef", &[("expiration", text)]);
+            assert_eq!(expiration(token(&secret).expect("a token"), now()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_good_tokens_sign() {
+        for (name, data, signs) in [
+            ("bootstrap-token-abcdef", data("abcdef", &[]), true),
+            ("bootstrap-token-abcdef", data("abcdef", &[("expiration", "2026-01-01T00:00:01Z")]), true),
+            ("bootstrap-token-abcdef", data("abcdef", &[("expiration", "2026-01-01T00:00:00Z")]), false),
+            ("bootstrap-token-abcdef", data("fedcba", &[]), false),
+            ("bootstrap-token-abcdef", data("", &[]), false),
+            ("bootstrap-token-abcdef", data("abcdef", &[("token-secret", "")]), false),
+            ("bootstrap-token-abcdef", data("abcdef", &[("usage-bootstrap-signing", "True")]), false),
+            ("bootstrap-token-ABCDEF", data("ABCDEF", &[]), false),
+            ("bootstrap-token-abcdefg", data("abcdefg", &[]), false),
+            ("token-abcdef", data("abcdef", &[]), false),
+        ] {
+            assert_eq!(signing(&secret(name, &data), now()).is_some(), signs, "{name} {data:?}");
+        }
+        let elsewhere = in_namespace("default", "bootstrap-token-abcdef", &data("abcdef", &[]));
+        assert!(signing(&elsewhere, now()).is_none());
+    }
+}

@@ -1,0 +1,291 @@
+//! clusterrole-aggregation-controller: gathers the rules of the ClusterRoles that another one selects.
+//!
+//! Follows upstream pkg/controller/clusterroleaggregation.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::cluster_role::Rule;
+use kinds::meta::ObjectKey;
+use kinds::selector::{Requirement, Selector};
+use kinds::{ClusterRole, Kind};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Index, Store, index_key};
+use runtime::watch::Builder;
+use runtime::write::Writer;
+use serde_json::{Map, Value, json};
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "clusterrole-aggregation-controller",
+    service_account: "clusterrole-aggregation-controller",
+    needs,
+    writes: &[Write { verb: Verb::Patch, group: "rbac.authorization.k8s.io", resource: "clusterroles" }],
+    start,
+};
+
+const FIELD_MANAGER: &str = "clusterrole-aggregation-controller";
+const WORKERS: usize = 5;
+
+/// The roles that gather rules.
+const AGGREGATING: Index<ClusterRole> = Index {
+    name: "aggregating",
+    keys: |role, emit| {
+        if role.aggregates.is_some() {
+            emit(index_key(()));
+        }
+    },
+};
+
+/// Roles by label, by the label's key alone, and all of them.
+const LABELLED: Index<ClusterRole> = Index {
+    name: "labelled",
+    keys: |role, emit| {
+        emit(index_key(()));
+        for (key, value) in &*role.meta.labels {
+            emit(index_key(&**key));
+            emit(index_key((&**key, &**value)));
+        }
+    },
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<ClusterRole>(ClusterRole::RULES, &[AGGREGATING, LABELLED]);
+}
+
+fn start(manager: &mut Manager, _: &Settings) {
+    let queue = Queue::new(QueueOptions::named("ClusterRoleAggregator"));
+    let roles = manager.registry().store::<ClusterRole>();
+    let (changed, all) = (queue.clone(), roles.clone());
+    // Any role may be a source of any other: who depends on whom is only known by matching.
+    roles.subscribe(move |_| {
+        all.by_index(&AGGREGATING, index_key(())).iter().for_each(|role| changed.add(role.meta.key()));
+    });
+    let writer = manager.writer(DESCRIPTOR.service_account);
+    let expectations = Expectations::default();
+    let reconciler = Arc::new(Aggregation { roles, writer, expectations, queue: queue.clone() });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+}
+
+/// Index values under which every role that a selector matches is found.
+fn candidates(selector: &Selector) -> Vec<u64> {
+    let Selector::All(requirements) = selector else { return Vec::new() };
+    let narrow = requirements.iter().find_map(|requirement| match requirement {
+        Requirement::In(key, values) => Some(values.iter().map(|value| index_key((&**key, &**value))).collect()),
+        Requirement::Exists(key) => Some(vec![index_key(&**key)]),
+        Requirement::NotIn(..) | Requirement::DoesNotExist(_) => None,
+    });
+    narrow.unwrap_or_else(|| vec![index_key(())])
+}
+
+/// The rules that a role gathers: by selector, then by name, each once. `found` yields at least all roles that a
+/// selector matches.
+fn gather(
+    role: &ClusterRole,
+    selectors: &[Selector],
+    found: impl Fn(&Selector) -> Vec<Arc<ClusterRole>>,
+) -> Result<Vec<Rule>, String> {
+    let (mut rules, mut seen) = (Vec::new(), HashSet::new());
+    for selector in selectors {
+        if let Selector::Invalid(problem) = selector {
+            return Err(format!("aggregationRule.clusterRoleSelectors of {}: {problem}", role.meta.name));
+        }
+        let mut sources = found(selector);
+        sources.retain(|source| selector.matches(&source.meta.labels) && source.meta.name != role.meta.name);
+        sources.sort_by(|a, b| a.meta.name.cmp(&b.meta.name));
+        for rule in sources.iter().flat_map(|source| source.rules.iter()) {
+            if seen.insert(rule.clone()) {
+                rules.push(rule.clone());
+            }
+        }
+    }
+    Ok(rules)
+}
+
+/// What is applied. No rules are no field: then only those go that this controller had set.
+fn application(name: &str, rules: &[Rule]) -> Value {
+    let mut object =
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}});
+    if !rules.is_empty() {
+        object["rules"] = rules.iter().map(rule_json).collect();
+    }
+    object
+}
+
+fn rule_json(rule: &Rule) -> Value {
+    let lists = Rule::LISTS.iter().filter_map(|(name, number)| {
+        let values: Vec<Value> = rule.list(*number).map(Value::from).collect();
+        (!values.is_empty()).then(|| ((*name).to_owned(), Value::from(values)))
+    });
+    Value::Object(lists.collect::<Map<String, Value>>())
+}
+
+struct Aggregation {
+    roles: Arc<Store<ClusterRole>>,
+    writer: Writer,
+    expectations: Expectations,
+    queue: Arc<Queue<ObjectKey>>,
+}
+
+impl Reconcile for Aggregation {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Aggregation {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.expectations.caught_up(key, &self.roles, move || queue.add(again)) {
+            return Ok(Outcome::Parked);
+        }
+        let role = self.roles.get(key);
+        let Some((role, selectors)) = role.as_ref().and_then(|role| Some((role, role.aggregates.as_ref()?))) else {
+            self.expectations.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let unreadable = self.roles.undecodable();
+        if unreadable > 0 {
+            let message = format!("not gathering rules while {unreadable} ClusterRoles cannot be decoded (see the log)");
+            return Err(ReconcileError::new(message));
+        }
+        let rules = gather(role, selectors, |selector| self.found(selector)).map_err(ReconcileError::new)?;
+        if *rules == *role.rules {
+            return Ok(Outcome::Done);
+        }
+        let object = application(&role.meta.name, &rules);
+        let answer = self.writer.apply(&ClusterRole::RESOURCE, key, None, FIELD_MANAGER, &object).await?;
+        if let Ok(meta) = answer.meta() {
+            self.expectations.wrote(key, &self.roles, meta.version);
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn found(&self, selector: &Selector) -> Vec<Arc<ClusterRole>> {
+        candidates(selector).into_iter().flat_map(|key| self.roles.by_index(&LABELLED, key)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::schema::{
+        aggregation_rule, cluster_role as f, label_selector, label_selector_requirement, object_meta, policy_rule,
+    };
+    use kinds::wire::Put;
+    use kinds::{Decode, Interner};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A role with labels and rules; each rule is the name of a resource.
+    fn role(name: &str, labels: &[(&str, &str)], rules: &[&str], selectors: Option<&[&[u8]]>) -> Arc<ClusterRole> {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+            labels.iter().for_each(|(key, value)| meta.put_entry(object_meta::LABELS, key, value));
+        });
+        for resource in rules {
+            object.put_message(f::RULES, |rule| {
+                rule.put_str(policy_rule::VERBS, "get");
+                rule.put_str(policy_rule::API_GROUPS, "");
+                rule.put_str(policy_rule::RESOURCES, resource);
+            });
+        }
+        if let Some(selectors) = selectors {
+            object.put_message(f::AGGREGATION_RULE, |rule| {
+                selectors
+                    .iter()
+                    .for_each(|selector| rule.put_bytes(aggregation_rule::CLUSTER_ROLE_SELECTORS, selector));
+            });
+        }
+        let context = Decode { interner: Arc::new(Interner::default()), sections: ClusterRole::RULES };
+        Arc::new(ClusterRole::decode(&context, &object).expect("a role"))
+    }
+
+    fn labelled(key: &str, value: &str) -> Vec<u8> {
+        let mut selector = Vec::new();
+        selector.put_entry(label_selector::MATCH_LABELS, key, value);
+        selector
+    }
+
+    fn gathered(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Result<Vec<String>, String> {
+        let rules = gather(role, role.aggregates.as_ref().expect("it gathers"), |_| all.to_vec())?;
+        Ok(rules.iter().map(|rule| rule.list(policy_rule::RESOURCES).collect()).collect())
+    }
+
+    #[test]
+    fn rules_come_by_selector_then_by_name_and_once() {
+        let (first, second) = (labelled("a", "1"), labelled("b", "1"));
+        let sum = role("sum", &[("a", "1")], &["own"], Some(&[&first, &second]));
+        let all = [
+            sum.clone(),
+            role("z", &[("a", "1")], &["pods", "nodes"], None),
+            role("y", &[("a", "1"), ("b", "1")], &["pods", "secrets"], None),
+            role("x", &[("b", "1")], &["events"], None),
+            role("w", &[("b", "2")], &["never"], None),
+        ];
+        assert_eq!(gathered(&sum, &all).expect("valid"), ["pods", "secrets", "nodes", "events"]);
+        let lonely = role("lonely", &[], &["dead"], Some(&[&labelled("c", "1")]));
+        assert!(gathered(&lonely, &all).expect("valid").is_empty());
+        assert!(application("lonely", &[]).get("rules").is_none());
+    }
+
+    #[test]
+    fn an_invalid_selector_is_an_error() {
+        let mut invalid = Vec::new();
+        invalid.put_message(label_selector::MATCH_EXPRESSIONS, |requirement| {
+            requirement.put_str(label_selector_requirement::KEY, "a");
+            requirement.put_str(label_selector_requirement::OPERATOR, "Near");
+        });
+        let role = role("sum", &[], &[], Some(&[&invalid]));
+        assert!(gathered(&role, &[]).expect_err("invalid").contains("Near"));
+    }
+
+    #[test]
+    fn rules_are_applied_with_what_they_have() {
+        let role = role("r", &[], &["pods"], None);
+        let expected = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "r"},
+            "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}],
+        });
+        assert_eq!(application("r", &role.rules), expected);
+    }
+
+    proptest! {
+        /// The index never misses a role that the selector matches.
+        #[test]
+        fn candidates_hold_all_matches(
+            labels in proptest::collection::vec(("[ab]", "[12]"), 0..3),
+            requirements in proptest::collection::vec((0..4, "[ab]", "[12]"), 0..3),
+        ) {
+            let interner = Interner::default();
+            let labels: Vec<(&str, &str)> = labels.iter().map(|(key, value)| (&**key, &**value)).collect();
+            let role = role("r", &labels, &[], None);
+            let requirements = requirements.into_iter().map(|(kind, key, value)| {
+                let (key, value) = (interner.str(&key), interner.str(&value));
+                match kind {
+                    0 => Requirement::In(key, vec![value]),
+                    1 => Requirement::NotIn(key, vec![value]),
+                    2 => Requirement::Exists(key),
+                    _ => Requirement::DoesNotExist(key),
+                }
+            });
+            let selector = Selector::All(requirements.collect());
+            let mut indexed = Vec::new();
+            (LABELLED.keys)(&role, &mut |key| indexed.push(key));
+            if selector.matches(&role.meta.labels) {
+                prop_assert!(candidates(&selector).iter().any(|key| indexed.contains(key)));
+            }
+        }
+    }
+}

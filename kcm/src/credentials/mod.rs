@@ -1,0 +1,161 @@
+//! Keys and certificates that the command line names: read and checked once, before anything starts.
+
+mod signing_key;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use runtime::client::{ConnectError, ConnectOptions, inline_authority};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::server::ParsedCertificate;
+use zeroize::Zeroizing;
+
+pub use signing_key::{KeyError, SigningKey};
+
+use crate::flags::Options;
+
+/// What controllers need beside the API server.
+#[derive(Debug, Clone, Default)]
+pub struct Credentials {
+    /// The certificates that the API server's is signed by, as PEM, for everybody in the cluster; empty if unknown.
+    pub root_ca: Arc<[u8]>,
+    /// What the tokens of service accounts are signed with; `None` if no key is given.
+    pub token_key: Option<Arc<SigningKey>>,
+}
+
+/// Why keys or certificates cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialError {
+    /// A file cannot be read.
+    #[error("--{flag}={path}: cannot be read: {source}; correct the path or the file's rights")]
+    Read {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file holds no usable certificates.
+    #[error("--{flag}={path}: {problem}; give a file with PEM blocks of CERTIFICATE")]
+    Certificates {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        path: String,
+        /// Why.
+        problem: String,
+    },
+    /// A file holds no usable key.
+    #[error("--{flag}={path}: {source}")]
+    Key {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        path: String,
+        /// Why.
+        source: KeyError,
+    },
+    /// The kubeconfig cannot be read.
+    #[error(transparent)]
+    Kubeconfig(#[from] ConnectError),
+}
+
+impl Credentials {
+    /// Reads what the named controllers need (cmd/kube-controller-manager/app, getKubeAPIServerCAFileContents and
+    /// newServiceAccountTokenController).
+    ///
+    /// # Errors
+    /// When a file that is needed cannot be read or does not hold what it should.
+    pub fn read(
+        options: &Options,
+        connection: &ConnectOptions,
+        runs: impl Fn(&str) -> bool,
+    ) -> Result<Self, CredentialError> {
+        let mut credentials = Self::default();
+        if runs(crate::serviceaccount_token::DESCRIPTOR.name) {
+            let flag = "service-account-private-key-file";
+            let path = options.values.get_str(flag);
+            if !path.is_empty() {
+                let pem = Zeroizing::new(read(flag, path)?);
+                let key = SigningKey::from_pem(&pem)
+                    .map_err(|source| CredentialError::Key { flag, path: path.to_owned(), source })?;
+                credentials.token_key = Some(Arc::new(key));
+            }
+        }
+        let publishers = [
+            crate::serviceaccount_token::DESCRIPTOR.name,
+            crate::root_ca_publisher::DESCRIPTOR.name,
+            crate::trust_bundle_publisher::DESCRIPTOR.name,
+        ];
+        if publishers.into_iter().any(runs) {
+            credentials.root_ca = root_ca(options, connection)?.into();
+        }
+        Ok(credentials)
+    }
+
+    /// Why a controller that is switched on has nothing to do; `None` if it has.
+    pub fn idle(&self, controller: &str) -> Option<&'static str> {
+        let is = |descriptor: &crate::controllers::Descriptor| descriptor.name == controller;
+        if is(&crate::serviceaccount_token::DESCRIPTOR) && self.token_key.is_none() {
+            return Some("there is no private key (--service-account-private-key-file)");
+        }
+        if is(&crate::trust_bundle_publisher::DESCRIPTOR) && self.root_ca.is_empty() {
+            return Some("there is no CA to publish (--root-ca-file, or certificate-authority-data in the kubeconfig)");
+        }
+        None
+    }
+}
+
+fn root_ca(options: &Options, connection: &ConnectOptions) -> Result<Vec<u8>, CredentialError> {
+    let flag = "root-ca-file";
+    let path = options.values.get_str(flag);
+    if path.is_empty() {
+        return Ok(inline_authority(connection)?.unwrap_or_default());
+    }
+    let pem = read(flag, path)?;
+    check_certificates(&pem)
+        .map_err(|problem| CredentialError::Certificates { flag, path: path.to_owned(), problem })?;
+    Ok(pem)
+}
+
+fn read(flag: &'static str, path: &str) -> Result<Vec<u8>, CredentialError> {
+    fs::read(Path::new(path)).map_err(|source| CredentialError::Read { flag, path: path.to_owned(), source })
+}
+
+/// At least one certificate, and each can be read (client-go, util/cert, ParseCertsPEM).
+fn check_certificates(pem: &[u8]) -> Result<(), String> {
+    let mut count = 0;
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| format!("no PEM: {error}"))?;
+        ParsedCertificate::try_from(&certificate).map_err(|error| format!("an unreadable certificate: {error}"))?;
+        count += 1;
+    }
+    if count == 0 { Err("no certificate in it".to_owned()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bundle_holds_certificates() {
+        let garbled = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for (pem, problem) in [("", "no certificate"), ("text", "no certificate"), (garbled, "unreadable")] {
+            let error = check_certificates(pem.as_bytes()).expect_err(pem);
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+
+    #[test]
+    fn without_key_or_ca_there_is_nothing_to_do() {
+        let none = Credentials::default();
+        assert!(none.idle("serviceaccount-token-controller").is_some());
+        assert!(none.idle("kube-apiserver-serving-clustertrustbundle-publisher-controller").is_some());
+        assert!(none.idle("root-ca-certificate-publisher-controller").is_none());
+        let known = Credentials { root_ca: Arc::from(*b"CA"), token_key: None };
+        assert!(known.idle("kube-apiserver-serving-clustertrustbundle-publisher-controller").is_none());
+    }
+}

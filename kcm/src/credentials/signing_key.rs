@@ -1,0 +1,261 @@
+//! The key that signs tokens: RSA or ECDSA, read from PEM, named by the hash of its public half.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
+use ring::digest;
+use ring::rand::SystemRandom;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair as _,
+    RSA_PKCS1_SHA256, RsaKeyPair,
+};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde_json::{Value, json};
+use zeroize::{Zeroize as _, Zeroizing};
+
+/// Why a key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// There is no private key.
+    #[error("holds no private key; give a PEM file with a block RSA PRIVATE KEY, EC PRIVATE KEY or PRIVATE KEY")]
+    Missing,
+    /// There is a private key of another sort.
+    #[error(
+        "holds a private key that cannot be used ({0}); give an RSA key of 2048 to 4096 bits, or an ECDSA key on \
+         P-256 or P-384"
+    )]
+    Refused(String),
+    /// Signing failed.
+    #[error("cannot sign: the system has no randomness")]
+    Sign,
+}
+
+enum Pair {
+    Rsa(Box<RsaKeyPair>),
+    Ecdsa(Box<EcdsaKeyPair>, &'static Curve),
+}
+
+/// A curve that keys may be on.
+struct Curve {
+    algorithm: &'static EcdsaSigningAlgorithm,
+    /// Its name in tokens.
+    name: &'static str,
+    /// Its object identifier, as DER.
+    id: &'static [u8],
+}
+
+static CURVES: [Curve; 2] = [
+    Curve {
+        algorithm: &ECDSA_P256_SHA256_FIXED_SIGNING,
+        name: "ES256",
+        id: &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07],
+    },
+    Curve {
+        algorithm: &ECDSA_P384_SHA384_FIXED_SIGNING,
+        name: "ES384",
+        id: &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22],
+    },
+];
+
+/// `rsaEncryption` without parameters, as DER.
+const RSA_ID: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
+/// `id-ecPublicKey`, as DER.
+const EC_ID: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
+
+const SEQUENCE: u8 = 0x30;
+const BIT_STRING: u8 = 0x03;
+const OCTET_STRING: u8 = 0x04;
+
+/// A key that signs tokens. It is never printed.
+pub struct SigningKey {
+    pair: Pair,
+    id: String,
+    random: SystemRandom,
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SigningKey").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl SigningKey {
+    /// Reads the first private key of a PEM text: PKCS #1, PKCS #8 or SEC 1 (client-go, util/keyutil,
+    /// ParsePrivateKeyPEM).
+    ///
+    /// # Errors
+    /// When there is none, or it is of a sort that cannot be used.
+    pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
+        let mut der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| KeyError::Missing)?;
+        let pair = match &der {
+            PrivateKeyDer::Pkcs1(key) => rsa(RsaKeyPair::from_der(key.secret_pkcs1_der())),
+            PrivateKeyDer::Sec1(key) => ecdsa(|curve| sec1_in_pkcs8(curve, key.secret_sec1_der())),
+            PrivateKeyDer::Pkcs8(key) => {
+                let key = key.secret_pkcs8_der();
+                ecdsa(|_| Zeroizing::new(key.to_vec())).or_else(|_| rsa(RsaKeyPair::from_pkcs8(key)))
+            }
+            _ => Err(KeyError::Missing),
+        };
+        der.zeroize();
+        let pair = pair?;
+        let id = BASE64_URL.encode(digest::digest(&digest::SHA256, &public_key(&pair)));
+        Ok(Self { pair, id, random: SystemRandom::new() })
+    }
+
+    /// The key's name in tokens (pkg/serviceaccount, keyIDFromPublicKey).
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// A signed JWT with these claims.
+    ///
+    /// # Errors
+    /// When the system has no randomness.
+    pub fn token(&self, claims: &Value) -> Result<String, KeyError> {
+        let algorithm = match &self.pair {
+            Pair::Rsa(_) => "RS256",
+            Pair::Ecdsa(_, curve) => curve.name,
+        };
+        let header = json!({"alg": algorithm, "kid": self.id});
+        let mut token = BASE64_URL.encode(header.to_string());
+        token.push('.');
+        BASE64_URL.encode_string(claims.to_string(), &mut token);
+        let signature = self.sign(token.as_bytes())?;
+        token.push('.');
+        BASE64_URL.encode_string(signature, &mut token);
+        Ok(token)
+    }
+
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
+        match &self.pair {
+            Pair::Rsa(pair) => {
+                let mut signature = vec![0; pair.public().modulus_len()];
+                pair.sign(&RSA_PKCS1_SHA256, &self.random, message, &mut signature).map_err(|_| KeyError::Sign)?;
+                Ok(signature)
+            }
+            Pair::Ecdsa(pair, _) => {
+                Ok(pair.sign(&self.random, message).map_err(|_| KeyError::Sign)?.as_ref().to_vec())
+            }
+        }
+    }
+}
+
+fn rsa(read: Result<RsaKeyPair, ring::error::KeyRejected>) -> Result<Pair, KeyError> {
+    read.map(|pair| Pair::Rsa(Box::new(pair))).map_err(|error| KeyError::Refused(error.to_string()))
+}
+
+/// Tries each curve on the PKCS #8 that `pkcs8` makes for it.
+fn ecdsa(pkcs8: impl Fn(&Curve) -> Zeroizing<Vec<u8>>) -> Result<Pair, KeyError> {
+    let mut refused = KeyError::Missing;
+    for curve in &CURVES {
+        match EcdsaKeyPair::from_pkcs8(curve.algorithm, &pkcs8(curve), &SystemRandom::new()) {
+            Ok(pair) => return Ok(Pair::Ecdsa(Box::new(pair), curve)),
+            Err(error) => refused = KeyError::Refused(error.to_string()),
+        }
+    }
+    Err(refused)
+}
+
+/// A SEC 1 key in the envelope of PKCS #8.
+fn sec1_in_pkcs8(curve: &Curve, sec1: &[u8]) -> Zeroizing<Vec<u8>> {
+    let version = [0x02, 0x01, 0x00];
+    let algorithm = der(SEQUENCE, &[EC_ID, curve.id].concat());
+    let key = Zeroizing::new(der(OCTET_STRING, sec1));
+    Zeroizing::new(der(SEQUENCE, &Zeroizing::new([&version[..], &algorithm, &key].concat())))
+}
+
+/// The public key as `SubjectPublicKeyInfo`.
+fn public_key(pair: &Pair) -> Vec<u8> {
+    let (algorithm, key) = match pair {
+        Pair::Rsa(pair) => (RSA_ID.to_vec(), pair.public_key().as_ref()),
+        Pair::Ecdsa(pair, curve) => ([EC_ID, curve.id].concat(), pair.public_key().as_ref()),
+    };
+    // No unused bits.
+    let bits = [&[0][..], key].concat();
+    der(SEQUENCE, &[der(SEQUENCE, &algorithm), der(BIT_STRING, &bits)].concat())
+}
+
+/// One DER value.
+fn der(tag: u8, content: &[u8]) -> Vec<u8> {
+    let mut value = vec![tag];
+    let length = content.len().to_be_bytes();
+    match content.len() {
+        short @ 0..0x80 => value.push(short as u8),
+        _ => {
+            let significant = &length[length.iter().position(|byte| *byte != 0).unwrap_or(0)..];
+            value.push(0x80 | significant.len() as u8);
+            value.extend_from_slice(significant);
+        }
+    }
+    value.extend_from_slice(content);
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use ring::signature::{
+        ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey,
+        VerificationAlgorithm,
+    };
+
+    use super::*;
+
+    macro_rules! key {
+        ($name:literal) => {
+            include_bytes!(concat!("testdata/", $name, ".pem"))
+        };
+    }
+
+    fn public_bytes(key: &SigningKey) -> Vec<u8> {
+        match &key.pair {
+            Pair::Rsa(pair) => pair.public_key().as_ref().to_vec(),
+            Pair::Ecdsa(pair, _) => pair.public_key().as_ref().to_vec(),
+        }
+    }
+
+    #[test]
+    fn every_form_of_a_key_signs() {
+        // The ids are those that OpenSSL's SubjectPublicKeyInfo hashes to.
+        let (rsa, p256, p384) = (
+            "DzUXI-pWK6dE3CybzUFODg18gqYEJ6_LOLJJYqRY_18",
+            "v_lyx8lEFEq_imUoZWT_50Vne_y89OU8M4_d0VKKJ5Q",
+            "yx1VCPpgu1sNM-h0WT5dh5MHP9Yy0zAslCBfVZAoKfU",
+        );
+        let cases: [(&[u8], &str, &str, &'static dyn VerificationAlgorithm); 5] = [
+            (key!("rsa-pkcs1"), rsa, "RS256", &RSA_PKCS1_2048_8192_SHA256),
+            (key!("rsa-pkcs8"), rsa, "RS256", &RSA_PKCS1_2048_8192_SHA256),
+            (key!("p256-sec1"), p256, "ES256", &ECDSA_P256_SHA256_FIXED),
+            (key!("p256-pkcs8"), p256, "ES256", &ECDSA_P256_SHA256_FIXED),
+            (key!("p384-sec1"), p384, "ES384", &ECDSA_P384_SHA384_FIXED),
+        ];
+        for (pem, id, algorithm, verification) in cases {
+            let key = SigningKey::from_pem(pem).expect(algorithm);
+            assert_eq!(key.id(), id, "{algorithm}");
+            let token = key.token(&json!({"sub": "x"})).expect("signed");
+            let (signed, signature) = token.rsplit_once('.').expect("three parts");
+            let (header, claims) = signed.split_once('.').expect("three parts");
+            let text = |part: &str| String::from_utf8(BASE64_URL.decode(part).expect("base64")).expect("text");
+            assert_eq!(text(header), format!(r#"{{"alg":"{algorithm}","kid":"{id}"}}"#));
+            assert_eq!(text(claims), r#"{"sub":"x"}"#);
+            UnparsedPublicKey::new(verification, public_bytes(&key))
+                .verify(signed.as_bytes(), &BASE64_URL.decode(signature).expect("base64"))
+                .expect("the signature is good");
+            assert!(!format!("{key:?}").contains("pair"), "keys are not printed");
+        }
+    }
+
+    #[test]
+    fn other_keys_are_refused_with_a_word() {
+        for (pem, word) in [
+            (&b""[..], "holds no private key"),
+            (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "holds no private key"),
+            (key!("p521-sec1"), "P-256 or P-384"),
+            (key!("rsa1024"), "2048 to 4096 bits"),
+        ] {
+            let error = SigningKey::from_pem(pem).expect_err(word);
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Who owns whom: all objects by uid, as the watches show them, and what each change asks to be looked at.
+//!
+//! An owner that no watch has shown is a virtual node, under the coordinates that a dependent gives it, until the
+//! server says whether it exists. Nothing here does IO: a change answers with effects.
+//! (pkg/controller/garbagecollector, GraphBuilder)
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use kinds::meta::{Meta, OwnerRef};
+use kinds::{Resource, Str, Uid};
+
+use super::identity::{Absent, Identity};
+
+/// The finalizer of an object that waits for its dependents to go.
+pub const FOREGROUND: &str = "foregroundDeletion";
+/// The finalizer of an object that waits for its dependents to be let go.
+pub const ORPHAN: &str = "orphan";
+
+/// What a change of the graph asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Look whether this object has to go, or exists at all.
+    Check(Uid),
+    /// The same, after a growing time.
+    CheckLater(Uid),
+    /// Let go the dependents of this object.
+    Orphan(Uid),
+    /// Tell that a dependent refers to an owner that is in another namespace.
+    WrongNamespace {
+        /// The dependent.
+        dependent: Identity,
+        /// The owner as it is referred to.
+        owner: Identity,
+    },
+}
+
+/// What is known of an object apart from its place in the graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct State {
+    /// A watch has shown it.
+    pub observed: bool,
+    /// Its deletion was asked for.
+    pub deleting: bool,
+    /// It is being deleted and waits for its dependents to go.
+    pub foreground: bool,
+    /// It is being deleted and waits for its dependents to be let go.
+    pub orphaning: bool,
+}
+
+impl State {
+    fn of(meta: &Meta) -> Self {
+        let deleting = meta.is_deleting();
+        let waits = |finalizer: &str| deleting && meta.finalizers.iter().any(|found| **found == *finalizer);
+        Self { observed: true, deleting, foreground: waits(FOREGROUND), orphaning: waits(ORPHAN) }
+    }
+}
+
+#[derive(Debug)]
+struct Node {
+    identity: Identity,
+    owners: Arc<[OwnerRef]>,
+    /// Most objects own nothing.
+    dependents: Option<Box<HashSet<Uid>>>,
+    state: State,
+}
+
+impl Node {
+    fn dependents(&self) -> impl Iterator<Item = &Uid> {
+        self.dependents.iter().flat_map(|dependents| dependents.iter())
+    }
+}
+
+/// What a worker sees of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// Its coordinates; of a virtual node, the ones to try.
+    pub identity: Identity,
+    /// Its state.
+    pub state: State,
+    /// It refers to owners.
+    pub owned: bool,
+    /// The watches show all its owners, and none of them waits for its dependents to go: there is nothing to do.
+    pub settled: bool,
+}
+
+/// All objects and their owners.
+#[derive(Debug, Default)]
+pub struct Graph {
+    nodes: HashMap<Uid, Node>,
+    /// Owners that are known not to exist.
+    pub absent: Absent,
+    /// Versions and kinds as shared strings.
+    kinds: HashMap<Resource, (Str, Str)>,
+}
+
+impl Graph {
+    fn identity(&mut self, resource: &Resource, meta: &Meta) -> Identity {
+        let (api_version, kind) =
+            self.kinds.entry(*resource).or_insert_with(|| (resource.api_version().into(), resource.kind.into()));
+        Identity {
+            kind: kind.clone(),
+            api_version: api_version.clone(),
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+            uid: meta.uid.clone(),
+        }
+    }
+
+    /// Takes in an object that a watch shows.
+    pub fn observe(&mut self, resource: &Resource, meta: &Meta) -> Vec<Effect> {
+        let (uid, now) = (&meta.uid, State::of(meta));
+        if let Some(node) = self.nodes.get(uid)
+            && node.state == now
+            && (Arc::ptr_eq(&node.owners, &meta.owners) || node.owners == meta.owners)
+        {
+            return Vec::new();
+        }
+        let mut effects = Vec::new();
+        let identity = self.identity(resource, meta);
+        if self.nodes.get(uid).is_some_and(|node| !node.state.observed && node.identity != identity) {
+            self.contradict(&identity, &mut effects);
+        }
+        let node = self.nodes.entry(uid.clone()).or_insert_with(|| Node {
+            identity: identity.clone(),
+            owners: Arc::from([]),
+            dependents: None,
+            state: State::default(),
+        });
+        if !node.state.observed {
+            node.identity = identity;
+        }
+        let before = std::mem::replace(&mut node.state, now);
+        let old = std::mem::replace(&mut node.owners, meta.owners.clone());
+        if old != meta.owners {
+            self.change_owners(uid, &old, &meta.owners, &mut effects);
+        }
+        self.begin_deletion(uid, before, now, &mut effects);
+        effects
+    }
+
+    /// A watch shows an owner that dependents may have referred to by other coordinates.
+    fn contradict(&self, observed: &Identity, effects: &mut Vec<Effect>) {
+        let (_, differing) = self.partition(observed);
+        for dependent in differing {
+            if !observed.may_own_in(&dependent.identity.namespace) {
+                effects.extend(wrong_namespace(dependent, &observed.uid));
+            }
+            effects.push(Effect::Check(dependent.identity.uid.clone()));
+        }
+    }
+
+    fn change_owners(&mut self, uid: &Uid, old: &[OwnerRef], new: &[OwnerRef], effects: &mut Vec<Effect>) {
+        let blocks = |owner: &OwnerRef| owner.block_owner_deletion == Some(true);
+        for owner in old {
+            let now = new.iter().rfind(|now| now.uid == owner.uid);
+            if blocks(owner) && !now.is_some_and(blocks) && self.nodes.contains_key(&owner.uid) {
+                effects.push(Effect::Check(owner.uid.clone()));
+            }
+            if now.is_none() {
+                self.unlink(uid, &owner.uid);
+            }
+        }
+        let changed: Vec<&OwnerRef> = new.iter().filter(|owner| !old.contains(owner)).collect();
+        self.link(uid, &changed, effects);
+    }
+
+    /// Enters an object with its owners; asks to look at it if one of them does not fit (pkg/controller/
+    /// garbagecollector, addDependentToOwners).
+    fn link(&mut self, uid: &Uid, owners: &[&OwnerRef], effects: &mut Vec<Effect>) {
+        let Some(dependent) = self.nodes.get(uid).map(|node| node.identity.clone()) else { return };
+        let mut doubtful = false;
+        for owner in owners {
+            let known = self.nodes.contains_key(&owner.uid);
+            let node = self.nodes.entry(owner.uid.clone()).or_insert_with(|| Node {
+                identity: Identity::of_owner(owner, &dependent.namespace),
+                owners: Arc::from([]),
+                dependents: None,
+                state: State::default(),
+            });
+            node.dependents.get_or_insert_default().insert(uid.clone());
+            if !known {
+                effects.push(Effect::Check(owner.uid.clone()));
+                continue;
+            }
+            if node.state.observed && !node.identity.may_own_in(&dependent.namespace) {
+                let owner = Identity::of_owner(owner, &dependent.namespace);
+                effects.push(Effect::WrongNamespace { dependent: dependent.clone(), owner });
+            }
+            doubtful |= node.state.foreground || !fits(node, owner, &dependent.namespace);
+        }
+        if doubtful {
+            effects.push(Effect::Check(uid.clone()));
+        }
+    }
+
+    fn unlink(&mut self, dependent: &Uid, owner: &Uid) {
+        let Some(node) = self.nodes.get_mut(owner) else { return };
+        if let Some(dependents) = &mut node.dependents {
+            dependents.remove(dependent);
+            if dependents.is_empty() {
+                node.dependents = None;
+            }
+        }
+        if node.dependents.is_none() && !node.state.observed {
+            self.nodes.remove(owner);
+        }
+    }
+
+    fn begin_deletion(&self, uid: &Uid, before: State, now: State, effects: &mut Vec<Effect>) {
+        if now.orphaning {
+            if !before.orphaning {
+                effects.push(Effect::Orphan(uid.clone()));
+            }
+        } else if now.foreground && !before.foreground {
+            let node = self.nodes.get(uid).into_iter();
+            effects.extend(node.flat_map(Node::dependents).chain([uid]).cloned().map(Effect::Check));
+        }
+    }
+
+    /// Takes out an object that a watch saw go.
+    pub fn gone(&mut self, uid: &Uid) -> Vec<Effect> {
+        let Some(node) = self.nodes.remove(uid) else { return Vec::new() };
+        let mut effects = Vec::new();
+        for owner in node.owners.iter() {
+            self.unlink(uid, &owner.uid);
+            if self.nodes.get(&owner.uid).is_some_and(|owner| owner.state.foreground) {
+                effects.push(Effect::Check(owner.uid.clone()));
+            }
+        }
+        if node.dependents.is_some() {
+            self.absent.add(node.identity.clone());
+        }
+        effects.extend(node.dependents().cloned().map(Effect::Check));
+        effects
+    }
+
+    /// Takes in that the server has no object of these coordinates (pkg/controller/garbagecollector, virtual deletes).
+    pub fn absent(&mut self, identity: &Identity) -> Vec<Effect> {
+        let Some(node) = self.nodes.get(&identity.uid) else { return Vec::new() };
+        let (observed, same) = (node.state.observed, node.identity == *identity);
+        let uids = |nodes: &[&Node]| nodes.iter().map(|node| node.identity.uid.clone()).collect::<Vec<_>>();
+        let (matching, differing) = self.partition(identity);
+        let stays = if observed { !same } else { !differing.is_empty() };
+        if !stays {
+            return self.gone(&identity.uid);
+        }
+        let next = (!observed && same).then(|| alternate(&differing, identity)).flatten();
+        let matching = uids(&matching);
+        if !matching.is_empty() {
+            self.absent.add(identity.clone());
+        }
+        let mut effects: Vec<Effect> = matching.into_iter().map(Effect::Check).collect();
+        if let (Some(next), Some(node)) = (next, self.nodes.get_mut(&identity.uid)) {
+            node.identity = next;
+            effects.push(Effect::CheckLater(identity.uid.clone()));
+        }
+        effects
+    }
+
+    /// Takes in that a kind is watched no longer: what there was of it may be there or not.
+    pub fn left(&mut self, resource: &Resource) -> Vec<Effect> {
+        let Some((api_version, kind)) = self.kinds.remove(resource) else { return Vec::new() };
+        let of_kind = |node: &&Node| (&node.identity.api_version, &node.identity.kind) == (&api_version, &kind);
+        let uids: Vec<Uid> = self.nodes.values().filter(of_kind).map(|node| node.identity.uid.clone()).collect();
+        let mut effects = Vec::new();
+        for uid in uids {
+            let Some(node) = self.nodes.get_mut(&uid) else { continue };
+            node.state = State::default();
+            let owners = std::mem::replace(&mut node.owners, Arc::from([]));
+            if node.dependents.is_none() {
+                self.nodes.remove(&uid);
+            }
+            for owner in owners.iter() {
+                self.unlink(&uid, &owner.uid);
+                if self.nodes.get(&owner.uid).is_some_and(|owner| owner.state.foreground) {
+                    effects.push(Effect::Check(owner.uid.clone()));
+                }
+            }
+        }
+        effects
+    }
+
+    /// All work that the graph as it stands asks for: what was missed while nobody worked.
+    pub fn unsettled(&self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for (uid, node) in &self.nodes {
+            if node.state.orphaning {
+                effects.push(Effect::Orphan(uid.clone()));
+            } else if !node.state.observed || node.state.foreground {
+                effects.push(Effect::Check(uid.clone()));
+            }
+            let mut doubtful = false;
+            for owner in node.owners.iter() {
+                let Some(known) = self.nodes.get(&owner.uid) else {
+                    doubtful = true;
+                    continue;
+                };
+                doubtful |= known.state.foreground || !fits(known, owner, &node.identity.namespace);
+                if known.state.observed && !known.identity.may_own_in(&node.identity.namespace) {
+                    effects.extend(wrong_namespace(node, &owner.uid));
+                }
+            }
+            if doubtful {
+                effects.push(Effect::Check(uid.clone()));
+            }
+        }
+        effects
+    }
+
+    /// What a worker sees of an object; `None` if the graph has it no longer.
+    pub fn view(&self, uid: &Uid) -> Option<View> {
+        let node = self.nodes.get(uid)?;
+        let solid = |owner: &OwnerRef| {
+            self.nodes.get(&owner.uid).is_some_and(|known| {
+                known.state.observed && !known.state.foreground && fits(known, owner, &node.identity.namespace)
+            })
+        };
+        Some(View {
+            identity: node.identity.clone(),
+            state: node.state,
+            owned: !node.owners.is_empty(),
+            settled: node.owners.iter().all(solid),
+        })
+    }
+
+    /// Whether the deletion of an object has to wait for one of its dependents.
+    pub fn is_blocked(&self, uid: &Uid) -> bool {
+        self.dependents_of(uid).any(|dependent| {
+            dependent.owners.iter().any(|owner| owner.uid == *uid && owner.block_owner_deletion == Some(true))
+        })
+    }
+
+    /// Whether an object has dependents.
+    pub fn has_dependents(&self, uid: &Uid) -> bool {
+        self.nodes.get(uid).is_some_and(|node| node.dependents.is_some())
+    }
+
+    /// Whether a dependent of an object itself waits for its dependents: there may be a cycle.
+    pub fn may_be_in_cycle(&self, uid: &Uid) -> bool {
+        self.dependents_of(uid).any(|dependent| dependent.state.foreground)
+    }
+
+    /// The dependents of an object.
+    pub fn dependents(&self, uid: &Uid) -> Vec<Identity> {
+        self.dependents_of(uid).map(|dependent| dependent.identity.clone()).collect()
+    }
+
+    fn dependents_of(&self, uid: &Uid) -> impl Iterator<Item = &Node> {
+        let dependents = self.nodes.get(uid).into_iter().flat_map(Node::dependents);
+        dependents.filter_map(|dependent| self.nodes.get(dependent))
+    }
+
+    /// Dependents of an owner that mean it by these coordinates, and those that mean it by others; one with several
+    /// references may be among both (pkg/controller/garbagecollector, partitionDependents).
+    fn partition(&self, owner: &Identity) -> (Vec<&Node>, Vec<&Node>) {
+        let (mut matching, mut differing) = (Vec::new(), Vec::new());
+        for dependent in self.dependents_of(&owner.uid) {
+            let in_reach = owner.may_own_in(&dependent.identity.namespace);
+            let mut references = dependent.owners.iter().filter(|reference| reference.uid == owner.uid);
+            if in_reach && references.clone().any(|reference| owner.is_meant_by(reference)) {
+                matching.push(dependent);
+            }
+            if !in_reach || references.any(|reference| !owner.is_meant_by(reference)) {
+                differing.push(dependent);
+            }
+        }
+        (matching, differing)
+    }
+
+    /// Number of objects, and of owners that no watch has shown.
+    pub fn len(&self) -> (usize, usize) {
+        (self.nodes.len(), self.nodes.values().filter(|node| !node.state.observed).count())
+    }
+}
+
+/// Whether a reference from a namespace fits what is known of the owner. A virtual owner without namespace was named
+/// by an object without namespace: it may be one that must have a namespace.
+fn fits(owner: &Node, reference: &OwnerRef, namespace: &str) -> bool {
+    let in_reach = owner.identity.may_own_in(namespace);
+    let named_elsewhere = !owner.state.observed && *owner.identity.namespace != *namespace;
+    in_reach && owner.identity.is_meant_by(reference) && !named_elsewhere
+}
+
+fn wrong_namespace(dependent: &Node, owner: &Uid) -> Option<Effect> {
+    let reference = dependent.owners.iter().find(|reference| reference.uid == *owner)?;
+    let owner = Identity::of_owner(reference, &dependent.identity.namespace);
+    Some(Effect::WrongNamespace { dependent: dependent.identity.clone(), owner })
+}
+
+/// Other coordinates by which dependents mean an owner: the next after those that were found absent, else the first
+/// (pkg/controller/garbagecollector, getAlternateOwnerIdentity).
+fn alternate(dependents: &[&Node], absent: &Identity) -> Option<Identity> {
+    let candidates = dependents.iter().flat_map(|dependent| {
+        let references = dependent.owners.iter().filter(|reference| reference.uid == absent.uid);
+        references.map(|reference| {
+            let mut candidate = Identity::of_owner(reference, &dependent.identity.namespace);
+            if absent.namespace.is_empty() && (&candidate.api_version, &candidate.kind) == (&absent.api_version, &absent.kind) {
+                candidate.namespace = absent.namespace.clone();
+            }
+            candidate
+        })
+    });
+    let others: Vec<Identity> = candidates.filter(|candidate| candidate != absent).collect();
+    let next = others.iter().filter(|candidate| *candidate > absent).min();
+    next.or_else(|| others.iter().min()).cloned()
+}

@@ -1,0 +1,91 @@
+//! How objects are named in the graph: by all their coordinates, for a reference may have some of them wrong.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+
+use kinds::meta::{ObjectKey, OwnerRef};
+use kinds::{Str, Uid};
+
+/// All coordinates of an object. Ordered by kind, version, namespace, name, uid: upstream tries differing coordinates
+/// of one uid in this order (pkg/controller/garbagecollector, referenceLessThan).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity {
+    /// Kind.
+    pub kind: Str,
+    /// Group and version.
+    pub api_version: Str,
+    /// Namespace; empty if the object has none.
+    pub namespace: Str,
+    /// Name.
+    pub name: Str,
+    /// Uid.
+    pub uid: Uid,
+}
+
+impl Identity {
+    /// The owner that a reference means, if it is in this namespace.
+    pub fn of_owner(owner: &OwnerRef, namespace: &Str) -> Self {
+        Self {
+            kind: owner.kind.clone(),
+            api_version: owner.api_version.clone(),
+            namespace: namespace.clone(),
+            name: owner.name.clone(),
+            uid: owner.uid.clone(),
+        }
+    }
+
+    /// Whether a reference has these coordinates; it has no namespace.
+    pub fn is_meant_by(&self, owner: &OwnerRef) -> bool {
+        (&owner.uid, &owner.name, &owner.kind, &owner.api_version)
+            == (&self.uid, &self.name, &self.kind, &self.api_version)
+    }
+
+    /// Whether an object of this namespace may have it as owner: its own namespace, or none.
+    pub fn may_own_in(&self, namespace: &str) -> bool {
+        self.namespace.is_empty() || *self.namespace == *namespace
+    }
+
+    /// Namespace and name.
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+}
+
+/// As upstream's events spell it.
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, api_version, namespace, name, uid } = self;
+        write!(f, "[{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}]")
+    }
+}
+
+/// The last owners that are known not to exist. A uid is never given twice, so that what is absent stays absent; one
+/// that was pushed out only costs another look.
+#[derive(Debug, Default)]
+pub struct Absent {
+    known: HashSet<Identity>,
+    order: VecDeque<Identity>,
+}
+
+impl Absent {
+    /// Enough for the owners of a large namespace that goes at once.
+    const MOST: usize = 4096;
+
+    /// Remembers that no such object exists.
+    pub fn add(&mut self, identity: Identity) {
+        if !self.known.insert(identity.clone()) {
+            return;
+        }
+        self.order.push_back(identity);
+        if self.order.len() > Self::MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    /// Whether it is known that no such object exists.
+    pub fn has(&self, identity: &Identity) -> bool {
+        self.known.contains(identity)
+    }
+}

@@ -1,0 +1,71 @@
+//! garbage-collector-controller: deletes what no owner holds any more.
+//!
+//! It watches the metadata of every kind, keeps a graph of who owns whom, and deletes objects whose owners are all
+//! gone; it carries out foreground deletion and orphaning. Nothing goes before the server itself has said that its
+//! owners are gone. Follows upstream pkg/controller/garbagecollector.
+
+mod decide;
+mod graph;
+mod identity;
+mod patch;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use sync::{Collector, Links, Orphaner, Work};
+
+/// Name of the event source.
+const COMPONENT: &str = "garbage-collector-controller";
+
+/// A deletion may cost a look besides, so that it has twice the rate of others (cmd/kube-controller-manager, garbage
+/// collector).
+const QPS: u16 = 2;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "garbage-collector-controller",
+    service_account: "generic-garbage-collector",
+    needs,
+    writes: &[
+        Write { verb: Verb::Delete, group: "*", resource: "*" },
+        Write { verb: Verb::Patch, group: "*", resource: "*" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    start,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need_every_kind(&[]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let checks = Queue::new(QueueOptions::named("garbage_collector_attempt_to_delete"));
+    let orphans = Queue::new(QueueOptions::named("garbage_collector_attempt_to_orphan"));
+    let recorder = manager.recorder(COMPONENT, DESCRIPTOR.service_account);
+    let links = Arc::new(Links::new(checks.clone(), orphans.clone(), recorder));
+    let kinds = manager.registry().every_kind();
+    let watched = links.clone();
+    kinds.subscribe(move |change| watched.take_in(change));
+    let collector = Arc::new(Collector {
+        links,
+        kinds,
+        discovery: manager.discovery(),
+        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, 1),
+        live: Default::default(),
+        plain_patches: Default::default(),
+    });
+    checks.add(Work::Begin);
+    let workers = settings.workers("concurrent-gc-syncs");
+    let options = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
+    manager.add(options, orphans, Arc::new(Orphaner(collector.clone())));
+    manager.add(options, checks, collector);
+}

@@ -1,0 +1,63 @@
+//! The bodies of the collector's patches.
+
+use kinds::meta::{Meta, OwnerRef};
+use kinds::{Str, Uid};
+use serde_json::{Value, json};
+
+/// Removes references to owners, for kinds that know how to merge lists; the uid is a precondition.
+pub fn drop_references(dependent: &Uid, owners: &[Uid]) -> Value {
+    let gone: Vec<Value> = owners.iter().map(|uid| json!({ "$patch": "delete", "uid": uid.to_string() })).collect();
+    json!({ "metadata": { "uid": dependent.to_string(), "ownerReferences": gone } })
+}
+
+/// The same for all other kinds: the list without them, if the object is still in this version.
+pub fn without_references(meta: &Meta, owners: &[Uid]) -> Value {
+    owner_list(meta, meta.owners.iter().filter(|owner| !owners.contains(&owner.uid)).map(reference))
+}
+
+/// Makes an object block none of its owners any more, for kinds that know how to merge lists.
+pub fn unblock(meta: &Meta) -> Value {
+    let blocking = meta.owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
+    let freed: Vec<Value> = blocking.map(not_blocking).collect();
+    json!({ "metadata": { "uid": meta.uid.to_string(), "ownerReferences": freed } })
+}
+
+/// The same for all other kinds.
+pub fn unblocked(meta: &Meta) -> Value {
+    owner_list(meta, meta.owners.iter().map(not_blocking))
+}
+
+/// Removes a finalizer, if the object is still in this version; `None` if it has it no longer.
+pub fn without_finalizer(meta: &Meta, finalizer: &str) -> Option<Value> {
+    let kept: Vec<&Str> = meta.finalizers.iter().filter(|found| ***found != *finalizer).collect();
+    if kept.len() == meta.finalizers.len() {
+        return None;
+    }
+    let kept = if kept.is_empty() { Value::Null } else { kept.iter().map(|kept| Value::from(&***kept)).collect() };
+    Some(json!({ "metadata": { "resourceVersion": meta.version.to_string(), "finalizers": kept } }))
+}
+
+fn owner_list(meta: &Meta, owners: impl Iterator<Item = Value>) -> Value {
+    let owners: Vec<Value> = owners.collect();
+    let owners = if owners.is_empty() { Value::Null } else { Value::Array(owners) };
+    json!({ "metadata": { "resourceVersion": meta.version.to_string(), "ownerReferences": owners } })
+}
+
+fn reference(owner: &OwnerRef) -> Value {
+    let mut reference = json!({
+        "apiVersion": &*owner.api_version, "kind": &*owner.kind, "name": &*owner.name, "uid": owner.uid.to_string(),
+    });
+    if let Some(controller) = owner.controller {
+        reference["controller"] = controller.into();
+    }
+    if let Some(block) = owner.block_owner_deletion {
+        reference["blockOwnerDeletion"] = block.into();
+    }
+    reference
+}
+
+fn not_blocking(owner: &OwnerRef) -> Value {
+    let mut reference = reference(owner);
+    reference["blockOwnerDeletion"] = false.into();
+    reference
+}

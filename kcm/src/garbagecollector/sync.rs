@@ -1,0 +1,461 @@
+//! The collector's work: looks at one object, asks the server what it must know, decides, and writes.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use kinds::meta::{Meta, OwnerRef};
+use kinds::{Resource, Str, Uid};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::discovery::Discovery;
+use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::queue::Queue;
+use runtime::watch::{EveryKind, MetaChange};
+use runtime::write::{Deletion, Propagation, WriteError, Writer};
+use serde_json::Value;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, info, warn};
+
+use super::decide::{Plan, Standing, plan};
+use super::graph::{Effect, FOREGROUND, Graph, ORPHAN, View};
+use super::identity::Identity;
+use super::patch;
+
+/// How long the first lists may take before work begins without those that are missing (cmd/kube-controller-manager,
+/// garbage collector: initial sync timeout).
+const FIRST_LISTS: Duration = Duration::from_secs(30);
+
+/// An owner that was just found to exist is not asked for again by its next dependent.
+const LIVE_FOR: Duration = Duration::from_secs(1);
+
+/// A kind that is not known may have come since discovery was asked last.
+const DISCOVERY_AGE: Duration = Duration::from_secs(5);
+
+/// Patches of one owner's dependents that are under way together.
+const ORPHANED_AT_ONCE: usize = 20;
+
+/// What the queue of the collector carries.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// Fill the queue from the graph: the first thing that a new leader does.
+    Begin,
+    /// Look at this object.
+    Check(Uid),
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Begin => f.write_str("(begin)"),
+            Self::Check(uid) => uid.fmt(f),
+        }
+    }
+}
+
+/// The graph, and the queues that its effects go to.
+pub struct Links {
+    graph: Mutex<Graph>,
+    pub checks: Arc<Queue<Work>>,
+    pub orphans: Arc<Queue<Uid>>,
+    recorder: Recorder,
+    begun: AtomicBool,
+}
+
+impl Links {
+    pub fn new(checks: Arc<Queue<Work>>, orphans: Arc<Queue<Uid>>, recorder: Recorder) -> Self {
+        Self { graph: Mutex::default(), checks, orphans, recorder, begun: AtomicBool::new(false) }
+    }
+
+    pub fn graph(&self) -> MutexGuard<'_, Graph> {
+        self.graph.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in what the watches show.
+    pub fn take_in(&self, change: &MetaChange<'_>) {
+        let mut graph = self.graph();
+        let mut effects = Vec::new();
+        match change {
+            MetaChange::Object { resource, old, new } => {
+                if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+                    effects.extend(graph.gone(&old.uid));
+                }
+                effects.extend(new.into_iter().flat_map(|new| graph.observe(resource, new)));
+            }
+            MetaChange::Left { resource } => effects.extend(graph.left(resource)),
+        }
+        drop(graph);
+        self.apply(effects);
+    }
+
+    /// Before work begins effects are dropped: they are found again in the graph.
+    fn apply(&self, effects: Vec<Effect>) {
+        if !self.begun.load(Ordering::Acquire) {
+            return;
+        }
+        for effect in effects {
+            match effect {
+                Effect::Check(uid) => self.checks.add(Work::Check(uid)),
+                Effect::CheckLater(uid) => self.checks.add_rate_limited(Work::Check(uid)),
+                Effect::Orphan(uid) => self.orphans.add(uid),
+                Effect::WrongNamespace { dependent, owner } => self.tell(&dependent, &owner),
+            }
+        }
+    }
+
+    /// All that was missed so far, behind whatever changes now (so that a restart loses nothing, and hurries nobody).
+    fn begin(&self) {
+        self.begun.store(true, Ordering::Release);
+        let effects = self.graph().unsettled();
+        let (nodes, unknown) = self.graph().len();
+        info!(objects = nodes, unknown_owners = unknown, to_look_at = effects.len(), "the graph of owners is built");
+        for effect in effects {
+            match effect {
+                Effect::Check(uid) | Effect::CheckLater(uid) => self.checks.add_background(Work::Check(uid)),
+                Effect::Orphan(uid) => self.orphans.add_background(uid),
+                Effect::WrongNamespace { dependent, owner } => self.tell(&dependent, &owner),
+            }
+        }
+    }
+
+    fn tell(&self, dependent: &Identity, owner: &Identity) {
+        let about = ObjectReference {
+            api_version: dependent.api_version.to_string().into(),
+            kind: dependent.kind.to_string().into(),
+            namespace: dependent.namespace.clone(),
+            name: dependent.name.clone(),
+            uid: dependent.uid.to_string().into(),
+            resource_version: "".into(),
+        };
+        let message = format!("ownerRef {owner} does not exist in namespace {:?}", &*dependent.namespace);
+        self.recorder.event(&about, EventType::Warning, "OwnerRefInvalidNamespace", message);
+    }
+}
+
+/// Why an object could not be dealt with.
+#[derive(Debug)]
+enum Trouble {
+    /// The server does not have it under these coordinates.
+    Gone(Identity),
+    /// An object without namespace refers to an owner that must have one: nothing can be looked up, ever.
+    NamespacedOwner,
+    /// It may go better next time.
+    Failed(ReconcileError),
+}
+
+impl From<WriteError> for Trouble {
+    fn from(error: WriteError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// What the workers share.
+pub struct Collector {
+    pub links: Arc<Links>,
+    pub kinds: Arc<EveryKind>,
+    pub discovery: Arc<Discovery>,
+    pub writer: Writer,
+    /// Owners that were just found to exist.
+    pub live: Mutex<HashMap<Identity, (Instant, Standing)>>,
+    /// Kinds that take no strategic merge patch.
+    pub plain_patches: Mutex<HashSet<Resource>>,
+}
+
+impl Reconcile for Collector {
+    type Key = Work;
+
+    fn reconcile<'a>(&'a self, key: &'a Work) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            match key {
+                Work::Begin => self.begin().await,
+                Work::Check(uid) => self.settle(self.check(uid).await),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Lets go the dependents of objects that are deleted without them.
+pub struct Orphaner(pub Arc<Collector>);
+
+impl Reconcile for Orphaner {
+    type Key = Uid;
+
+    fn reconcile<'a>(&'a self, key: &'a Uid) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move { self.0.settle(self.0.orphan(key).await) }.boxed()
+    }
+}
+
+impl Collector {
+    async fn begin(&self) -> Result<Outcome, ReconcileError> {
+        if timeout(FIRST_LISTS, self.kinds.synced()).await.is_err() {
+            let missing = self.kinds.sources().into_iter().filter(|source| !source.is_synced());
+            let missing: Vec<_> = missing.map(|source| source.resource().plural).collect();
+            warn!(missing = missing.join(","), "these kinds cannot be listed; collecting garbage without them");
+        }
+        self.links.begin();
+        Ok(Outcome::Done)
+    }
+
+    fn settle(&self, result: Result<Outcome, Trouble>) -> Result<Outcome, ReconcileError> {
+        match result {
+            Ok(outcome) => Ok(outcome),
+            Err(Trouble::Gone(identity)) => {
+                let effects = self.links.graph().absent(&identity);
+                self.links.apply(effects);
+                Ok(Outcome::Done)
+            }
+            Err(Trouble::NamespacedOwner) => {
+                debug!("an object without namespace refers to an owner that must have one; it is left alone");
+                Ok(Outcome::Done)
+            }
+            Err(Trouble::Failed(error)) => Err(error),
+        }
+    }
+
+    async fn check(&self, uid: &Uid) -> Result<Outcome, Trouble> {
+        let Some(view) = self.links.graph().view(uid) else { return Ok(Outcome::Done) };
+        if !view.state.observed {
+            return self.verify(&view).await;
+        }
+        if view.state.foreground {
+            if self.links.graph().is_blocked(uid) {
+                return Ok(Outcome::Done);
+            }
+            return self.remove_finalizer(&view.identity, FOREGROUND).await;
+        }
+        if view.state.deleting || !view.owned || view.settled {
+            return Ok(Outcome::Done);
+        }
+        self.collect(&view).await
+    }
+
+    /// Asks whether an owner exists that no watch has shown; if so, waits for the watch.
+    async fn verify(&self, view: &View) -> Result<Outcome, Trouble> {
+        let resource = self.resource(&view.identity.api_version, &view.identity.kind).await?;
+        self.live(&resource, &view.identity).await?;
+        Ok(Outcome::Backoff)
+    }
+
+    /// Decides about an object with owners, and does it.
+    async fn collect(&self, view: &View) -> Result<Outcome, Trouble> {
+        let item = &view.identity;
+        let resource = self.resource(&item.api_version, &item.kind).await?;
+        let meta = self.latest(&resource, item).await?;
+        let mut owners = Vec::with_capacity(meta.owners.len());
+        for owner in meta.owners.iter() {
+            owners.push((owner.uid.clone(), self.standing(owner, &meta.namespace).await?));
+        }
+        let (has_dependents, in_cycle) = {
+            let graph = self.links.graph();
+            (graph.has_dependents(&item.uid), || self.links.graph().may_be_in_cycle(&item.uid))
+        };
+        match plan(&owners, &meta.finalizers, has_dependents, in_cycle) {
+            Plan::Keep => Ok(Outcome::Done),
+            Plan::DropReferences(gone) => {
+                let (merged, whole) = (patch::drop_references(&item.uid, &gone), patch::without_references(&meta, &gone));
+                self.patch(&resource, item, &merged, &whole).await
+            }
+            Plan::DeleteForeground { unblock: true } => {
+                self.patch(&resource, item, &patch::unblock(&meta), &patch::unblocked(&meta)).await?;
+                let meta = self.live(&resource, item).await?;
+                self.delete(&resource, item, &meta, Propagation::Foreground).await
+            }
+            Plan::DeleteForeground { unblock: false } => {
+                self.delete(&resource, item, &meta, Propagation::Foreground).await
+            }
+            Plan::Delete(propagation) => self.delete(&resource, item, &meta, propagation).await,
+        }
+    }
+
+    /// Deletes an object as it was decided on: in that version, or in a later one that has the same owners.
+    async fn delete(
+        &self,
+        resource: &Resource,
+        item: &Identity,
+        decided: &Meta,
+        propagation: Propagation,
+    ) -> Result<Outcome, Trouble> {
+        let mut version = Some(decided.version);
+        // The last try does without the version, lest an object that changes all the time never goes.
+        for last in [false, false, true] {
+            let deletion = Deletion { uid: &item.uid, version: version.filter(|_| !last), propagation };
+            match self.writer.delete_object(resource, &item.key(), deletion).await {
+                Ok(()) => {
+                    debug!(%item, ?propagation, "deleted, for none of its owners exists any more");
+                    return Ok(Outcome::Done);
+                }
+                Err(error) if error.is_not_found() => return Err(Trouble::Gone(item.clone())),
+                Err(error) if error.is_conflict() && !last => {
+                    let live = self.live(resource, item).await?;
+                    if live.owners != decided.owners || live.finalizers != decided.finalizers {
+                        return Ok(Outcome::Backoff);
+                    }
+                    version = Some(live.version);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Outcome::Backoff)
+    }
+
+    /// How an owner stands, by what is known of absent ones or else by the server itself.
+    async fn standing(&self, owner: &OwnerRef, namespace: &Str) -> Result<Standing, Trouble> {
+        let mut identity = Identity::of_owner(owner, &Str::from(""));
+        let known_absent = |identity: &Identity| self.links.graph().absent.has(identity);
+        if known_absent(&identity) {
+            return Ok(Standing::Dangling);
+        }
+        identity.namespace = namespace.clone();
+        if known_absent(&identity) {
+            return Ok(Standing::Dangling);
+        }
+        let resource = self.resource(&owner.api_version, &owner.kind).await?;
+        if !resource.namespaced {
+            identity.namespace = "".into();
+        }
+        let known = self.memo().get(&identity).filter(|(since, _)| since.elapsed() < LIVE_FOR).copied();
+        if let Some((_, standing)) = known {
+            return Ok(standing);
+        }
+        match self.live(&resource, &identity).await {
+            Ok(owner) => {
+                let waits = owner.is_deleting() && owner.finalizers.iter().any(|found| **found == *FOREGROUND);
+                let standing = if waits { Standing::Waiting } else { Standing::Solid };
+                let mut memo = self.memo();
+                memo.retain(|_, (since, _)| since.elapsed() < LIVE_FOR);
+                memo.insert(identity, (Instant::now(), standing));
+                Ok(standing)
+            }
+            Err(Trouble::Gone(identity)) => {
+                self.links.graph().absent.add(identity);
+                Ok(Standing::Dangling)
+            }
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    fn memo(&self) -> MutexGuard<'_, HashMap<Identity, (Instant, Standing)>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The object as the watch shows it; every write that is based on this says so by its version or uid.
+    async fn latest(&self, resource: &Resource, item: &Identity) -> Result<Meta, Trouble> {
+        let source = self.kinds.source(resource.group, resource.plural);
+        match source.and_then(|source| source.meta(&item.key())).filter(|meta| meta.uid == item.uid) {
+            Some(meta) => Ok(meta),
+            None => self.live(resource, item).await,
+        }
+    }
+
+    /// The object as the server has it.
+    async fn live(&self, resource: &Resource, item: &Identity) -> Result<Meta, Trouble> {
+        if resource.namespaced && item.namespace.is_empty() {
+            return Err(Trouble::NamespacedOwner);
+        }
+        match self.writer.get_meta(resource, &item.key()).await {
+            Ok(meta) if meta.uid == item.uid => Ok(meta),
+            Ok(_) => Err(Trouble::Gone(item.clone())),
+            Err(error) if error.is_not_found() => Err(Trouble::Gone(item.clone())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn resource(&self, api_version: &str, kind: &str) -> Result<Resource, Trouble> {
+        if let Some(served) = self.discovery.current().of_kind(api_version, kind) {
+            return Ok(served.resource);
+        }
+        let failed = |error: String| Trouble::Failed(ReconcileError::new(error));
+        let snapshot = self.discovery.at_most_old(DISCOVERY_AGE).await.map_err(|error| failed(error.to_string()))?;
+        match snapshot.of_kind(api_version, kind) {
+            Some(served) => Ok(served.resource),
+            None => Err(failed(format!("the server serves no kind {kind:?} in version {api_version:?}"))),
+        }
+    }
+
+    /// Patches by merging lists, or by whole lists where the kind knows no other way.
+    async fn patch(
+        &self,
+        resource: &Resource,
+        item: &Identity,
+        merged: &Value,
+        whole: &Value,
+    ) -> Result<Outcome, Trouble> {
+        let key = item.key();
+        let known = || self.plain_patches.lock().unwrap_or_else(PoisonError::into_inner);
+        let plain = known().contains(resource);
+        if !plain {
+            match self.writer.patch(resource, &key, merged).await {
+                Err(WriteError::Refused(status)) if status.code == 415 => drop(known().insert(*resource)),
+                answered => return patched(item, answered.map(drop)),
+            }
+        }
+        patched(item, self.writer.merge_patch(resource, &key, whole).await.map(drop))
+    }
+
+    /// Lets go the dependents of an object that is being deleted without them, then the object.
+    async fn orphan(&self, uid: &Uid) -> Result<Outcome, Trouble> {
+        let (view, dependents) = {
+            let graph = self.links.graph();
+            (graph.view(uid), graph.dependents(uid))
+        };
+        let Some(view) = view.filter(|view| view.state.orphaning) else { return Ok(Outcome::Done) };
+        let freed: Vec<Result<Outcome, Trouble>> = stream::iter(dependents)
+            .map(|dependent| async move { self.free(&dependent, uid).await })
+            .buffer_unordered(ORPHANED_AT_ONCE)
+            .collect()
+            .await;
+        let (mut again, mut problems) = (false, Vec::new());
+        for outcome in freed {
+            match outcome {
+                Ok(outcome) => again |= outcome == Outcome::Backoff,
+                // It went meanwhile, or cannot have this owner anyway.
+                Err(Trouble::Gone(_) | Trouble::NamespacedOwner) => {}
+                Err(Trouble::Failed(error)) => problems.push(error.message),
+            }
+        }
+        if !problems.is_empty() {
+            let message = format!("{} dependents of {} keep their owner: {}", problems.len(), view.identity, problems[0]);
+            return Err(Trouble::Failed(ReconcileError::new(message)));
+        }
+        if again {
+            return Ok(Outcome::Backoff);
+        }
+        self.remove_finalizer(&view.identity, ORPHAN).await
+    }
+
+    async fn free(&self, dependent: &Identity, owner: &Uid) -> Result<Outcome, Trouble> {
+        let resource = self.resource(&dependent.api_version, &dependent.kind).await?;
+        let meta = self.latest(&resource, dependent).await?;
+        let owners = [owner.clone()];
+        let (merged, whole) = (patch::drop_references(&dependent.uid, &owners), patch::without_references(&meta, &owners));
+        self.patch(&resource, dependent, &merged, &whole).await
+    }
+
+    async fn remove_finalizer(&self, item: &Identity, finalizer: &str) -> Result<Outcome, Trouble> {
+        let resource = self.resource(&item.api_version, &item.kind).await?;
+        let mut meta = self.latest(&resource, item).await?;
+        for _ in 0..3 {
+            let Some(patch) = patch::without_finalizer(&meta, finalizer) else { return Ok(Outcome::Done) };
+            match self.writer.merge_patch(&resource, &item.key(), &patch).await {
+                Ok(_) => return Ok(Outcome::Done),
+                Err(error) if error.is_conflict() => meta = self.live(&resource, item).await?,
+                Err(error) if error.is_not_found() => return Err(Trouble::Gone(item.clone())),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Outcome::Backoff)
+    }
+}
+
+fn patched(item: &Identity, answered: Result<(), WriteError>) -> Result<Outcome, Trouble> {
+    match answered {
+        Ok(()) => Ok(Outcome::Done),
+        Err(error) if error.is_not_found() => Err(Trouble::Gone(item.clone())),
+        Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+        Err(error) => Err(error.into()),
+    }
+}

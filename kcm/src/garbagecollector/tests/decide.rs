@@ -1,0 +1,66 @@
+//! What becomes of an object, by how its owners stand.
+
+use kinds::{Str, Uid};
+use runtime::write::Propagation::{Background, Foreground, Orphan};
+
+use super::super::decide::Standing::{Dangling, Solid, Waiting};
+use super::super::decide::{Plan, Standing, plan};
+use super::super::patch;
+use super::{A, blocking, deleting, object, owner, uid};
+
+#[test]
+fn an_object_goes_when_no_owner_holds_it() {
+    let drop = |numbers: &[u128]| Plan::DropReferences(numbers.iter().copied().map(uid).collect());
+    let table: &[(&[(u128, Standing)], &[&str], bool, bool, Plan)] = &[
+        (&[], &[], false, false, Plan::Keep),
+        (&[(1, Solid)], &[], true, true, Plan::Keep),
+        (&[(1, Solid), (2, Dangling)], &[], false, false, drop(&[2])),
+        (&[(1, Solid), (2, Waiting), (3, Dangling)], &[], true, true, drop(&[2, 3])),
+        (&[(1, Solid), (1, Dangling)], &[], false, false, Plan::Keep),
+        (&[(1, Dangling)], &[], false, false, Plan::Delete(Background)),
+        (&[(1, Dangling)], &[], true, true, Plan::Delete(Background)),
+        (&[(1, Dangling), (2, Dangling)], &["other"], false, false, Plan::Delete(Background)),
+        (&[(1, Dangling)], &["orphan"], false, false, Plan::Delete(Orphan)),
+        (&[(1, Dangling)], &["foregroundDeletion"], false, false, Plan::Delete(Foreground)),
+        (&[(1, Dangling)], &["orphan", "foregroundDeletion"], false, false, Plan::Delete(Orphan)),
+        (&[(1, Waiting)], &[], false, false, Plan::Delete(Background)),
+        (&[(1, Waiting)], &[], true, false, Plan::DeleteForeground { unblock: false }),
+        (&[(1, Waiting), (2, Dangling)], &[], true, true, Plan::DeleteForeground { unblock: true }),
+    ];
+    for (owners, finalizers, has_dependents, in_cycle, expected) in table {
+        let owners: Vec<(Uid, Standing)> = owners.iter().map(|(number, standing)| (uid(*number), *standing)).collect();
+        let finalizers: Vec<Str> = finalizers.iter().map(|finalizer| Str::from(*finalizer)).collect();
+        assert_eq!(plan(&owners, &finalizers, *has_dependents, || *in_cycle), *expected, "{owners:?} {finalizers:?}");
+    }
+}
+
+#[test]
+fn patches_say_what_they_are_based_on() {
+    let item = deleting(object(5, "n", vec![blocking(&A, 1), owner(&A, 2)]), &["a/x", "orphan"]);
+    let uid_text = uid(2).to_string();
+    assert_eq!(
+        patch::drop_references(&item.uid, &[uid(2)]),
+        serde_json::json!({"metadata": {
+            "uid": uid(5).to_string(), "ownerReferences": [{"$patch": "delete", "uid": uid_text}],
+        }})
+    );
+    assert_eq!(
+        patch::without_references(&item, &[uid(1)]),
+        serde_json::json!({"metadata": {"resourceVersion": "1", "ownerReferences": [
+            {"apiVersion": "v1", "kind": "A", "name": "o2", "uid": uid_text},
+        ]}})
+    );
+    assert_eq!(
+        patch::without_references(&item, &[uid(1), uid(2)]),
+        serde_json::json!({"metadata": {"resourceVersion": "1", "ownerReferences": null}})
+    );
+    let freed = serde_json::json!([{"apiVersion": "v1", "kind": "A", "name": "o1", "uid": uid(1).to_string(),
+        "blockOwnerDeletion": false}]);
+    assert_eq!(patch::unblock(&item)["metadata"]["ownerReferences"], freed);
+    assert_eq!(patch::unblocked(&item)["metadata"]["ownerReferences"].as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        patch::without_finalizer(&item, "orphan"),
+        Some(serde_json::json!({"metadata": {"resourceVersion": "1", "finalizers": ["a/x"]}}))
+    );
+    assert_eq!(patch::without_finalizer(&item, "foregroundDeletion"), None);
+}

@@ -1,0 +1,208 @@
+//! What each change of the graph asks for, also when references contradict each other.
+
+use kinds::meta::Meta;
+use kinds::{Resource, Uid};
+
+use super::super::graph::{Effect, Graph, State};
+use super::super::identity::{Absent, Identity};
+use super::{A, B, C, blocking, deleting, object, owner, uid};
+
+fn graph(objects: &[(Resource, Meta)]) -> Graph {
+    let mut graph = Graph::default();
+    for (resource, meta) in objects {
+        graph.observe(resource, meta);
+    }
+    graph
+}
+
+/// Uids that are to be looked at, sorted, each once.
+fn checks(effects: &[Effect]) -> Vec<u128> {
+    let mut checks: Vec<u128> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Check(Uid::Uuid(number)) | Effect::CheckLater(Uid::Uuid(number)) => Some(*number),
+            _ => None,
+        })
+        .collect();
+    checks.sort_unstable();
+    checks.dedup();
+    checks
+}
+
+fn identity(resource: &Resource, number: u128, namespace: &str) -> Identity {
+    Identity::of_owner(&owner(resource, number), &namespace.into())
+}
+
+#[test]
+fn dependents_are_looked_at_when_their_owner_goes() {
+    let mut graph = graph(&[(A, object(1, "n", vec![])), (A, object(2, "n", vec![owner(&A, 1)]))]);
+    assert!(graph.view(&uid(2)).expect("known").settled);
+    assert_eq!(checks(&graph.gone(&uid(1))), [2]);
+    assert!(graph.absent.has(&identity(&A, 1, "n")));
+    assert!(!graph.view(&uid(2)).expect("known").settled);
+    assert!(graph.gone(&uid(9)).is_empty());
+}
+
+#[test]
+fn an_owner_without_dependents_is_not_remembered() {
+    let mut graph = graph(&[(A, object(1, "n", vec![]))]);
+    assert!(graph.gone(&uid(1)).is_empty() && !graph.absent.has(&identity(&A, 1, "n")));
+}
+
+#[test]
+fn an_unseen_owner_is_verified_once_and_settles_when_seen() {
+    let mut graph = Graph::default();
+    assert_eq!(checks(&graph.observe(&A, &object(2, "n", vec![owner(&A, 1)]))), [1]);
+    assert_eq!(graph.len(), (2, 1));
+    assert!(graph.observe(&A, &object(3, "n", vec![owner(&A, 1)])).is_empty(), "it is asked for already");
+    assert!(graph.observe(&A, &object(1, "n", vec![])).is_empty());
+    assert!(graph.view(&uid(2)).expect("known").settled);
+    assert_eq!(graph.len(), (3, 0));
+    assert_eq!(checks(&graph.absent(&identity(&A, 1, "n"))), [2, 3], "the server knows better than the watch");
+    assert_eq!(checks(&graph.unsettled()), [2, 3]);
+}
+
+#[test]
+fn an_unseen_owner_that_nobody_refers_to_any_more_is_forgotten() {
+    let mut graph = graph(&[(A, object(2, "n", vec![owner(&A, 1)]))]);
+    graph.observe(&A, &object(2, "n", vec![]));
+    assert_eq!(graph.len(), (1, 0));
+    assert_eq!(graph.view(&uid(1)), None);
+}
+
+#[test]
+fn deletion_begins_once() {
+    let mut graph = graph(&[(A, object(1, "n", vec![])), (A, object(2, "n", vec![blocking(&A, 1)]))]);
+    let waits = deleting(object(1, "n", vec![]), &["foregroundDeletion"]);
+    assert_eq!(checks(&graph.observe(&A, &waits)), [1, 2]);
+    assert!(graph.observe(&A, &waits).is_empty());
+    assert!(graph.is_blocked(&uid(1)) && !graph.view(&uid(2)).expect("known").settled);
+    assert_eq!(checks(&graph.observe(&A, &object(3, "n", vec![owner(&A, 1)]))), [3], "a latecomer");
+    assert_eq!(checks(&graph.observe(&A, &object(2, "n", vec![owner(&A, 1)]))), [1, 2], "it blocks no longer");
+    assert!(!graph.is_blocked(&uid(1)));
+    assert_eq!(checks(&graph.gone(&uid(2))), [1]);
+    assert_eq!(checks(&graph.unsettled()), [1, 3]);
+
+    let orphans = deleting(object(1, "n", vec![]), &["orphan"]);
+    assert_eq!(graph.observe(&A, &orphans), [Effect::Orphan(uid(1))], "the policy was changed");
+    assert!(graph.unsettled().contains(&Effect::Orphan(uid(1))));
+    assert_eq!(graph.dependents(&uid(1)), [identity(&A, 3, "n")]);
+    let state = graph.view(&uid(1)).expect("known").state;
+    assert_eq!(state, State { observed: true, deleting: true, foreground: false, orphaning: true });
+}
+
+#[test]
+fn a_dependent_that_waits_itself_may_be_in_a_cycle() {
+    let mut graph = graph(&[(A, object(1, "n", vec![owner(&A, 2)])), (A, object(2, "n", vec![blocking(&A, 1)]))]);
+    assert!(!graph.may_be_in_cycle(&uid(2)));
+    graph.observe(&A, &deleting(object(1, "n", vec![owner(&A, 2)]), &["foregroundDeletion"]));
+    assert!(graph.may_be_in_cycle(&uid(2)) && graph.has_dependents(&uid(2)));
+}
+
+/// Upstream's table of conflicting data, in both orders.
+#[test]
+fn references_that_do_not_fit_are_looked_at_and_told_of() {
+    let strange_kind = || object(5, "n", vec![owner(&B, 1)]);
+    let other_namespace = || object(5, "m", vec![owner(&A, 1)]);
+    let no_namespace = || object(5, "", vec![owner(&A, 1)]);
+    let told = |dependent: Identity, namespace: &str| {
+        vec![Effect::WrongNamespace { dependent, owner: identity(&A, 1, namespace) }]
+    };
+    let table: [(&str, Resource, Meta, Resource, Meta, Vec<Effect>); 4] = [
+        ("right", A, object(1, "n", vec![]), A, object(5, "n", vec![owner(&A, 1)]), vec![]),
+        ("kind", A, object(1, "n", vec![]), A, strange_kind(), vec![]),
+        ("namespace", A, object(1, "n", vec![]), A, other_namespace(), told(identity(&A, 5, "m"), "m")),
+        ("cluster-scoped", A, object(1, "n", vec![]), C, no_namespace(), told(identity(&C, 5, ""), "")),
+    ];
+    for (name, owner_kind, owner, kind, dependent, events) in table {
+        let fits = name == "right";
+        let expected: Vec<u128> = if fits { vec![] } else { vec![5] };
+        for owner_first in [true, false] {
+            let mut graph = Graph::default();
+            let effects = if owner_first {
+                graph.observe(&owner_kind, &owner);
+                graph.observe(&kind, &dependent)
+            } else {
+                graph.observe(&kind, &dependent);
+                graph.observe(&owner_kind, &owner)
+            };
+            assert_eq!(checks(&effects), expected, "{name}, owner first: {owner_first}");
+            let other: Vec<Effect> =
+                effects.into_iter().filter(|effect| matches!(effect, Effect::WrongNamespace { .. })).collect();
+            assert_eq!(other, events, "{name}, owner first: {owner_first}");
+            assert_eq!(graph.view(&uid(5)).expect("known").settled, fits, "{name}, owner first: {owner_first}");
+            let again: Vec<Effect> = graph.unsettled();
+            assert_eq!(checks(&again), expected, "{name}: a restart finds it again");
+        }
+    }
+}
+
+#[test]
+fn an_owner_without_namespace_may_own_everywhere() {
+    let graph = graph(&[
+        (C, object(1, "", vec![])),
+        (A, object(2, "n", vec![owner(&C, 1)])),
+        (A, object(3, "m", vec![owner(&C, 1)])),
+        (C, object(4, "", vec![owner(&C, 1)])),
+    ]);
+    assert!(graph.unsettled().is_empty());
+}
+
+#[test]
+fn a_wrong_reference_does_not_make_a_living_owner_absent() {
+    let mut graph = graph(&[
+        (A, object(1, "n", vec![])),
+        (A, object(2, "n", vec![owner(&A, 1)])),
+        (A, object(3, "n", vec![owner(&B, 1)])),
+    ]);
+    let effects = graph.absent(&identity(&B, 1, "n"));
+    assert_eq!(checks(&effects), [3]);
+    assert!(graph.absent.has(&identity(&B, 1, "n")) && !graph.absent.has(&identity(&A, 1, "n")));
+    assert!(graph.view(&uid(2)).expect("known").settled);
+}
+
+#[test]
+fn dependents_that_disagree_have_each_of_their_claims_verified() {
+    // A bad reference first, then a good one, and one from another namespace; the owner itself is not seen yet.
+    let mut graph = graph(&[
+        (A, object(2, "n", vec![owner(&B, 1)])),
+        (A, object(3, "n", vec![owner(&A, 1)])),
+        (A, object(4, "m", vec![owner(&A, 1)])),
+    ]);
+    let tried = |graph: &Graph| graph.view(&uid(1)).expect("virtual").identity;
+    assert_eq!(tried(&graph), identity(&B, 1, "n"));
+    let effects = graph.absent(&identity(&B, 1, "n"));
+    assert_eq!(effects, [Effect::Check(uid(2)), Effect::CheckLater(uid(1))]);
+    assert_eq!(tried(&graph), identity(&A, 1, "m"), "none follows, so the first in order is next");
+    graph.absent(&identity(&A, 1, "m"));
+    assert_eq!(tried(&graph), identity(&A, 1, "n"), "the next in order");
+    let effects = graph.observe(&A, &object(1, "n", vec![]));
+    assert!(effects.is_empty(), "seen as it was believed to be: {effects:?}");
+    assert!(graph.view(&uid(3)).expect("known").settled && !graph.view(&uid(4)).expect("known").settled);
+}
+
+#[test]
+fn a_kind_that_left_is_unknown_and_not_gone() {
+    let mut graph = graph(&[
+        (A, deleting(object(1, "n", vec![]), &["foregroundDeletion"])),
+        (B, object(2, "n", vec![blocking(&A, 1)])),
+        (B, object(3, "n", vec![])),
+        (A, object(4, "n", vec![owner(&B, 3)])),
+    ]);
+    assert_eq!(checks(&graph.left(&B)), [1]);
+    assert_eq!((graph.len(), graph.view(&uid(2))), ((3, 1), None));
+    assert!(!graph.absent.has(&identity(&B, 3, "n")) && !graph.view(&uid(4)).expect("known").settled);
+    graph.observe(&B, &object(3, "n", vec![]));
+    assert!(graph.view(&uid(4)).expect("known").settled, "the kind is back");
+}
+
+#[test]
+fn the_absent_are_remembered_up_to_a_number() {
+    let mut absent = Absent::default();
+    for number in 0..5000 {
+        absent.add(identity(&A, number, "n"));
+        absent.add(identity(&A, number, "n"));
+    }
+    assert!(!absent.has(&identity(&A, 0, "n")) && absent.has(&identity(&A, 4999, "n")));
+    assert!(!absent.has(&identity(&A, 4999, "m")), "elsewhere it may exist");
+}

@@ -1,0 +1,343 @@
+//! Random ownership graphs, deletions and lag: nothing that a living owner holds is ever deleted, nothing else stays.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use kinds::meta::{Meta, OwnerRef, Time};
+use kinds::{Resource, Str, Uid};
+use proptest::prelude::*;
+use runtime::write::Propagation;
+
+use super::super::decide::{Plan, Standing, plan};
+use super::super::graph::{Effect, FOREGROUND, Graph, ORPHAN};
+use super::super::identity::Identity;
+use super::{A, B, C, object, owner};
+
+const KINDS: [Resource; 3] = [A, B, C];
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// With references to objects by their place in history; the flags: it blocks, its name is wrong.
+    Create { kind: usize, namespace: bool, owners: Vec<(usize, bool, bool)> },
+    Delete { which: usize, propagation: Propagation },
+    DropOwners { which: usize },
+    /// Our watch of a kind shows the next change.
+    Deliver { kind: usize },
+    Work,
+    /// Another process takes over with empty hands, and lists.
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let reference = (0usize..40, any::<bool>(), proptest::bool::weighted(0.1));
+    let propagation =
+        prop_oneof![Just(Propagation::Background), Just(Propagation::Foreground), Just(Propagation::Orphan)];
+    prop_oneof![
+        4 => (0usize..3, any::<bool>(), proptest::collection::vec(reference, 0..3))
+            .prop_map(|(kind, namespace, owners)| Step::Create { kind, namespace, owners }),
+        3 => (0usize..40, propagation).prop_map(|(which, propagation)| Step::Delete { which, propagation }),
+        1 => (0usize..40).prop_map(|which| Step::DropOwners { which }),
+        8 => (0usize..3).prop_map(|kind| Step::Deliver { kind }),
+        8 => Just(Step::Work),
+        1 => Just(Step::Restart),
+    ]
+}
+
+/// The API server, the watches, and a collector that works one object at a time.
+#[derive(Default)]
+struct World {
+    /// What there is.
+    objects: BTreeMap<Uid, (usize, Meta)>,
+    /// All that ever was.
+    history: Vec<(usize, Meta)>,
+    version: u64,
+    /// What the watches have not shown yet; `None` in place of the object: it is gone.
+    lag: [VecDeque<(Uid, Option<Meta>)>; 3],
+    /// What the watches have shown.
+    shown: BTreeMap<Uid, Meta>,
+    graph: Graph,
+    checks: VecDeque<Uid>,
+    orphans: VecDeque<Uid>,
+    deleted_by_us: usize,
+}
+
+impl World {
+    fn change(&mut self, uid: &Uid, edit: impl FnOnce(&mut Meta)) {
+        let Some((kind, meta)) = self.objects.get_mut(uid) else { return };
+        let before = meta.clone();
+        edit(meta);
+        if *meta == before {
+            return;
+        }
+        self.version += 1;
+        meta.version = self.version;
+        let (kind, meta) = (*kind, meta.clone());
+        if meta.is_deleting() && meta.finalizers.is_empty() {
+            self.objects.remove(uid);
+            self.lag[kind].push_back((uid.clone(), None));
+        } else {
+            self.lag[kind].push_back((uid.clone(), Some(meta)));
+        }
+    }
+
+    /// What the API server does on a DELETE.
+    fn delete(&mut self, uid: &Uid, propagation: Propagation) {
+        self.change(uid, |meta| {
+            meta.deletion = Time(9);
+            let mut finalizers: Vec<Str> =
+                meta.finalizers.iter().filter(|found| ![FOREGROUND, ORPHAN].contains(&&***found)).cloned().collect();
+            match propagation {
+                Propagation::Background => {}
+                Propagation::Foreground => finalizers.push(FOREGROUND.into()),
+                Propagation::Orphan => finalizers.push(ORPHAN.into()),
+            }
+            meta.finalizers = finalizers.into();
+        });
+    }
+
+    /// The owner that a reference means, if there is one.
+    fn owner_of(&self, namespace: &str, reference: &OwnerRef) -> Option<&Meta> {
+        let (kind, owner) = self.objects.get(&reference.uid)?;
+        let identity = identity(*kind, owner);
+        (identity.is_meant_by(reference) && identity.may_own_in(namespace)).then_some(owner)
+    }
+
+    fn waits(meta: &Meta) -> bool {
+        meta.is_deleting() && meta.finalizers.iter().any(|found| **found == *FOREGROUND)
+    }
+
+    fn apply(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Check(uid) | Effect::CheckLater(uid) if !self.checks.contains(&uid) => self.checks.push_back(uid),
+                Effect::Orphan(uid) => self.orphans.push_back(uid),
+                _ => {}
+            }
+        }
+    }
+
+    fn deliver(&mut self, kind: usize) {
+        let Some((uid, meta)) = self.lag[kind].pop_front() else { return };
+        let effects = match meta {
+            Some(meta) => {
+                let effects = self.graph.observe(&KINDS[kind], &meta);
+                self.shown.insert(uid, meta);
+                effects
+            }
+            None => {
+                self.shown.remove(&uid);
+                self.graph.gone(&uid)
+            }
+        };
+        self.apply(effects);
+    }
+
+    fn restart(&mut self) {
+        (self.graph, self.shown) = Default::default();
+        (self.checks, self.orphans, self.lag) = Default::default();
+        for (kind, meta) in self.objects.clone().into_values() {
+            self.graph.observe(&KINDS[kind], &meta);
+            self.shown.insert(meta.uid.clone(), meta);
+        }
+        let effects = self.graph.unsettled();
+        self.apply(effects);
+    }
+
+    fn absent(&mut self, identity: &Identity) {
+        let effects = self.graph.absent(identity);
+        self.apply(effects);
+    }
+
+    /// One look at one object; false when there is none to look at.
+    fn work(&mut self) -> bool {
+        if let Some(uid) = self.orphans.pop_front() {
+            self.orphan(&uid);
+            return true;
+        }
+        let Some(uid) = self.checks.pop_front() else { return false };
+        let Some(view) = self.graph.view(&uid) else { return true };
+        if !view.state.observed {
+            let exists = self.objects.get(&uid).is_some_and(|(kind, meta)| {
+                // The namespace makes no difference to a look-up of a kind that has none.
+                let namespace = if KINDS[*kind].namespaced { &meta.namespace } else { &view.identity.namespace };
+                Identity { namespace: namespace.clone(), ..identity(*kind, meta) } == view.identity
+            });
+            if exists { self.checks.push_back(uid) } else { self.absent(&view.identity) }
+        } else if view.state.foreground {
+            if !self.graph.is_blocked(&uid) {
+                self.finish(&uid, FOREGROUND);
+            }
+        } else if !view.state.deleting && view.owned && !view.settled {
+            self.collect(&view.identity);
+        }
+        true
+    }
+
+    fn collect(&mut self, item: &Identity) {
+        // A write on an outdated version is a conflict, and the object is looked at anew.
+        let Some((_, meta)) = self.objects.get(&item.uid) else { return self.absent(item) };
+        if self.shown.get(&item.uid).map(|shown| shown.version) != Some(meta.version) {
+            return self.checks.push_back(item.uid.clone());
+        }
+        let meta = meta.clone();
+        let mut owners = Vec::new();
+        for reference in meta.owners.iter() {
+            let standing = match self.owner_of(&meta.namespace, reference) {
+                Some(owner) if Self::waits(owner) => Standing::Waiting,
+                Some(_) => Standing::Solid,
+                None => Standing::Dangling,
+            };
+            let known_absent = [&Str::from(""), &meta.namespace]
+                .iter()
+                .any(|namespace| self.graph.absent.has(&Identity::of_owner(reference, namespace)));
+            assert!(!known_absent || standing == Standing::Dangling, "{reference:?} is taken for absent and is not");
+            owners.push((reference.uid.clone(), standing));
+        }
+        let in_cycle = self.graph.may_be_in_cycle(&item.uid);
+        match plan(&owners, &meta.finalizers, self.graph.has_dependents(&item.uid), || in_cycle) {
+            Plan::Keep => {}
+            Plan::DropReferences(gone) => self.free(&item.uid, &gone),
+            Plan::DeleteForeground { unblock } => {
+                if unblock {
+                    self.change(&item.uid, |meta| {
+                        meta.owners = meta
+                            .owners
+                            .iter()
+                            .map(|owner| OwnerRef { block_owner_deletion: Some(false), ..owner.clone() })
+                            .collect();
+                    });
+                }
+                self.delete_as_collector(&item.uid, Propagation::Foreground);
+            }
+            Plan::Delete(propagation) => self.delete_as_collector(&item.uid, propagation),
+        }
+    }
+
+    fn delete_as_collector(&mut self, uid: &Uid, propagation: Propagation) {
+        let (_, meta) = &self.objects[uid];
+        assert!(!meta.owners.is_empty(), "{meta:?} never had an owner");
+        for reference in meta.owners.iter() {
+            let held = self.owner_of(&meta.namespace, reference).is_some_and(|owner| !Self::waits(owner));
+            assert!(!held, "{meta:?} is held by {reference:?}");
+        }
+        self.deleted_by_us += 1;
+        self.delete(uid, propagation);
+    }
+
+    fn free(&mut self, uid: &Uid, owners: &[Uid]) {
+        self.change(uid, |meta| {
+            meta.owners = meta.owners.iter().filter(|owner| !owners.contains(&owner.uid)).cloned().collect();
+        });
+    }
+
+    fn orphan(&mut self, uid: &Uid) {
+        if !self.graph.view(uid).is_some_and(|view| view.state.orphaning) {
+            return;
+        }
+        for dependent in self.graph.dependents(uid) {
+            self.free(&dependent.uid, std::slice::from_ref(uid));
+        }
+        self.finish(uid, ORPHAN);
+    }
+
+    fn finish(&mut self, uid: &Uid, finalizer: &str) {
+        self.change(uid, |meta| {
+            meta.finalizers = meta.finalizers.iter().filter(|found| ***found != *finalizer).cloned().collect();
+        });
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Create { kind, namespace, owners } => {
+                let namespace = if !KINDS[kind].namespaced { "" } else if namespace { "n" } else { "m" };
+                let references = owners.into_iter().filter_map(|(which, block, wrong)| {
+                    let (owner_kind, meta) = self.history.get(which)?;
+                    let Uid::Uuid(number) = meta.uid else { return None };
+                    // What has no namespace can only be owned by the like: anything else can never be looked up.
+                    let possible = KINDS[kind].namespaced || !KINDS[*owner_kind].namespaced;
+                    let mut reference = owner(&KINDS[*owner_kind], number);
+                    reference.block_owner_deletion = Some(block);
+                    if wrong {
+                        reference.name = "wrong".into();
+                    }
+                    possible.then_some(reference)
+                });
+                let mut references: Vec<OwnerRef> = references.collect();
+                references.dedup_by_key(|reference| reference.uid.clone());
+                let number = self.history.len() as u128 + 1;
+                self.version += 1;
+                let meta = Meta { version: self.version, ..object(number, namespace, references) };
+                self.history.push((kind, meta.clone()));
+                self.objects.insert(meta.uid.clone(), (kind, meta.clone()));
+                self.lag[kind].push_back((meta.uid.clone(), Some(meta)));
+            }
+            Step::Delete { which, propagation } => {
+                if let Some((_, meta)) = self.history.get(which).cloned() {
+                    self.delete(&meta.uid, propagation);
+                }
+            }
+            Step::DropOwners { which } => {
+                if let Some((_, meta)) = self.history.get(which).cloned() {
+                    self.change(&meta.uid, |meta| meta.owners = Vec::new().into());
+                }
+            }
+            Step::Deliver { kind } => self.deliver(kind),
+            Step::Work => drop(self.work()),
+            Step::Restart => self.restart(),
+        }
+    }
+
+    /// Until nothing moves any more.
+    fn rest(&mut self) {
+        for _ in 0..20_000 {
+            let lagging = (0..3).find(|kind| !self.lag[*kind].is_empty());
+            match lagging {
+                Some(kind) => self.deliver(kind),
+                None if !self.work() => return,
+                None => {}
+            }
+        }
+        panic!("it never comes to rest: {:?}", self.checks);
+    }
+}
+
+fn identity(kind: usize, meta: &Meta) -> Identity {
+    Identity {
+        kind: KINDS[kind].kind.into(),
+        api_version: KINDS[kind].api_version().into(),
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn whatever_happens(steps in proptest::collection::vec(step(), 0..120)) {
+        let mut world = World::default();
+        for step in steps {
+            world.take(step);
+        }
+        world.rest();
+        for (_, meta) in world.objects.values() {
+            let held = |reference: &OwnerRef| world.owner_of(&meta.namespace, reference).is_some();
+            prop_assert!(meta.owners.is_empty() || meta.owners.iter().any(held), "nobody holds {meta:?}");
+            prop_assert!(!meta.is_deleting(), "{meta:?} is being deleted for ever");
+        }
+        prop_assert_eq!(world.graph.len(), (world.objects.len(), 0), "the graph has what there is");
+        prop_assert!(world.graph.unsettled().is_empty());
+    }
+}
+
+#[test]
+fn histories_do_delete() {
+    let mut world = World::default();
+    let create = |owners: Vec<(usize, bool, bool)>| Step::Create { kind: 0, namespace: true, owners };
+    for step in [create(vec![]), create(vec![(0, true, false)]), create(vec![(1, true, false)])] {
+        world.take(step);
+    }
+    world.take(Step::Delete { which: 0, propagation: Propagation::Foreground });
+    world.rest();
+    assert_eq!((world.objects.len(), world.deleted_by_us), (0, 2));
+}

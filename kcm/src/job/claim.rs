@@ -1,0 +1,100 @@
+//! Which pods are a Job's: adopted with the tracking finalizer, released without it.
+//!
+//! A pod without the finalizer would never be counted, and one that keeps it after its release could never go.
+
+use std::sync::Arc;
+
+use kinds::job::TRACKING_FINALIZER;
+use kinds::{Job, Kind, Pod};
+use runtime::owner::{Claim, adoption, claim, release};
+use runtime::write::{WriteError, Writer};
+use serde_json::{Value, json};
+
+use super::sync::controller_ref;
+
+/// What claiming led to.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// Pods that are the Job's.
+    pub pods: Vec<Arc<Pod>>,
+    /// Versions at which pods were changed.
+    pub written: Vec<u64>,
+    /// Failed adoptions and releases.
+    pub errors: Vec<String>,
+}
+
+/// Adopts and releases pods by the Job's selector (pkg/controller, PodControllerRefManager). An adopted pod is not
+/// among the claimed ones before the store shows it with its finalizer.
+pub async fn claim_pods(writer: &Writer, job: &Job, children: Vec<Arc<Pod>>) -> Claimed {
+    let mut claimed = Claimed::default();
+    let mut may_adopt: Option<Result<(), String>> = None;
+    for pod in children {
+        let meta = &pod.meta;
+        match claim(&job.meta, meta, job.selector.matches(&meta.labels)) {
+            Claim::Ours => claimed.pods.push(pod),
+            Claim::Ignore => {}
+            Claim::Release => match patch(writer, &pod, releasing(job, &pod)).await {
+                Ok(version) => claimed.written.extend(version),
+                // Invalid: it has no such reference any more, or is another object by now.
+                Err(error) if error.is_not_found() || error.is_invalid() => {}
+                Err(error) => claimed.errors.push(error.to_string()),
+            },
+            Claim::Adopt => {
+                if may_adopt.is_none() {
+                    may_adopt = Some(still_there(writer, job).await);
+                }
+                if let Some(Err(why)) = &may_adopt {
+                    claimed.errors.push(format!("can't adopt Pod {} ({}): {why}", meta.key(), meta.uid));
+                    continue;
+                }
+                match patch(writer, &pod, adopting(job, &pod)).await {
+                    Ok(version) => claimed.written.extend(version),
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) => claimed.errors.push(error.to_string()),
+                }
+            }
+        }
+    }
+    claimed
+}
+
+fn adopting(job: &Job, pod: &Pod) -> Value {
+    let mut patch = adoption(&controller_ref(job), &pod.meta);
+    patch["metadata"]["finalizers"] = json!([TRACKING_FINALIZER]);
+    patch
+}
+
+fn releasing(job: &Job, pod: &Pod) -> Value {
+    let mut patch = release(&job.meta, &pod.meta);
+    patch["metadata"]["$deleteFromPrimitiveList/finalizers"] = json!([TRACKING_FINALIZER]);
+    patch
+}
+
+/// The patch that takes the tracking finalizer from a pod; fails if the pod is another one by now.
+pub fn untracking(pod: &Pod) -> Value {
+    json!({"metadata": {
+        "uid": pod.meta.uid.to_string(),
+        "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER],
+    }})
+}
+
+/// Sends a patch of a pod; answers the version that it made.
+pub async fn patch(writer: &Writer, pod: &Pod, patch: Value) -> Result<Option<u64>, WriteError> {
+    let answer = writer.patch(&Pod::RESOURCE, &pod.meta.key(), &patch).await?;
+    Ok(answer.meta().ok().map(|meta| meta.version))
+}
+
+/// Asks the server itself whether the Job still is the one we know and is not being deleted.
+async fn still_there(writer: &Writer, job: &Job) -> Result<(), String> {
+    let key = job.meta.key();
+    let fresh = writer.get(&Job::RESOURCE, &key).await.map_err(|error| error.to_string())?;
+    let fresh = fresh.meta().map_err(|error| error.to_string())?;
+    if fresh.uid != job.meta.uid {
+        return Err(format!("original Job {key} is gone: got uid {}, wanted {}", fresh.uid, job.meta.uid));
+    }
+    if fresh.is_deleting() {
+        let at = jiff::Timestamp::from_second(fresh.deletion.0).unwrap_or_default();
+        return Err(format!("{key} has just been deleted at {at}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,280 @@
+//! How a Job stands: its pods by fate, its indexes, and whether it is decided. All policy, no IO.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use kinds::job::{Action, JobStatus, TRACKING_FINALIZER, Uncounted};
+use kinds::pod::Phase;
+use kinds::status::Condition;
+use kinds::{Job, Pod, Time, Uid};
+
+use super::backoff::{Backoff, finished_at, index_failures};
+use super::indexes::Indexes;
+use super::policy;
+
+/// Condition: the Job will fail; its pods are being ended.
+pub const FAILURE_TARGET: &str = "FailureTarget";
+/// Condition: the Job will be complete; its pods are being ended.
+pub const SUCCESS_CRITERIA_MET: &str = "SuccessCriteriaMet";
+/// Condition: the Job failed.
+pub const FAILED: &str = "Failed";
+/// Condition: the Job is complete.
+pub const COMPLETE: &str = "Complete";
+/// Condition: nothing of the Job shall run.
+pub const SUSPENDED: &str = "Suspended";
+
+/// What is known about a Job.
+#[derive(Debug, Clone)]
+pub struct View<'a> {
+    /// The Job.
+    pub job: &'a Job,
+    /// Its pods, by index.
+    pub pods: &'a [Arc<Pod>],
+    /// Pods that the store still shows with a finalizer that is gone.
+    pub settled: &'a HashSet<Uid>,
+    /// Failures before this look.
+    pub backoff: Backoff,
+    /// All deletions asked for before can be seen.
+    pub satisfied: bool,
+    /// The time of day.
+    pub now: Timestamp,
+}
+
+/// How a Job stands.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    /// The status to go on from.
+    pub status: JobStatus,
+    /// Pods that neither ended nor are being deleted.
+    pub active: Vec<Arc<Pod>>,
+    /// Ready ones of them.
+    pub ready: i32,
+    /// Pods that are being deleted and have not ended.
+    pub terminating: i32,
+    /// Pods or indexes that succeeded, the new ones among them.
+    pub succeeded: i32,
+    /// Only of an Indexed Job.
+    pub indexed: Option<Indexed>,
+    /// Failures since the last success.
+    pub backoff: Backoff,
+    /// The condition that decides the Job; `None` while it goes on.
+    pub verdict: Option<Condition>,
+    /// When it is to be looked at for its deadline.
+    pub deadline_in: Option<SignedDuration>,
+}
+
+/// How the indexes of a Job stand.
+#[derive(Debug, Clone, Default)]
+pub struct Indexed {
+    /// Completed according to the status.
+    pub before: Indexes,
+    /// Completed, the new ones among them.
+    pub completed: Indexes,
+    /// Failed for good; only with a limit per index.
+    pub failed: Option<Indexes>,
+    /// The last failed pod of each index that waits for its replacement, which takes over the count of failures.
+    pub waiting: BTreeMap<i32, Arc<Pod>>,
+}
+
+/// The index of a pod.
+pub fn index_of(pod: &Pod) -> Option<i32> {
+    pod.ending.as_deref()?.index
+}
+
+/// A condition that is true since now.
+pub fn condition(kind: &str, reason: &str, message: &str, now: Timestamp) -> Condition {
+    let now = Time(now.as_second());
+    Condition {
+        kind: kind.into(),
+        status: "True".into(),
+        reason: reason.into(),
+        message: message.into(),
+        last_update: now,
+        last_transition: now,
+    }
+}
+
+fn count<T>(items: &[T]) -> i32 {
+    i32::try_from(items.len()).unwrap_or(i32::MAX)
+}
+
+/// A boxed filter over pods.
+fn pods_where(pods: &[Arc<Pod>], keep: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
+    pods.iter().filter(|pod| keep(pod)).cloned().collect()
+}
+
+impl View<'_> {
+    /// `spec.completions` where it must be set.
+    pub fn completions(&self) -> i32 {
+        self.job.completions.unwrap_or(0)
+    }
+
+    /// True when a pod still has the tracking finalizer: it is not counted yet.
+    pub fn is_tracked(&self, pod: &Pod) -> bool {
+        has_finalizer(pod) && !self.settled.contains(&pod.meta.uid)
+    }
+
+    /// True when a pod has an index of this Job, or none is needed.
+    pub fn is_in_range(&self, pod: &Pod) -> bool {
+        !self.job.is_indexed() || index_of(pod).is_some_and(|index| index < self.completions())
+    }
+
+    /// True when a pod counts as failed.
+    pub fn is_failed(&self, pod: &Pod) -> bool {
+        policy::is_failed(self.job, pod)
+    }
+
+    /// Looks at everything (pkg/controller/job, syncJob up to the verdict).
+    pub fn standing(&self) -> Standing {
+        let job = self.job;
+        let mut status = job.status.clone();
+        let uncounted = status.uncounted.get_or_insert_default().clone();
+        let active = pods_where(self.pods, Pod::is_active);
+        let (new_succeeded, new_failed) = self.newly_ended(&uncounted);
+        let counted_failures = pods_where(&new_failed, |pod| policy::judge(job.failure_policy.as_ref(), pod).counts);
+        let failed = status.failed + count(&counted_failures) + count(&uncounted.failed);
+        if status.start.is_zero() && !job.suspend {
+            status.start = Time(self.now.as_second());
+        }
+        let indexed = job.is_indexed().then(|| self.indexed(&active));
+        let (verdict, deadline_in) = self.verdict(&status, failed, indexed.as_ref());
+        Standing {
+            ready: count(&pods_where(&active, |pod| pod.ready)),
+            terminating: count(&pods_where(self.pods, Pod::is_terminating)),
+            succeeded: match &indexed {
+                Some(indexed) => indexed.completed.total(),
+                None => status.succeeded + count(&new_succeeded) + count(&uncounted.succeeded),
+            },
+            backoff: self.backoff.with(&new_succeeded, &new_failed),
+            status,
+            active,
+            indexed,
+            verdict,
+            deadline_in,
+        }
+    }
+
+    /// Pods that ended and are neither counted nor about to be (pkg/controller/job, getNewFinishedPods).
+    fn newly_ended(&self, uncounted: &Uncounted) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
+        let new = pods_where(self.pods, |pod| self.is_tracked(pod) && self.is_in_range(pod));
+        let succeeded = pods_where(&new, |pod| {
+            pod.phase == Phase::Succeeded && !uncounted.succeeded.contains(&pod.meta.uid)
+        });
+        let failed = pods_where(&new, |pod| self.is_failed(pod) && !uncounted.failed.contains(&pod.meta.uid));
+        (succeeded, failed)
+    }
+
+    fn indexed(&self, active: &[Arc<Pod>]) -> Indexed {
+        let status = &self.job.status;
+        let new = |matches: &dyn Fn(&Pod) -> bool| {
+            let pods = self.pods.iter().filter(|pod| has_finalizer(pod) && self.is_in_range(pod) && matches(pod));
+            Indexes::of(pods.filter_map(|pod| index_of(pod)))
+        };
+        let before = Indexes::parse(&status.completed_indexes, self.completions());
+        let completed = before.union(&new(&|pod| pod.phase == Phase::Succeeded));
+        let mut indexed = Indexed { before, completed, failed: None, waiting: BTreeMap::new() };
+        if let Some(limit) = self.job.backoff_limit_per_index {
+            let known = status.failed_indexes.as_deref().unwrap_or_default();
+            let known = Indexes::parse(known, self.completions());
+            let failed = known.union(&new(&|pod| self.fails_its_index(pod, limit)));
+            indexed.waiting = self.waiting(active, &indexed.completed, &failed);
+            indexed.failed = Some(failed);
+        }
+        indexed
+    }
+
+    /// True when a pod's failure is one too many for its index (pkg/controller/job, isIndexFailed).
+    fn fails_its_index(&self, pod: &Pod, limit: i32) -> bool {
+        if !self.is_failed(pod) {
+            return false;
+        }
+        let judged = policy::judge(self.job.failure_policy.as_ref(), pod);
+        judged.action == Some(Action::FailIndex)
+            || judged.counts && pod.ending.as_deref().map_or(0, |ending| ending.failures) >= limit
+    }
+
+    /// Failed pods that stay until they are replaced (pkg/controller/job, getPodsWithDelayedDeletionPerIndex).
+    fn waiting(&self, active: &[Arc<Pod>], completed: &Indexes, failed: &Indexes) -> BTreeMap<i32, Arc<Pod>> {
+        let running = Indexes::of(active.iter().filter_map(|pod| index_of(pod)));
+        let mut waiting: BTreeMap<i32, Arc<Pod>> = BTreeMap::new();
+        for pod in self.pods.iter().filter(|pod| self.is_tracked(pod) && self.is_in_range(pod) && self.is_failed(pod)) {
+            let Some(index) = index_of(pod) else { continue };
+            if completed.has(index) || failed.has(index) || running.has(index) {
+                continue;
+            }
+            let later = waiting.get(&index).is_none_or(|last| {
+                index_failures(last) <= index_failures(pod) && finished_at(pod) >= finished_at(last)
+            });
+            if later {
+                waiting.insert(index, pod.clone());
+            }
+        }
+        waiting
+    }
+
+    /// The condition that decides the Job, in upstream's order: what was decided before, failures, success.
+    fn verdict(
+        &self,
+        status: &JobStatus,
+        failed: i32,
+        indexed: Option<&Indexed>,
+    ) -> (Option<Condition>, Option<SignedDuration>) {
+        let (job, now) = (self.job, self.now);
+        let failure = |reason: &str, message: &str| Some(condition(FAILURE_TARGET, reason, message, now));
+        if let Some(met) = status.is_true(SUCCESS_CRITERIA_MET) {
+            return (Some(met.clone()), None);
+        }
+        if let Some(target) = status.is_true(FAILURE_TARGET) {
+            return (Some(condition(FAILED, &target.reason, &target.message, now)), None);
+        }
+        if let Some(message) = self.failing_pod() {
+            return (failure("PodFailurePolicy", &message), None);
+        }
+        if failed > job.backoff_limit || self.restarted_too_often() {
+            return (failure("BackoffLimitExceeded", "Job has reached the specified backoff limit"), None);
+        }
+        let mut deadline_in = None;
+        if let Some(deadline) = job.active_deadline.filter(|_| !job.suspend && !status.start.is_zero()) {
+            let began = Timestamp::from_second(status.start.0).unwrap_or(now);
+            let left = SignedDuration::from_secs(deadline) - now.duration_since(began);
+            if left <= SignedDuration::ZERO {
+                return (failure("DeadlineExceeded", "Job was active longer than specified deadline"), None);
+            }
+            deadline_in = Some(left);
+        }
+        let Some(indexed) = indexed else { return (None, deadline_in) };
+        if let Some(failed) = &indexed.failed {
+            if job.max_failed_indexes.is_some_and(|most| failed.total() > most) {
+                let message = "Job has exceeded the specified maximal number of failed indexes";
+                return (failure("MaxFailedIndexesExceeded", message), deadline_in);
+            }
+            if !failed.is_empty() && failed.total() + indexed.completed.total() >= self.completions() {
+                return (failure("FailedIndexes", "Job has failed indexes"), deadline_in);
+            }
+        }
+        let success = policy::succeeded(&job.success_policy, self.completions(), &indexed.completed);
+        (success.map(|message| condition(SUCCESS_CRITERIA_MET, "SuccessPolicy", &message, now)), deadline_in)
+    }
+
+    /// Why a pod fails the whole Job, if one does.
+    fn failing_pod(&self) -> Option<String> {
+        let policy = Some(self.job.failure_policy.as_ref()?);
+        self.pods.iter().filter(|pod| self.is_failed(pod)).find_map(|pod| policy::judge(policy, pod).fail_job)
+    }
+
+    /// True when containers were restarted in place too often (pkg/controller/job, pastBackoffLimitOnFailure).
+    fn restarted_too_often(&self) -> bool {
+        if !self.job.restarts_in_place {
+            return false;
+        }
+        let alive = self.pods.iter().filter(|pod| matches!(pod.phase, Phase::Running | Phase::Pending));
+        let restarts: i32 = alive.filter_map(|pod| pod.ending.as_deref()).map(|ending| ending.restarts).sum();
+        restarts >= self.job.backoff_limit.max(1)
+    }
+}
+
+/// True when the store shows a pod with the tracking finalizer.
+pub fn has_finalizer(pod: &Pod) -> bool {
+    pod.meta.finalizers.iter().any(|finalizer| &**finalizer == TRACKING_FINALIZER)
+}

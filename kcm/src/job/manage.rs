@@ -1,0 +1,283 @@
+//! Which pods to create and which to delete, and what that makes of the status. All policy, no IO.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use kinds::job::JobStatus;
+use kinds::status::Condition;
+use kinds::{Pod, Time, Uid};
+
+use super::backoff::remaining_of_index;
+use super::decide::{SUCCESS_CRITERIA_MET, SUSPENDED, Standing, View, condition, index_of};
+use super::indexes::Indexes;
+use super::policy;
+
+/// Pods created or deleted in one go at most (pkg/controller/job, MaxPodCreateDeletePerSync).
+pub const BURST: usize = 500;
+
+/// A pod to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NewPod {
+    /// Its index.
+    pub index: Option<i32>,
+    /// Failures of its index so far, those that count and those ignored; only with a limit per index.
+    pub failures: Option<(i32, i32)>,
+}
+
+/// What to do about a Job's pods.
+#[derive(Debug, Clone)]
+pub enum Plan {
+    /// Nothing now.
+    Nothing,
+    /// The Job is decided: delete what is active and count it.
+    End(Vec<Arc<Pod>>),
+    /// Delete these and don't count them.
+    Remove(Vec<Arc<Pod>>),
+    /// Create some, but not before this time.
+    Wait(SignedDuration),
+    /// Create these.
+    Create(Vec<NewPod>),
+}
+
+/// What became of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Deeds {
+    /// Pods that were created.
+    pub created: i32,
+    /// Pods whose deletion was accepted.
+    pub deleted: i32,
+    /// Those of them that were ready.
+    pub deleted_ready: i32,
+}
+
+/// A change of suspension to be told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It is suspended now.
+    Suspended,
+    /// It goes on now.
+    Resumed,
+}
+
+/// Where a Job stands after its pods were seen to.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Its status but for the account of its pods.
+    pub status: JobStatus,
+    /// The condition that decides it.
+    pub verdict: Option<Condition>,
+    /// The status must be written.
+    pub flush: bool,
+    /// A change of suspension.
+    pub turn: Option<Turn>,
+}
+
+fn many(items: usize) -> i32 {
+    i32::try_from(items).unwrap_or(i32::MAX)
+}
+
+fn few(count: i32) -> usize {
+    usize::try_from(count).unwrap_or(0)
+}
+
+impl View<'_> {
+    /// True when pods may be created and deleted at all.
+    fn may_manage(&self) -> bool {
+        self.satisfied && !self.job.meta.is_deleting()
+    }
+
+    /// Compares the active pods with what is wanted (pkg/controller/job, deleteActivePods and manageJob).
+    pub fn plan(&self, standing: &Standing) -> Plan {
+        let active = many(standing.active.len());
+        if standing.verdict.is_some() {
+            return Plan::End(standing.active.clone());
+        }
+        if !self.may_manage() {
+            return Plan::Nothing;
+        }
+        if self.job.suspend {
+            return removing(self.to_remove(standing, active));
+        }
+        let wanted = match self.job.completions {
+            // A work queue: after the first success what runs may go on, and nothing is added.
+            None if standing.succeeded > 0 => active,
+            None => self.job.parallelism,
+            Some(completions) => (completions - standing.succeeded).min(self.job.parallelism).max(0),
+        };
+        let mut surplus = self.to_remove(standing, (active - wanted).max(0));
+        surplus.truncate(BURST);
+        if !surplus.is_empty() {
+            return removing(surplus);
+        }
+        let leaving = if self.job.replace_only_failed { standing.terminating } else { 0 };
+        let missing = few(wanted - leaving - active);
+        if missing == 0 { Plan::Nothing } else { self.creation(standing, missing.min(BURST)) }
+    }
+
+    fn creation(&self, standing: &Standing, missing: usize) -> Plan {
+        let per_index = self.job.backoff_limit_per_index.is_some();
+        let wait = standing.backoff.remaining(self.now);
+        if !per_index && wait > SignedDuration::ZERO {
+            return Plan::Wait(wait);
+        }
+        let Some(indexed) = &standing.indexed else { return Plan::Create(vec![NewPod::default(); missing]) };
+        let mut taken = indexed.completed.union(&of_pods(&standing.active, |_| true));
+        if self.job.replace_only_failed {
+            taken = taken.union(&of_pods(self.pods, Pod::is_terminating));
+        }
+        if let Some(failed) = &indexed.failed {
+            taken = taken.union(failed);
+        }
+        let mut pods = Vec::new();
+        let mut soonest: Option<SignedDuration> = None;
+        for index in taken.first_missing(missing, self.completions()) {
+            let replaced = indexed.waiting.get(&index);
+            let wait = replaced.map_or(SignedDuration::ZERO, |pod| remaining_of_index(pod, self.now));
+            if per_index && wait > SignedDuration::ZERO {
+                soonest = Some(soonest.map_or(wait, |soonest| soonest.min(wait)));
+                continue;
+            }
+            let failures = per_index.then(|| replaced.map_or((0, 0), |pod| self.failures_after(pod)));
+            pods.push(NewPod { index: Some(index), failures });
+        }
+        match soonest {
+            Some(wait) if pods.is_empty() => Plan::Wait(wait),
+            _ if pods.is_empty() => Plan::Nothing,
+            _ => Plan::Create(pods),
+        }
+    }
+
+    /// The failures that a replacement takes over (pkg/controller/job, getNewIndexFailureCounts).
+    fn failures_after(&self, replaced: &Pod) -> (i32, i32) {
+        let (counted, ignored) =
+            replaced.ending.as_deref().map_or((0, 0), |ending| (ending.failures, ending.ignored_failures));
+        let counts = policy::judge(self.job.failure_policy.as_ref(), replaced).counts;
+        if counts { (counted.saturating_add(1), ignored) } else { (counted, ignored.saturating_add(1)) }
+    }
+
+    /// At least so many active pods, and all without an index of their own, least useful first
+    /// (pkg/controller/job, activePodsForRemoval).
+    fn to_remove(&self, standing: &Standing, at_least: i32) -> Vec<Arc<Pod>> {
+        if at_least <= 0 && !self.job.is_indexed() {
+            return Vec::new();
+        }
+        let mut pods = standing.active.clone();
+        pods.sort_by_cached_key(|pod| rank(pod));
+        let mut surplus = Vec::new();
+        if self.job.is_indexed() {
+            // The most useful pod of each index stays.
+            let mut served = HashSet::new();
+            let mut kept = Vec::with_capacity(pods.len());
+            for pod in pods.into_iter().rev() {
+                let index = index_of(&pod).filter(|index| *index < self.completions());
+                let stays = index.is_some_and(|index| served.insert(index));
+                if stays { kept.push(pod) } else { surplus.push(pod) }
+            }
+            kept.reverse();
+            surplus.reverse();
+            pods = kept;
+        }
+        let more = few(at_least).saturating_sub(surplus.len());
+        surplus.extend(pods.into_iter().take(more));
+        surplus
+    }
+
+    /// What the deeds make of the status and the verdict (pkg/controller/job, syncJob after manageJob).
+    pub fn outcome(&self, standing: &Standing, plan: &Plan, deeds: Deeds) -> Outcome {
+        let mut outcome =
+            Outcome { status: standing.status.clone(), verdict: standing.verdict.clone(), flush: false, turn: None };
+        let active = many(standing.active.len());
+        let left = active - deeds.deleted + deeds.created;
+        if matches!(plan, Plan::End(_)) {
+            if deeds.deleted != active || !self.satisfied {
+                // Pods may be left, or on their way into the store.
+                outcome.verdict = None;
+            }
+        } else {
+            let enough = match self.job.completions {
+                None => standing.succeeded > 0,
+                Some(completions) => standing.succeeded >= completions,
+            };
+            if enough && left == 0 {
+                let message = "Reached expected number of succeeded pods";
+                outcome.verdict = Some(condition(SUCCESS_CRITERIA_MET, "CompletionsReached", message, self.now));
+            } else if self.may_manage() {
+                self.turn(&mut outcome);
+            }
+        }
+        let (ready, terminating) =
+            (Some(standing.ready - deeds.deleted_ready), Some(standing.terminating + deeds.deleted));
+        let status = &mut outcome.status;
+        outcome.flush |= (left, ready, terminating) != (status.active, status.ready, status.terminating);
+        (status.active, status.ready, status.terminating) = (left, ready, terminating);
+        outcome
+    }
+
+    fn turn(&self, outcome: &mut Outcome) {
+        let conditions = &mut outcome.status.conditions;
+        let (status, reason, message) = if self.job.suspend {
+            ("True", "JobSuspended", "Job suspended")
+        } else {
+            ("False", "JobResumed", "Job resumed")
+        };
+        if !ensure(conditions, &Condition { status: status.into(), ..condition(SUSPENDED, reason, message, self.now) }) {
+            return;
+        }
+        outcome.flush = true;
+        // The deadline counts from the last resumption.
+        (outcome.turn, outcome.status.start) = if self.job.suspend {
+            (Some(Turn::Suspended), Time::default())
+        } else {
+            (Some(Turn::Resumed), Time(self.now.as_second()))
+        };
+    }
+}
+
+/// Sets a condition; answers whether that changed anything. One that is false is not added
+/// (pkg/controller/job, ensureJobConditionStatus).
+pub fn ensure(conditions: &mut Vec<Condition>, new: &Condition) -> bool {
+    match conditions.iter_mut().find(|known| known.kind == new.kind) {
+        Some(known) => {
+            let same = (&known.status, &known.reason, &known.message) == (&new.status, &new.reason, &new.message);
+            if !same {
+                *known = new.clone();
+            }
+            !same
+        }
+        None if &*new.status == "False" => false,
+        None => {
+            conditions.push(new.clone());
+            true
+        }
+    }
+}
+
+fn removing(pods: Vec<Arc<Pod>>) -> Plan {
+    if pods.is_empty() { Plan::Nothing } else { Plan::Remove(pods) }
+}
+
+fn of_pods(pods: &[Arc<Pod>], which: impl Fn(&Pod) -> bool) -> Indexes {
+    Indexes::of(pods.iter().filter(|pod| which(pod)).filter_map(|pod| index_of(pod)))
+}
+
+/// What goes first: the smallest (pkg/controller, ActivePods).
+type Rank = (bool, kinds::pod::Phase, bool, Age, Reverse<i32>, Reverse<i32>, Age, Uid);
+
+/// Unknown first, then young before old.
+type Age = (bool, Reverse<i64>);
+
+fn rank(pod: &Pod) -> Rank {
+    let age = |since: Time| (!since.is_zero(), Reverse(since.0));
+    (
+        !pod.node.is_empty(),
+        pod.phase,
+        pod.ready,
+        if pod.ready { age(pod.ready_since) } else { age(Time::default()) },
+        Reverse(pod.restarts),
+        Reverse(pod.sidecar_restarts),
+        age(pod.meta.created),
+        pod.meta.uid.clone(),
+    )
+}

@@ -1,0 +1,93 @@
+//! job-controller: runs pods until as many as asked have succeeded, and counts each that ended exactly once.
+//!
+//! It watches Jobs and Pods, creates and deletes pods, adopts and releases them, takes the tracking finalizer from pods
+//! that are counted or that nobody will count, and writes Job statuses. Follows upstream pkg/controller/job.
+
+mod backoff;
+mod claim;
+mod decide;
+mod indexes;
+mod keys;
+mod manage;
+mod orphans;
+mod pods;
+mod policy;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod track;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::{Job, Pod};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{by_controller, by_namespace};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use orphans::Orphans;
+use sync::Jobs;
+
+/// Name of the event source.
+const COMPONENT: &str = "job-controller";
+
+/// Changes of pods and statuses are taken together over this time (pkg/controller/job, SyncJobBatchPeriod).
+const BATCH: Duration = Duration::from_secs(1);
+
+/// First and longest wait after a failed request (pkg/controller/job, DefaultJobApiBackOff and MaxJobApiBackOff).
+const API_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "job-controller",
+    service_account: "job-controller",
+    needs,
+    writes: &[
+        Write { verb: Verb::Create, group: "", resource: "pods" },
+        Write { verb: Verb::Delete, group: "", resource: "pods" },
+        Write { verb: Verb::Patch, group: "", resource: "pods" },
+        Write { verb: Verb::Update, group: "batch", resource: "jobs/status" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    start,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Pod>(Pod::ENDING, &[by_controller()]);
+    needs.need::<Job>(Job::TEMPLATE, &[by_namespace()]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let (base_delay, max_delay) = API_BACKOFF;
+    let options = |name| QueueOptions { base_delay, max_delay, ..QueueOptions::named(name) };
+    let queue = Queue::new(QueueOptions { window: BATCH, ..options("job") });
+    let orphan_queue = Queue::new(options("job_orphan_pod"));
+    let (jobs, pods) = (manager.registry().store::<Job>(), manager.registry().store::<Pod>());
+    keys::subscribe(&jobs, &pods, &queue, &orphan_queue);
+    let writer = manager.writer(DESCRIPTOR.service_account);
+    let orphans = Arc::new(Orphans {
+        jobs: jobs.clone(),
+        pods: pods.clone(),
+        writer: writer.clone(),
+        gone: Default::default(),
+    });
+    let reconciler = Arc::new(Jobs {
+        jobs,
+        pods,
+        writer,
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        expectations: Arc::default(),
+        queue: queue.clone(),
+        clock: settings.clock.clone(),
+        memory: Default::default(),
+        begun: Default::default(),
+    });
+    let workers = settings.workers("concurrent-job-syncs");
+    let work = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
+    manager.add(work, queue, reconciler);
+    manager.add(work, orphan_queue, orphans);
+}

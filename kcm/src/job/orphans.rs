@@ -1,0 +1,144 @@
+//! Takes the tracking finalizer from pods that no Job will count any more, so that they can go.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::{ObjectKey, OwnerRef};
+use kinds::{Job, Kind, Pod, Uid};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::write::Writer;
+
+use super::claim::{patch, untracking};
+use super::decide::has_finalizer;
+
+/// Uids of Jobs known to be gone that are remembered at most.
+const REMEMBERED: usize = 1024;
+
+/// What is to be looked at.
+#[derive(Debug, Clone)]
+pub enum OrphanKey {
+    /// One pod.
+    Pod(ObjectKey),
+    /// The pods of a Job that is gone or has ended. Equal by uid.
+    Of(Arc<Job>),
+}
+
+impl PartialEq for OrphanKey {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Pod(a), Self::Pod(b)) => a == b,
+            (Self::Of(a), Self::Of(b)) => a.meta.uid == b.meta.uid,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for OrphanKey {}
+
+impl Hash for OrphanKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            Self::Pod(key) => key.hash(state),
+            Self::Of(job) => job.meta.uid.hash(state),
+        }
+    }
+}
+
+impl fmt::Display for OrphanKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(key) => write!(f, "pod {key}"),
+            Self::Of(job) => write!(f, "pods of {}", job.meta.key()),
+        }
+    }
+}
+
+/// The controller's state.
+pub struct Orphans {
+    pub jobs: Arc<Store<Job>>,
+    pub pods: Arc<Store<Pod>>,
+    pub writer: Writer,
+    /// Jobs that the server itself said are gone.
+    pub gone: Mutex<HashSet<Uid>>,
+}
+
+impl Reconcile for Orphans {
+    type Key = OrphanKey;
+
+    fn reconcile<'a>(&'a self, key: &'a OrphanKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Orphans {
+    async fn sync(&self, key: &OrphanKey) -> Result<Outcome, ReconcileError> {
+        let pods: Vec<Arc<Pod>> = match key {
+            OrphanKey::Pod(key) => self.pods.get(key).into_iter().collect(),
+            OrphanKey::Of(job) => {
+                let mut pods = self.pods.by_index(&by_controller(), owned_by(&job.meta.uid));
+                let orphans = self.pods.by_index(&by_controller(), orphans_in(&job.meta.namespace));
+                pods.extend(orphans.into_iter().filter(|pod| job.selector.matches(&pod.meta.labels)));
+                pods
+            }
+        };
+        let mut failed = None;
+        for pod in pods.iter().filter(|pod| has_finalizer(pod)) {
+            if let Err(error) = self.release(pod).await {
+                failed = Some(error);
+            }
+        }
+        failed.map_or(Ok(Outcome::Done), Err)
+    }
+
+    /// Releases a pod if it still is an orphan (pkg/controller/job, handleSingleOrphanPod).
+    async fn release(&self, pod: &Pod) -> Result<(), ReconcileError> {
+        if let Some(controller) = pod.meta.controller()
+            && self.is_needed(pod, controller).await?
+        {
+            return Ok(());
+        }
+        match patch(&self.writer, pod, untracking(pod)).await {
+            Ok(_) => Ok(()),
+            // Gone, or another pod has its name by now.
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// True when a pod's controller is not a Job, or is one that will count the pod, or is managed by somebody else.
+    async fn is_needed(&self, pod: &Pod, controller: &OwnerRef) -> Result<bool, ReconcileError> {
+        if (&*controller.kind, &*controller.api_version) != (Job::RESOURCE.kind, "batch/v1") {
+            return Ok(true);
+        }
+        let (namespace, uid) = (&pod.meta.namespace, &controller.uid);
+        if let Some(job) = self.jobs.get_with_uid(namespace, &controller.name, uid) {
+            return Ok(job.managed_by.is_some() || !job.is_finished());
+        }
+        if self.gone().contains(uid) {
+            return Ok(false);
+        }
+        // Pods may be ahead of Jobs in our stores: a finalizer that goes too early is a pod that nobody counts.
+        let key = ObjectKey { namespace: namespace.clone(), name: controller.name.clone() };
+        match self.writer.get(&Job::RESOURCE, &key).await {
+            Ok(answer) if answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.uid == *uid => Ok(true),
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            Ok(_) | Err(_) => {
+                let mut gone = self.gone();
+                if gone.len() >= REMEMBERED {
+                    gone.clear();
+                }
+                gone.insert(uid.clone());
+                Ok(false)
+            }
+        }
+    }
+
+    fn gone(&self) -> std::sync::MutexGuard<'_, HashSet<Uid>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

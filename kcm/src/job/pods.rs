@@ -1,0 +1,61 @@
+//! What a Job's pods are made of: the template, and by index a name, a hostname, a label, annotations, a variable.
+
+use kinds::Job;
+use kinds::job::{COMPLETION_INDEX, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER};
+use kinds::meta::ObjectKey;
+use kinds::pod_edit::{FieldEnv, PodEdits, pod_from};
+use kinds::template::Template;
+
+use super::manage::NewPod;
+use super::sync::controller_ref;
+
+/// The variable with which a container learns its index.
+const INDEX_VARIABLE: FieldEnv<'_> =
+    FieldEnv { name: "JOB_COMPLETION_INDEX", path: "metadata.labels['batch.kubernetes.io/job-completion-index']" };
+
+/// Longest prefix of a generated name (apiserver/pkg/storage/names, MaxGeneratedNameLength).
+const LONGEST_PREFIX: usize = 58;
+
+/// The `Pod` message of a new pod (pkg/controller/job, manageJob).
+pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod) -> Vec<u8> {
+    let mut edits = PodEdits {
+        generate_name: format!("{}-", key.name),
+        finalizer: Some(TRACKING_FINALIZER),
+        ..PodEdits::default()
+    };
+    if let Some(index) = new.index {
+        edits.generate_name = prefix(&key.name, index);
+        edits.hostname = Some(format!("{}-{index}", key.name));
+        edits.env = Some(INDEX_VARIABLE);
+        edits.labels.push((COMPLETION_INDEX, index.to_string()));
+        edits.annotations.push((COMPLETION_INDEX, index.to_string()));
+        if let Some((counted, ignored)) = new.failures {
+            edits.annotations.push((INDEX_FAILURE_COUNT, counted.to_string()));
+            if ignored > 0 {
+                edits.annotations.push((INDEX_IGNORED_FAILURE_COUNT, ignored.to_string()));
+            }
+        }
+    }
+    pod_from(template, key, &controller_ref(job), &edits)
+}
+
+/// The index must stay in the name, so that it is the Job's name that is cut (podGenerateNameWithIndex).
+fn prefix(job: &str, index: i32) -> String {
+    let suffix = format!("-{index}-");
+    let room = LONGEST_PREFIX - suffix.len();
+    format!("{}{suffix}", job.get(..room).unwrap_or(job))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_cut_before_the_index() {
+        for (job, index, expected) in
+            [("pi", 3, "pi-3-".to_owned()), (&*"x".repeat(63), 12, format!("{}-12-", "x".repeat(54)))]
+        {
+            assert_eq!(prefix(job, index), expected);
+        }
+    }
+}

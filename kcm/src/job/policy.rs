@@ -1,0 +1,78 @@
+//! What a Job's policies say about failed pods and completed indexes.
+
+use kinds::job::{Action, ExitCodes, FailurePolicy, On, SuccessRule};
+use kinds::{Job, Pod};
+
+use super::indexes::Indexes;
+
+/// What a failure policy says about a failed pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judged {
+    /// Why the whole Job fails, if it does.
+    pub fail_job: Option<String>,
+    /// The failure counts towards the limits.
+    pub counts: bool,
+    /// The action of the rule that matched.
+    pub action: Option<Action>,
+}
+
+/// Judges a failed pod by the first rule that matches (pkg/controller/job, matchPodFailurePolicy).
+pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> Judged {
+    let rules = policy.map_or(&[][..], |policy| &policy.rules);
+    for (at, rule) in rules.iter().enumerate() {
+        let Some(why) = matched(&rule.on, pod) else { continue };
+        let fail_job = match rule.action {
+            Action::Unknown => continue,
+            Action::FailJob => Some(format!("{why} matching FailJob rule at index {at}")),
+            Action::FailIndex | Action::Ignore | Action::Count => None,
+        };
+        return Judged { fail_job, counts: rule.action != Action::Ignore, action: Some(rule.action) };
+    }
+    Judged { fail_job: None, counts: true, action: None }
+}
+
+/// Why a rule matches, as its message begins; `None` if it does not.
+fn matched(on: &On, pod: &Pod) -> Option<String> {
+    let ending = pod.ending.as_deref()?;
+    let (namespace, name) = (&pod.meta.namespace, &pod.meta.name);
+    match on {
+        On::ExitCodes(codes) => {
+            let (container, code) = ending.exit_codes.iter().find(|(container, code)| fits(codes, container, *code))?;
+            Some(format!("Container {container} for pod {namespace}/{name} failed with exit code {code}"))
+        }
+        On::Conditions(patterns) => {
+            let (kind, _) = ending.conditions.iter().find(|condition| patterns.contains(condition))?;
+            Some(format!("Pod {namespace}/{name} has condition {kind}"))
+        }
+    }
+}
+
+fn fits(codes: &ExitCodes, container: &str, code: i32) -> bool {
+    codes.container.as_deref().is_none_or(|wanted| wanted == container)
+        && codes.within.is_some_and(|within| codes.values.contains(&code) == within)
+}
+
+/// True when a pod counts as failed: it did, or it is being deleted and need not be waited for
+/// (pkg/controller/job, isPodFailed).
+pub fn is_failed(job: &Job, pod: &Pod) -> bool {
+    use kinds::pod::Phase;
+    pod.phase == Phase::Failed
+        || !job.replace_only_failed && pod.meta.is_deleting() && pod.phase != Phase::Succeeded
+}
+
+/// The message of the first success rule that is met (pkg/controller/job, matchSuccessPolicy).
+pub fn succeeded(rules: &[SuccessRule], completions: i32, done: &Indexes) -> Option<String> {
+    if done.is_empty() {
+        return None;
+    }
+    let met = |rule: &SuccessRule| match (&rule.indexes, rule.count) {
+        (Some(text), count) => {
+            let wanted = Indexes::parse(text, completions);
+            let common = wanted.common(done);
+            !wanted.is_empty() && (common == wanted.total() || count.is_some_and(|count| common >= count))
+        }
+        (None, Some(count)) => done.total() >= count,
+        (None, None) => false,
+    };
+    rules.iter().position(met).map(|at| format!("Matched rules at index {at}"))
+}

@@ -1,0 +1,160 @@
+//! The account of a Job's pods: each is counted exactly once, whatever crashes when. All policy, no IO.
+//!
+//! A pod that ended is first written down in the status by its uid (or by its index), then loses its finalizer, then
+//! moves into a counter. Whoever finds it in between knows by the status that it was seen, and by the finalizer that it
+//! is not in a counter yet.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kinds::job::JobStatus;
+use kinds::pod::Phase;
+use kinds::status::Condition;
+use kinds::{Pod, Time, Uid};
+
+use super::decide::{COMPLETE, FAILED, FAILURE_TARGET, Indexed, SUCCESS_CRITERIA_MET, Standing, View, condition, index_of};
+use super::indexes::Indexes;
+use super::manage::{Outcome, ensure};
+use super::policy;
+
+/// Pods in the list of the uncounted at most, so that a status stays small (pkg/controller/job, MaxUncountedPods).
+const MOST_UNCOUNTED: usize = 500;
+
+/// What to write down, and what to do then.
+#[derive(Debug, Clone)]
+pub struct Account {
+    /// The status with everything that is to be counted.
+    pub status: JobStatus,
+    /// It must be written before any finalizer goes.
+    pub flush: bool,
+    /// Pods whose finalizer may go after that.
+    pub release: Vec<Arc<Pod>>,
+    /// Pods that have the finalizer.
+    pub tracked: HashSet<Uid>,
+    /// The condition with which the Job ends once all is counted.
+    pub end: Option<Condition>,
+}
+
+impl View<'_> {
+    /// Writes down what ended (pkg/controller/job, trackJobStatusAndRemoveFinalizers, its first half).
+    pub fn account(&self, standing: &Standing, outcome: Outcome) -> Account {
+        let Outcome { mut status, verdict, mut flush, .. } = outcome;
+        let tracked_pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| self.is_tracked(pod)).collect();
+        let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
+        let known_failed = self.job.status.uncounted.clone().unwrap_or_default();
+        flush |= settle(&mut status, &tracked);
+        let mut release = Vec::new();
+        let mut completed = Vec::new();
+        let mut full = false;
+        for pod in tracked_pods {
+            let failed = self.is_failed(pod);
+            if !self.may_release(standing.indexed.as_ref(), verdict.is_some(), pod, failed) {
+                continue;
+            }
+            release.push(pod.clone());
+            let uncounted = status.uncounted.get_or_insert_default();
+            let uid = &pod.meta.uid;
+            let seen_failed = known_failed.failed.contains(uid);
+            if pod.phase == Phase::Succeeded && !seen_failed {
+                match &standing.indexed {
+                    Some(indexed) => completed.extend(
+                        index_of(pod).filter(|index| *index < self.completions() && !indexed.before.has(*index)),
+                    ),
+                    None if known_failed.succeeded.contains(uid) => {}
+                    None => {
+                        uncounted.succeeded.push(uid.clone());
+                        flush = true;
+                    }
+                }
+            } else if (failed || verdict.as_ref().is_some_and(|verdict| &*verdict.kind != SUCCESS_CRITERIA_MET))
+                && !seen_failed
+                && self.is_in_range(pod)
+                && policy::judge(self.job.failure_policy.as_ref(), pod).counts
+            {
+                // Of a Job that failed all that was still running failed.
+                uncounted.failed.push(uid.clone());
+                flush = true;
+            }
+            if completed.len() + uncounted.succeeded.len() + uncounted.failed.len() >= MOST_UNCOUNTED {
+                full = true;
+                break;
+            }
+        }
+        if let Some(indexed) = &standing.indexed {
+            flush |= write_indexes(&mut status, indexed, completed);
+        }
+        let (end, decided) = self.enter(&mut status, verdict);
+        Account { status, flush: flush || decided, release, tracked, end: end.filter(|_| !full) }
+    }
+
+    /// True when nothing needs a pod any more but the count (pkg/controller/job, canRemoveFinalizer).
+    fn may_release(&self, indexed: Option<&Indexed>, decided: bool, pod: &Pod, failed: bool) -> bool {
+        if self.job.meta.is_deleting() || decided || pod.phase == Phase::Succeeded {
+            return true;
+        }
+        let waiting = || {
+            let waiting = index_of(pod).and_then(|index| indexed?.waiting.get(&index));
+            waiting.is_some_and(|waiting| waiting.meta.uid == pod.meta.uid)
+        };
+        failed && !waiting()
+    }
+
+    /// Adds the condition that announces the end; answers the one that is the end, and whether one was added.
+    fn enter(&self, status: &mut JobStatus, verdict: Option<Condition>) -> (Option<Condition>, bool) {
+        let Some(verdict) = verdict else { return (None, false) };
+        let then = |kind| Some(condition(kind, &verdict.reason, &verdict.message, self.now));
+        match &*verdict.kind {
+            FAILURE_TARGET => {
+                let end = then(FAILED);
+                status.conditions.push(verdict);
+                (end, true)
+            }
+            SUCCESS_CRITERIA_MET => {
+                let end = then(COMPLETE);
+                let new = status.is_true(SUCCESS_CRITERIA_MET).is_none();
+                if new {
+                    status.conditions.push(verdict);
+                }
+                (end, new)
+            }
+            _ => (Some(verdict), false),
+        }
+    }
+}
+
+fn write_indexes(status: &mut JobStatus, indexed: &Indexed, new: Vec<i32>) -> bool {
+    let completed = indexed.completed.union(&Indexes::of(new));
+    let text = completed.to_string().into_boxed_str();
+    let failed = indexed.failed.as_ref().map(|failed| failed.to_string().into_boxed_str());
+    let changed = text != status.completed_indexes || failed != status.failed_indexes;
+    (status.succeeded, status.completed_indexes, status.failed_indexes) = (completed.total(), text, failed);
+    changed
+}
+
+/// Moves pods that are written down and have lost their finalizer into the counters; answers whether there were any
+/// (pkg/controller/job, cleanUncountedPodsWithoutFinalizers).
+pub fn settle(status: &mut JobStatus, tracked: &HashSet<Uid>) -> bool {
+    let uncounted = status.uncounted.get_or_insert_default();
+    let mut moved = false;
+    for (pods, counter) in
+        [(&mut uncounted.succeeded, &mut status.succeeded), (&mut uncounted.failed, &mut status.failed)]
+    {
+        let before = pods.len();
+        pods.retain(|uid| tracked.contains(uid));
+        *counter += i32::try_from(before - pods.len()).unwrap_or(i32::MAX);
+        moved |= pods.len() != before;
+    }
+    moved
+}
+
+/// Ends a Job if nothing is left to be counted or waited for (pkg/controller/job, enactJobFinished); answers whether.
+pub fn finish(status: &mut JobStatus, end: Option<&Condition>, now: Timestamp) -> bool {
+    let left = status.uncounted.as_ref().is_some_and(|pods| !(pods.succeeded.is_empty() && pods.failed.is_empty()));
+    let Some(end) = end.filter(|_| !left && status.terminating.unwrap_or(0) == 0) else { return false };
+    ensure(&mut status.conditions, &condition(&end.kind, &end.reason, &end.message, now));
+    if &*end.kind == COMPLETE {
+        status.completion = Time(now.as_second());
+    }
+    true
+}

@@ -1,0 +1,363 @@
+//! legacy-serviceaccount-token-cleaner-controller: first marks, then deletes tokens that the cluster made by itself in
+//! former versions and that nobody has used for long.
+//!
+//! It looks once a day. Follows upstream pkg/controller/serviceaccount, LegacySATokenCleaner.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use kinds::config_map::Body;
+use kinds::intern::label;
+use kinds::meta::ObjectKey;
+use kinds::pod::secrets::visit;
+use kinds::secret::AccountToken;
+use kinds::{ConfigMap, Decode, Interner, Kind, Pod, Secret, Sections, ServiceAccount, Str};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Index, Store, index_key};
+use runtime::watch::Builder;
+use runtime::write::{WriteError, Writer};
+use serde_json::json;
+use tracing::{error, info};
+
+use crate::controllers::{Clock, Descriptor, Settings, Verb, Write};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "legacy-serviceaccount-token-cleaner-controller",
+    service_account: "legacy-service-account-token-cleaner",
+    needs,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "secrets" },
+        Write { verb: Verb::Delete, group: "", resource: "secrets" },
+    ],
+    start,
+};
+
+/// Label with the day of a token's last use, kept by the API server.
+const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+/// Label with the day since when the API server refuses a token.
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+/// Where the API server says since when it has kept [`LAST_USED`].
+const TRACKING: (&str, &str) = ("kube-system", "kube-apiserver-legacy-service-account-token-tracking");
+const TRACKED_SINCE: &str = "since";
+/// Time between two passes.
+const PASS: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// All token secrets of service accounts.
+const TOKENS: Index<Secret> = Index {
+    name: "account-token",
+    keys: |secret, emit| {
+        if secret.account_token().is_some() {
+            emit(index_key(()));
+        }
+    },
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<ServiceAccount>(Sections::default(), &[]);
+    needs.need::<Secret>(Sections::default(), &[TOKENS]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let queue = Queue::new(QueueOptions::named("legacy_service_account_token_cleaner"));
+    queue.add(ObjectKey::new(TRACKING.0, TRACKING.1));
+    let period = settings.options.values.get_duration("legacy-service-account-token-clean-up-period");
+    let reconciler = Arc::new(Cleaner {
+        accounts: manager.registry().store(),
+        secrets: manager.registry().store(),
+        writer: manager.writer(DESCRIPTOR.service_account),
+        reader: manager.own_writer(),
+        period: SignedDuration::try_from(period).unwrap_or(SignedDuration::MAX),
+        clock: settings.clock.clone(),
+    });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+}
+
+/// What to do about a token that no pod uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Keep,
+    MarkInvalid,
+    Delete,
+}
+
+/// A day as the labels spell it; nothing else counts as one.
+fn day(text: &str) -> Option<Date> {
+    text.parse::<Date>().ok().filter(|date| date.to_string() == text)
+}
+
+fn day_of(time: Timestamp) -> Date {
+    time.to_zoned(TimeZone::UTC).date()
+}
+
+/// Whether uses have been kept for long enough that a token without any is unused; `since` is the day on which that
+/// began, somewhen.
+fn is_known_for(since: &str, period: SignedDuration, now: Timestamp) -> Option<bool> {
+    let next = day(since)?.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();
+    Some(next.checked_add(period).is_ok_and(|enough| now >= enough))
+}
+
+fn judge(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDuration, now: Timestamp) -> Verdict {
+    let (Some(token), Ok(before)) = (secret.account_token(), now.checked_sub(period)) else { return Verdict::Keep };
+    let Ok(created) = Timestamp::from_second(secret.meta.created.0) else { return Verdict::Keep };
+    let recent = |label: Date| label >= day_of(before);
+    if created >= before || secret.meta.is_deleting() || !made_by_the_cluster(secret, token, account) {
+        return Verdict::Keep;
+    }
+    match label(&secret.meta.labels, LAST_USED).map(day) {
+        // Nobody can tell when it was used.
+        Some(None) => return Verdict::Keep,
+        Some(Some(used)) if recent(used) => return Verdict::Keep,
+        _ => {}
+    }
+    match label(&secret.meta.labels, INVALID_SINCE).and_then(day) {
+        None => Verdict::MarkInvalid,
+        Some(since) if recent(since) => Verdict::Keep,
+        Some(_) => Verdict::Delete,
+    }
+}
+
+/// Those that the cluster made are listed by their account; those that users make are not.
+fn made_by_the_cluster(secret: &Secret, token: &AccountToken, account: Option<&ServiceAccount>) -> bool {
+    account.is_some_and(|account| {
+        token.account_uid.as_ref().is_none_or(|uid| *uid == account.meta.uid)
+            && account.secrets.contains(&secret.meta.name)
+    })
+}
+
+struct Cleaner {
+    accounts: Arc<Store<ServiceAccount>>,
+    secrets: Arc<Store<Secret>>,
+    writer: Writer,
+    /// Reads pods, which the controller's own account may not.
+    reader: Writer,
+    period: SignedDuration,
+    clock: Clock,
+}
+
+impl Reconcile for Cleaner {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            if let Err(problem) = self.pass(key).await {
+                error!(problem, "legacy tokens were not looked through");
+            }
+            Ok(Outcome::After(PASS))
+        }
+        .boxed()
+    }
+}
+
+impl Cleaner {
+    async fn pass(&self, tracking: &ObjectKey) -> Result<(), String> {
+        let now = (self.clock)();
+        let since = self.tracked_since(tracking).await?;
+        let known = is_known_for(&since, self.period, now)
+            .ok_or_else(|| format!("{TRACKED_SINCE} of ConfigMap {tracking} is {since:?}, which is no day"))?;
+        if !known {
+            return Ok(());
+        }
+        let mut used: HashMap<Str, HashSet<Box<str>>> = HashMap::new();
+        for secret in self.secrets.by_index(&TOKENS, index_key(())) {
+            let verdict = judge(&secret, self.account(&secret).as_deref(), self.period, now);
+            if verdict == Verdict::Keep {
+                continue;
+            }
+            let namespace = &secret.meta.namespace;
+            if !used.contains_key(namespace) {
+                match self.used_secrets(namespace).await {
+                    Ok(names) => drop(used.insert(namespace.clone(), names)),
+                    Err(error) => {
+                        error!(%error, %namespace, "cannot tell which secrets are used");
+                        continue;
+                    }
+                }
+            }
+            if used[namespace].contains(&*secret.meta.name) {
+                continue;
+            }
+            match self.act(&secret, verdict, now).await {
+                Err(error) if !error.is_not_found() && !error.is_conflict() => {
+                    error!(%error, secret = %secret.meta.key(), "a legacy token was not changed");
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn act(&self, secret: &Secret, verdict: Verdict, now: Timestamp) -> Result<(), WriteError> {
+        let key = secret.meta.key();
+        if verdict == Verdict::Delete {
+            info!(secret = %key, "deleting a token that nobody has used for long");
+            return self.writer.delete_unchanged(&Secret::RESOURCE, &key, &secret.meta).await;
+        }
+        info!(secret = %key, "marking a token as invalid that nobody has used for long");
+        let patch = json!({
+            "kind": "Secret", "apiVersion": "v1",
+            "metadata": {
+                "name": *key.name, "namespace": *key.namespace, "uid": secret.meta.uid.to_string(),
+                "labels": {INVALID_SINCE: day_of(now).to_string()},
+            },
+        });
+        self.writer.merge_patch(&Secret::RESOURCE, &key, &patch).await.map(drop)
+    }
+
+    fn account(&self, secret: &Secret) -> Option<Arc<ServiceAccount>> {
+        let name = secret.account_token()?.account.clone();
+        self.accounts.get(&ObjectKey { namespace: secret.meta.namespace.clone(), name })
+    }
+
+    async fn tracked_since(&self, tracking: &ObjectKey) -> Result<String, String> {
+        let decode = Decode { interner: Arc::new(Interner::default()), sections: ConfigMap::WHOLE };
+        let answer = self.writer.get(&ConfigMap::RESOURCE, tracking).await;
+        let map: ConfigMap = answer
+            .and_then(|answer| Ok(answer.decode(&decode)?))
+            .map_err(|error| format!("ConfigMap {tracking}: {error}"))?;
+        let since = |body: &Body| {
+            body.data().find_map(|(key, value)| (key == TRACKED_SINCE).then(|| value.to_owned()))
+        };
+        map.body.as_ref().and_then(since).ok_or_else(|| format!("ConfigMap {tracking} has no {TRACKED_SINCE}"))
+    }
+
+    /// The secrets that the pods of a namespace name, read from the server: a store of them would cost every cluster
+    /// memory for the few that have tokens of this age.
+    async fn used_secrets(&self, namespace: &str) -> Result<HashSet<Box<str>>, WriteError> {
+        let (mut used, mut malformed) = (HashSet::new(), Ok(()));
+        self.reader
+            .list_each(&Pod::RESOURCE, namespace, |pod| {
+                let seen = visit(pod, |name| {
+                    used.insert(Box::from(name));
+                });
+                if let Err(error) = seen {
+                    malformed = Err(WriteError::Unreadable(error.into()));
+                }
+            })
+            .await?;
+        malformed.map(|()| used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::schema::{object_meta, object_reference, secret as f, service_account, time};
+    use kinds::secret::{ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID};
+    use kinds::wire::Put;
+
+    use super::*;
+
+    const DAY: i64 = 86_400;
+
+    fn period() -> SignedDuration {
+        SignedDuration::from_secs(365 * DAY)
+    }
+
+    fn now() -> Timestamp {
+        "2026-06-15T12:00:00Z".parse().expect("a time")
+    }
+
+    fn decode<K: Kind>(object: &[u8]) -> K {
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        K::decode(&decode, object).expect("an object")
+    }
+
+    struct Old {
+        age_days: i64,
+        deleting: bool,
+        labels: Vec<(&'static str, &'static str)>,
+        account_uid: &'static str,
+        kind: &'static str,
+    }
+
+    /// A token of two years ago that was never used.
+    fn old() -> Old {
+        Old { age_days: 730, deleting: false, labels: Vec::new(), account_uid: "u1", kind: ACCOUNT_TOKEN }
+    }
+
+    impl Old {
+        fn secret(&self) -> Secret {
+            let mut object = Vec::new();
+            object.put_message(f::METADATA, |meta| {
+                meta.put_str(object_meta::NAME, "robot-token");
+                meta.put_str(object_meta::RESOURCE_VERSION, "1");
+                let created = now().as_second() - self.age_days * DAY;
+                meta.put_message(object_meta::CREATION_TIMESTAMP, |at| at.put_int(time::SECONDS, created));
+                if self.deleting {
+                    meta.put_message(object_meta::DELETION_TIMESTAMP, |at| at.put_int(time::SECONDS, created));
+                }
+                self.labels.iter().for_each(|(key, value)| meta.put_entry(object_meta::LABELS, key, value));
+                meta.put_entry(object_meta::ANNOTATIONS, ACCOUNT_NAME, "robot");
+                meta.put_entry(object_meta::ANNOTATIONS, ACCOUNT_UID, self.account_uid);
+            });
+            object.put_str(f::TYPE, self.kind);
+            decode(&object)
+        }
+    }
+
+    fn account(lists: &[&str]) -> ServiceAccount {
+        let mut object = Vec::new();
+        object.put_message(service_account::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "robot");
+            meta.put_str(object_meta::UID, "u1");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        });
+        for name in lists {
+            object.put_message(service_account::SECRETS, |secret| secret.put_str(object_reference::NAME, name));
+        }
+        decode(&object)
+    }
+
+    #[test]
+    fn only_long_unused_tokens_of_the_cluster_itself_go_and_in_two_steps() {
+        use Verdict::{Delete, Keep, MarkInvalid};
+        let used = |day| vec![(LAST_USED, day)];
+        let invalid = |day| vec![(INVALID_SINCE, day)];
+        for (what, token, expected) in [
+            ("never used", old(), MarkInvalid),
+            ("young", Old { age_days: 364, ..old() }, Keep),
+            ("exactly of age", Old { age_days: 365, ..old() }, Keep),
+            ("being deleted", Old { deleting: true, ..old() }, Keep),
+            ("of another type", Old { kind: "Opaque", ..old() }, Keep),
+            ("of another account", Old { account_uid: "u2", ..old() }, Keep),
+            ("of any account of its name", Old { account_uid: "", ..old() }, MarkInvalid),
+            ("used lately", Old { labels: used("2026-01-01"), ..old() }, Keep),
+            ("used on the last day that counts", Old { labels: used("2025-06-15"), ..old() }, Keep),
+            ("used on the day before", Old { labels: used("2025-06-14"), ..old() }, MarkInvalid),
+            ("used somewhen", Old { labels: used("2025-6-1"), ..old() }, Keep),
+            ("invalid since lately", Old { labels: invalid("2026-06-14"), ..old() }, Keep),
+            ("invalid since the last day that counts", Old { labels: invalid("2025-06-15"), ..old() }, Keep),
+            ("invalid for long", Old { labels: invalid("2025-06-14"), ..old() }, Delete),
+            ("invalid since somewhen", Old { labels: invalid("yesterday"), ..old() }, MarkInvalid),
+        ] {
+            let verdict = judge(&token.secret(), Some(&account(&["x", "robot-token"])), period(), now());
+            assert_eq!(verdict, expected, "{what}");
+        }
+        let secret = old().secret();
+        assert_eq!(judge(&secret, Some(&account(&["x"])), period(), now()), Keep, "a user made it");
+        assert_eq!(judge(&secret, None, period(), now()), Keep);
+    }
+
+    #[test]
+    fn uses_must_have_been_kept_for_the_whole_time() {
+        for (since, expected) in [
+            ("2025-06-14", Some(true)),
+            ("2025-06-15", Some(false)),
+            ("2026-06-15", Some(false)),
+            ("2020-01-01", Some(true)),
+            ("", None),
+            ("2020-1-1", None),
+            ("2020-01-01T00:00:00", None),
+        ] {
+            assert_eq!(is_known_for(since, period(), now()), expected, "{since}");
+        }
+    }
+}

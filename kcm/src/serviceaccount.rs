@@ -1,0 +1,174 @@
+//! serviceaccount-controller: keeps the ServiceAccount `default` in every living namespace.
+//!
+//! Follows upstream pkg/controller/serviceaccount, ServiceAccountsController.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::schema::{object_meta, service_account};
+use kinds::wire::Put;
+use kinds::{Kind, Namespace, Sections, ServiceAccount};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Change, Store};
+use runtime::watch::Builder;
+use runtime::write::Writer;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "serviceaccount-controller",
+    service_account: "service-account-controller",
+    needs,
+    writes: &[Write { verb: Verb::Create, group: "", resource: "serviceaccounts" }],
+    start,
+};
+
+/// The account that pods run as when they name none.
+const DEFAULT: &str = "default";
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Namespace>(Sections::default(), &[]);
+    needs.need::<ServiceAccount>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, _: &Settings) {
+    let queue = Queue::new(QueueOptions::named("serviceaccount"));
+    let (namespaces, accounts) = (manager.registry().store::<Namespace>(), manager.registry().store());
+    let (of_namespaces, of_accounts) = (queue.clone(), queue.clone());
+    namespaces.subscribe(move |change| of_namespace(change).into_iter().for_each(|key| of_namespaces.add(key)));
+    accounts.subscribe(move |change| of_account(change).into_iter().for_each(|key| of_accounts.add(key)));
+    let writer = manager.writer(DESCRIPTOR.service_account);
+    let expectations = Expectations::default();
+    let reconciler = Arc::new(Accounts { namespaces, accounts, writer, expectations, queue: queue.clone() });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+}
+
+/// Any change of a namespace but its end is a reason to look.
+fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
+    change.new.map(|namespace| namespace.meta.key())
+}
+
+/// Only an account that is gone is one.
+fn of_account(change: &Change<'_, ServiceAccount>) -> Option<ObjectKey> {
+    let gone = change.old.filter(|_| change.new.is_none())?;
+    Some(ObjectKey { namespace: "".into(), name: gone.meta.namespace.clone() })
+}
+
+/// Whether the account has to be made.
+fn is_missing(namespace: Option<&Namespace>, account: Option<&ServiceAccount>) -> bool {
+    namespace.is_some_and(|namespace| namespace.active) && account.is_none()
+}
+
+struct Accounts {
+    namespaces: Arc<Store<Namespace>>,
+    accounts: Arc<Store<ServiceAccount>>,
+    writer: Writer,
+    expectations: Expectations,
+    queue: Arc<Queue<ObjectKey>>,
+}
+
+impl Reconcile for Accounts {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Accounts {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(namespace) = self.namespaces.get(key) else {
+            self.expectations.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.expectations.caught_up(key, &self.accounts, move || queue.add(again)) {
+            return Ok(Outcome::Parked);
+        }
+        let account = self.accounts.get(&ObjectKey { namespace: key.name.clone(), name: DEFAULT.into() });
+        if !is_missing(Some(&namespace), account.as_deref()) {
+            return Ok(Outcome::Done);
+        }
+        let body = new_account(&key.name);
+        match self.writer.create(&ServiceAccount::RESOURCE, &key.name, &body, false).await {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.expectations.wrote(key, &self.accounts, meta.version);
+                }
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_already_exists() || error.is_namespace_terminating() => Ok(Outcome::Done),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn new_account(namespace: &str) -> Vec<u8> {
+    let mut object = Vec::new();
+    object.put_message(service_account::METADATA, |meta| {
+        meta.put_str(object_meta::NAME, DEFAULT);
+        meta.put_str(object_meta::NAMESPACE, namespace);
+    });
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::Decode;
+
+    use super::*;
+
+    fn meta(name: &str, namespace: &str) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::NAMESPACE, namespace);
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        });
+        object
+    }
+
+    fn decode<K: Kind>(object: &[u8]) -> Arc<K> {
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        Arc::new(K::decode(&context, object).expect("an object"))
+    }
+
+    fn namespace(phase: &str) -> Arc<Namespace> {
+        let mut object = meta("a", "");
+        object.put_message(kinds::schema::namespace::STATUS, |status| status.put_str(1, phase));
+        decode(&object)
+    }
+
+    #[test]
+    fn only_a_living_namespace_without_the_account_gets_one() {
+        let account = decode::<ServiceAccount>(&meta(DEFAULT, "a"));
+        for (phase, has, missing) in [
+            ("Active", false, true),
+            ("Active", true, false),
+            ("Terminating", false, false),
+            ("Terminating", true, false),
+            ("", false, false),
+        ] {
+            let account = has.then_some(&*account);
+            assert_eq!(is_missing(Some(&namespace(phase)), account), missing, "{phase} {has}");
+        }
+        assert!(!is_missing(None, None));
+    }
+
+    #[test]
+    fn changes_lead_to_the_namespace() {
+        let (namespace, account) = (namespace("Active"), decode::<ServiceAccount>(&meta("robot", "a")));
+        let expected = Some(ObjectKey::new("", "a"));
+        assert_eq!(of_namespace(&Change { old: None, new: Some(&namespace) }), expected);
+        assert_eq!(of_namespace(&Change { old: Some(&namespace), new: None }), None);
+        assert_eq!(of_account(&Change { old: Some(&account), new: None }), expected);
+        assert_eq!(of_account(&Change { old: None, new: Some(&account) }), None);
+        assert_eq!(of_account(&Change { old: Some(&account), new: Some(&account) }), None);
+    }
+}

@@ -1,0 +1,90 @@
+//! Which accounts and secrets a change concerns. Keys carry uids: what comes after is another object.
+
+use std::fmt;
+use std::sync::Arc;
+
+use kinds::meta::{ObjectKey, Uid};
+use kinds::{Kind, Secret, ServiceAccount, Str};
+use runtime::queue::Queue;
+use runtime::store::{Change, Index, Store, index_key};
+
+/// Token secrets by namespace and account.
+pub const BY_ACCOUNT: Index<Secret> = Index {
+    name: "account",
+    keys: |secret, emit| {
+        if let Some(token) = secret.account_token() {
+            emit(of(&secret.meta.namespace, &token.account));
+        }
+    },
+};
+
+/// The index value of an account's tokens.
+pub fn of(namespace: &str, account: &str) -> u64 {
+    index_key((namespace, account))
+}
+
+/// What is to be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// An account that may be gone.
+    Account {
+        /// Its namespace and name.
+        account: ObjectKey,
+        /// Its uid.
+        uid: Uid,
+    },
+    /// A token secret that is there or was.
+    Secret {
+        /// Its namespace and name.
+        secret: ObjectKey,
+        /// Its uid.
+        uid: Uid,
+        /// The account that it named.
+        account: Str,
+        /// The uid of that account, if it named one.
+        account_uid: Option<Uid>,
+    },
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Account { account, .. } => write!(f, "account {account}"),
+            Self::Secret { secret, .. } => write!(f, "secret {secret}"),
+        }
+    }
+}
+
+/// Turns changes into keys on the queue.
+pub fn subscribe(accounts: &Arc<Store<ServiceAccount>>, secrets: &Arc<Store<Secret>>, queue: &Arc<Queue<Key>>) {
+    let (of_accounts, of_secrets) = (queue.clone(), queue.clone());
+    accounts.subscribe(move |change| of_account(change).into_iter().for_each(|key| of_accounts.add(key)));
+    secrets.subscribe(move |change| of_secret(change).into_iter().for_each(|key| of_secrets.add(key)));
+}
+
+/// True when the object of before is no more, even if another one has its name.
+fn is_gone<K: Kind>(change: &Change<'_, K>) -> bool {
+    change.old.is_some_and(|old| change.new.is_none_or(|new| new.meta().uid != old.meta().uid))
+}
+
+/// An account that is there needs nothing.
+pub fn of_account(change: &Change<'_, ServiceAccount>) -> Option<Key> {
+    let old = change.old.filter(|_| is_gone(change))?;
+    Some(Key::Account { account: old.meta.key(), uid: old.meta.uid.clone() })
+}
+
+/// A token secret, as it is; and as it was, if that one is gone.
+pub fn of_secret(change: &Change<'_, Secret>) -> Vec<Key> {
+    let gone = change.old.filter(|_| is_gone(change));
+    gone.into_iter().chain(change.new).filter_map(|secret| key(secret)).collect()
+}
+
+fn key(secret: &Secret) -> Option<Key> {
+    let token = secret.account_token()?;
+    Some(Key::Secret {
+        secret: secret.meta.key(),
+        uid: secret.meta.uid.clone(),
+        account: token.account.clone(),
+        account_uid: token.account_uid.clone(),
+    })
+}

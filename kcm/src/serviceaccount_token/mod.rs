@@ -1,0 +1,61 @@
+//! serviceaccount-token-controller: fills the Secrets in which users ask for a service account's token, and deletes
+//! them with their account.
+//!
+//! It writes as the process itself: the other controllers' accounts depend on it. Follows upstream
+//! pkg/controller/serviceaccount, TokensController.
+
+mod decide;
+mod keys;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use kinds::{Secret, Sections, ServiceAccount};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use sync::Tokens;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "serviceaccount-token-controller",
+    service_account: "",
+    needs,
+    writes: &[
+        Write { verb: Verb::Update, group: "", resource: "secrets" },
+        Write { verb: Verb::Delete, group: "", resource: "secrets" },
+        Write { verb: Verb::Update, group: "", resource: "serviceaccounts" },
+    ],
+    start,
+};
+
+/// After so many failures a key is left alone until it changes.
+const MAX_RETRIES: u32 = 10;
+
+fn needs(needs: &mut Builder) {
+    needs.need::<ServiceAccount>(Sections::default(), &[]);
+    needs.need::<Secret>(Sections::default(), &[keys::BY_ACCOUNT]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    // Without a key the controller is not started at all.
+    let Some(key) = settings.credentials.token_key.clone() else { return };
+    let queue = Queue::new(QueueOptions::named("serviceaccount_tokens_service"));
+    let (accounts, secrets) = (manager.registry().store::<ServiceAccount>(), manager.registry().store::<Secret>());
+    keys::subscribe(&accounts, &secrets, &queue);
+    let reconciler = Arc::new(Tokens {
+        accounts,
+        secrets,
+        writer: manager.own_writer(),
+        key,
+        root_ca: settings.credentials.root_ca.clone(),
+    });
+    // As many for accounts as for secrets.
+    let workers = 2 * settings.workers("concurrent-serviceaccount-token-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
+}

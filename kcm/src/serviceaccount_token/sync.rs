@@ -1,0 +1,196 @@
+//! One account or one secret: look, decide, write.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::{ObjectKey, Uid};
+use kinds::secret::{ACCOUNT_NAME, ACCOUNT_UID, AccountToken};
+use kinds::{Decode, Interner, Kind, Secret, ServiceAccount};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::store::Store;
+use runtime::write::{WriteError, Writer};
+use tracing::{debug, info};
+use zeroize::Zeroizing;
+
+use super::decide::{claims, is_named, is_token_of, lacks};
+use super::keys::{BY_ACCOUNT, Key, of};
+use crate::credentials::SigningKey;
+
+/// The controller's state.
+pub struct Tokens {
+    pub accounts: Arc<Store<ServiceAccount>>,
+    pub secrets: Arc<Store<Secret>>,
+    pub writer: Writer,
+    pub key: Arc<SigningKey>,
+    pub root_ca: Arc<[u8]>,
+}
+
+impl Reconcile for Tokens {
+    type Key = Key;
+
+    fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            match key {
+                Key::Account { account, uid } => self.sync_account(account, uid).await,
+                Key::Secret { secret, uid, account, account_uid } => {
+                    let account = ObjectKey { namespace: secret.namespace.clone(), name: account.clone() };
+                    self.sync_secret(secret, uid, &account, account_uid.as_ref()).await
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+impl Tokens {
+    /// Deletes the tokens of an account that is gone.
+    async fn sync_account(&self, account: &ObjectKey, uid: &Uid) -> Result<Outcome, ReconcileError> {
+        if self.known(account, Some(uid)).is_some() {
+            return Ok(Outcome::Done);
+        }
+        let mut failed = None;
+        for secret in self.secrets.by_index(&BY_ACCOUNT, of(&account.namespace, &account.name)) {
+            let is_ours = |token: &AccountToken| token.account == account.name && is_token_of(token, uid);
+            if *secret.meta.namespace == *account.namespace && secret.account_token().is_some_and(is_ours) {
+                failed = failed.or(self.delete(&secret).await.err());
+            }
+        }
+        failed.map_or(Ok(Outcome::Done), |error| Err(error.into()))
+    }
+
+    async fn sync_secret(
+        &self,
+        key: &ObjectKey,
+        uid: &Uid,
+        account: &ObjectKey,
+        account_uid: Option<&Uid>,
+    ) -> Result<Outcome, ReconcileError> {
+        let secret = self.secrets.get_with_uid(&key.namespace, &key.name, uid);
+        let Some((secret, token)) = secret.as_ref().and_then(|secret| Some((secret, secret.account_token()?))) else {
+            return self.unlist(key, account, account_uid).await;
+        };
+        match self.find(account, account_uid).await? {
+            Some(account) => self.fill(secret, token, &account).await,
+            None => {
+                info!(secret = %key, %account, "deleting a token without its service account");
+                self.delete(secret).await?;
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
+    /// Takes a secret that is gone off the list of its account.
+    async fn unlist(
+        &self,
+        secret: &ObjectKey,
+        account: &ObjectKey,
+        account_uid: Option<&Uid>,
+    ) -> Result<Outcome, ReconcileError> {
+        let lists = |account: &ServiceAccount| account.secrets.contains(&secret.name);
+        if !self.known(account, account_uid).is_some_and(|account| lists(&account)) {
+            return Ok(Outcome::Done);
+        }
+        let Some(live) = self.live(account).await?.filter(|live| is_named(&live.meta, account_uid) && lists(live))
+        else {
+            return Ok(Outcome::Done);
+        };
+        let object = whole(live.without_secret(&secret.name))?;
+        match self.writer.replace(&ServiceAccount::RESOURCE, account, None, &object).await {
+            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    /// Fills in what a secret lacks.
+    async fn fill(
+        &self,
+        known: &Secret,
+        token: &AccountToken,
+        account: &ServiceAccount,
+    ) -> Result<Outcome, ReconcileError> {
+        if !lacks(token, &self.root_ca).any() {
+            return Ok(Outcome::Done);
+        }
+        let key = known.meta.key();
+        let live = match self.writer.get(&Secret::RESOURCE, &key).await {
+            Ok(answer) => answer.decode::<Secret>(&reading(Secret::WHOLE)).map_err(WriteError::from)?,
+            Err(error) if error.is_not_found() => return Ok(Outcome::Done),
+            Err(error) => return Err(error.into()),
+        };
+        if live.meta.version != known.meta.version {
+            debug!(secret = %key, "it has changed; that change leads here again");
+            return Ok(Outcome::Done);
+        }
+        let Some(token) = live.account_token() else { return Ok(Outcome::Done) };
+        let lacks = lacks(token, &self.root_ca);
+        let signed;
+        let mut data: Vec<(&str, &[u8])> = Vec::new();
+        if lacks.ca {
+            data.push(("ca.crt", &self.root_ca));
+        }
+        if lacks.namespace {
+            data.push(("namespace", key.namespace.as_bytes()));
+        }
+        if lacks.token {
+            let token = self.key.token(&claims(&account.meta, &key.name));
+            signed = Zeroizing::new(token.map_err(|error| ReconcileError::new(error.to_string()))?);
+            data.push(("token", signed.as_bytes()));
+        }
+        let uid = account.meta.uid.to_string();
+        let annotations = [(ACCOUNT_NAME, &*account.meta.name), (ACCOUNT_UID, &uid)];
+        let object = whole(live.update(&annotations, &data))?;
+        match self.writer.replace(&Secret::RESOURCE, &key, None, &object).await {
+            // What changed meanwhile leads here again.
+            Err(error) if !error.is_conflict() && !error.is_not_found() => Err(error.into()),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    /// The account in our store, if it is the one that was named.
+    fn known(&self, account: &ObjectKey, uid: Option<&Uid>) -> Option<Arc<ServiceAccount>> {
+        self.accounts.get(account).filter(|known| is_named(&known.meta, uid))
+    }
+
+    /// The account that was named, looked for on the server too before it counts as gone.
+    async fn find(&self, account: &ObjectKey, uid: Option<&Uid>) -> Result<Option<Arc<ServiceAccount>>, WriteError> {
+        match self.known(account, uid) {
+            Some(known) => Ok(Some(known)),
+            None if account.name.is_empty() => Ok(None),
+            None => Ok(self.live(account).await?.filter(|live| is_named(&live.meta, uid)).map(Arc::new)),
+        }
+    }
+
+    async fn live(&self, account: &ObjectKey) -> Result<Option<ServiceAccount>, WriteError> {
+        match self.writer.get(&ServiceAccount::RESOURCE, account).await {
+            Ok(answer) => Ok(Some(answer.decode(&reading(ServiceAccount::WHOLE))?)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn delete(&self, secret: &Secret) -> Result<(), WriteError> {
+        match self.writer.delete(&Secret::RESOURCE, &secret.meta.key(), &secret.meta.uid).await {
+            // Gone already, or another one has its name.
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A single object, read whole.
+fn reading(sections: kinds::Sections) -> Decode {
+    Decode { interner: Arc::new(Interner::default()), sections }
+}
+
+/// The body of a PUT, overwritten when it is dropped.
+fn whole(
+    object: Option<Result<Vec<u8>, kinds::wire::WireError>>,
+) -> Result<Zeroizing<Vec<u8>>, ReconcileError> {
+    match object {
+        Some(Ok(object)) => Ok(Zeroizing::new(object)),
+        Some(Err(error)) => Err(ReconcileError::new(error.to_string())),
+        None => Err(ReconcileError::new("the object was not read whole")),
+    }
+}

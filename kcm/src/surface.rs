@@ -1,0 +1,186 @@
+//! What the manager serves over HTTPS, and how its command line shapes that.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use runtime::manager::Manager;
+use runtime::metrics::{BuildInfo, Controllers, Events, Leadership, Metrics, Stores};
+use runtime::serve::{
+    AuthenticationOptions, AuthorizationOptions, Check, Health, RequestHeaderOptions, ServeOptions, SetVerbosity,
+    Surface, TlsOptions, configz,
+};
+use serde_json::{Map, Value, json};
+
+use crate::flags::Options;
+use crate::flags::table::FLAGS;
+use crate::flags::value::Type;
+
+const MANAGER: &str = "kube-controller-manager";
+/// The group of the configuration in `/configz` (cmd/kube-controller-manager/app, ConfigzName).
+const CONFIG_GROUP: &str = "kubecontrollermanager.config.k8s.io";
+/// How much longer than the lease a leader may go without renewing before it is unhealthy
+/// (cmd/kube-controller-manager/app, Run).
+const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
+
+/// How to serve; `None` with `--secure-port=0`.
+pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions> {
+    let values = &options.values;
+    let file = |flag| Some(values.get_str(flag)).filter(|file| !file.is_empty()).map(PathBuf::from);
+    let texts = |flag| values.get_strings(flag).to_vec();
+    (options.secure_port != 0).then(|| ServeOptions {
+        bind_address: options.bind_address,
+        port: options.secure_port,
+        share_port: values.get_bool("permit-port-sharing"),
+        tls: TlsOptions {
+            cert_file: file("tls-cert-file"),
+            key_file: file("tls-private-key-file"),
+            cert_dir: file("cert-dir"),
+            pair_name: MANAGER.into(),
+            min_version: values.get_str("tls-min-version").to_owned(),
+            cipher_suites: texts("tls-cipher-suites"),
+            curves: values.get_int32s("tls-curve-preferences").to_vec(),
+        },
+        http1_only: values.get_bool("disable-http2-serving"),
+        http2_max_streams: u32::try_from(values.get_i64("http2-max-streams-per-connection")).unwrap_or(0),
+        authentication: AuthenticationOptions {
+            kubeconfig: file("authentication-kubeconfig"),
+            skip_lookup: values.get_bool("authentication-skip-lookup"),
+            tolerate_lookup_failure: values.get_bool("authentication-tolerate-lookup-failure"),
+            token_ttl: values.get_duration("authentication-token-webhook-cache-ttl"),
+            client_ca_file: file("client-ca-file"),
+            request_header: RequestHeaderOptions {
+                client_ca_file: file("requestheader-client-ca-file"),
+                allowed_names: texts("requestheader-allowed-names"),
+                username_headers: texts("requestheader-username-headers"),
+                uid_headers: texts("requestheader-uid-headers"),
+                group_headers: texts("requestheader-group-headers"),
+                extra_prefixes: texts("requestheader-extra-headers-prefix"),
+            },
+        },
+        authorization: AuthorizationOptions {
+            kubeconfig: file("authorization-kubeconfig"),
+            always_allow_paths: texts("authorization-always-allow-paths"),
+            authorized_ttl: values.get_duration("authorization-webhook-cache-authorized-ttl"),
+            unauthorized_ttl: values.get_duration("authorization-webhook-cache-unauthorized-ttl"),
+        },
+        user_agent: user_agent.to_owned(),
+    })
+}
+
+/// What a manager serves. `missing` are the controllers that are switched on and not in this binary.
+pub fn surface(
+    options: &Options,
+    manager: &Manager,
+    missing: Vec<&'static str>,
+    set_verbosity: SetVerbosity,
+) -> Surface {
+    Surface {
+        health: Arc::new(health(options, manager)),
+        metrics: Arc::new(metrics(options, manager, missing)),
+        configz: configz(CONFIG_GROUP, effective(options)),
+        set_verbosity: Some(set_verbosity).filter(|_| options.values.get_bool("profiling")),
+    }
+}
+
+/// The election's check, one for each controller while it runs, and, for readiness, whether the stores are complete.
+fn health(options: &Options, manager: &Manager) -> Health {
+    let election = options.leader_elect.enabled.then(|| {
+        let fence = manager.fence().clone();
+        Check::new("leaderElection", move || Some(fence.check(LEASE_TOLERANCE).map_err(|stale| stale.to_string())))
+    });
+    let running = manager.controllers().map(|name| {
+        let fence = manager.fence().clone();
+        Check::new(name, move || fence.is_leader().then_some(Ok(())))
+    });
+    let stores = manager.registry().stats();
+    let complete = Check::new("stores", move || {
+        let waits: Vec<String> =
+            stores.iter().filter(|store| !store.is_synced()).map(|store| store.resource()).collect();
+        Some(if waits.is_empty() { Ok(()) } else { Err(format!("not listed yet: {}", waits.join(", "))) })
+    });
+    Health::new(election.into_iter().chain(running).collect(), vec![complete])
+}
+
+fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> Metrics {
+    let metrics = Metrics::new();
+    metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
+    metrics.rest_client(&manager.clients().metrics);
+    metrics.collect(manager.queues());
+    if options.leader_elect.enabled {
+        let lease = options.leader_elect.resource_name.clone();
+        metrics.collect(Leadership { lease, fence: manager.fence().clone() });
+    }
+    let (running, fence) = (manager.work_counts(), manager.fence().clone());
+    metrics.collect(Controllers { manager: MANAGER, running, missing, fence });
+    metrics.collect(Stores(manager.registry().stats()));
+    metrics.collect(Events(manager.recorders().to_vec()));
+    metrics
+}
+
+/// Every flag with its effective value. Flags name files with secrets and hold none.
+fn effective(options: &Options) -> Value {
+    let values = &options.values;
+    let value = |name: &'static str, kind: Type| match kind {
+        Type::Bool => json!(values.get_bool(name)),
+        Type::Int | Type::Int32 | Type::Level => json!(values.get_i64(name)),
+        Type::Float32 | Type::Float64 => json!(values.get_f64(name)),
+        Type::Duration => json!(format!("{:?}", values.get_duration(name))),
+        Type::Text | Type::Version | Type::Quantity => json!(values.get_str(name)),
+        Type::Ip => json!(values.get_ip(name)),
+        Type::Strings | Type::CertKeys | Type::Gates => json!(values.get_strings(name)),
+        Type::Int32s => json!(values.get_int32s(name)),
+        Type::Map => json!(values.get_map(name)),
+        Type::VModule => {
+            json!(options.vmodule.iter().map(|(file, level)| format!("{file}={level}")).collect::<Vec<_>>())
+        }
+    };
+    let flags = FLAGS.iter().filter(|flag| !matches!(flag.name, "help" | "version"));
+    Value::Object(flags.map(|flag| (flag.name.to_owned(), value(flag.name, flag.kind))).collect::<Map<_, _>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags::{Invocation, parse};
+
+    fn options(arguments: &[&str]) -> Options {
+        match parse(arguments.iter().map(|argument| (*argument).to_owned())) {
+            Ok(Invocation::Run(options)) => *options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_shape_the_surface() {
+        assert!(serve_options(&options(&["--secure-port=0"]), "kcm").is_none());
+        let served = serve_options(&options(&[]), "kcm").expect("served by default");
+        assert_eq!((served.port, served.tls.pair_name.as_str()), (10257, MANAGER));
+        assert_eq!(served.authorization.always_allow_paths, ["/healthz", "/readyz", "/livez"]);
+        assert_eq!(served.authentication.token_ttl, Duration::from_secs(10));
+        assert_eq!(served.authentication.request_header.username_headers, ["x-remote-user"]);
+        let served = serve_options(
+            &options(&[
+                "--bind-address=127.0.0.1",
+                "--cert-dir=/pki",
+                "--client-ca-file=/ca",
+                "--tls-curve-preferences=29",
+            ]),
+            "kcm",
+        )
+        .expect("served");
+        assert_eq!(served.tls.cert_dir, Some("/pki".into()));
+        assert_eq!(served.authentication.client_ca_file, Some("/ca".into()));
+        assert_eq!(served.tls.curves, [29]);
+    }
+
+    #[test]
+    fn configz_has_every_flag() {
+        let shown = effective(&options(&["--vmodule=a=3", "--controllers=-job", "--kube-api-qps=7"]));
+        assert_eq!(shown.as_object().expect("an object").len(), FLAGS.len() - 2);
+        assert_eq!(shown["vmodule"], json!(["a=3"]));
+        assert_eq!(shown["leader-elect-lease-duration"], json!("15s"));
+        assert_eq!(shown["kube-api-qps"], json!(7.0));
+        assert_eq!(shown["bind-address"], json!("0.0.0.0"));
+    }
+}

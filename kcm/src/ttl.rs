@@ -1,0 +1,183 @@
+//! ttl-controller: tells kubelets for how long they may keep Secrets and ConfigMaps, by the size of the cluster.
+//!
+//! The value steps up and down with the number of nodes, with some slack; each node learns of a step at its next
+//! change. Follows upstream pkg/controller/ttl.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::node::TTL;
+use kinds::{Kind, Node, Sections};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::Store;
+use runtime::watch::Builder;
+use runtime::write::Writer;
+use serde_json::json;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "ttl-controller",
+    service_account: "ttl-controller",
+    needs,
+    writes: &[Write { verb: Verb::Patch, group: "", resource: "nodes" }],
+    start,
+};
+
+const WORKERS: usize = 5;
+
+/// A size of cluster: it is entered above the most nodes of the one before, and left below its own fewest.
+struct Step {
+    fewest: usize,
+    most: usize,
+    ttl_seconds: i64,
+}
+
+const STEPS: [Step; 5] = [
+    Step { fewest: 0, most: 100, ttl_seconds: 0 },
+    Step { fewest: 90, most: 500, ttl_seconds: 15 },
+    Step { fewest: 450, most: 1000, ttl_seconds: 30 },
+    Step { fewest: 900, most: 2000, ttl_seconds: 60 },
+    Step { fewest: 1800, most: usize::MAX, ttl_seconds: 300 },
+];
+
+/// How many nodes there are, and the step that this led to; one step at a time.
+#[derive(Debug, Default)]
+struct Size {
+    nodes: usize,
+    step: usize,
+}
+
+impl Size {
+    fn add(&mut self) {
+        self.nodes += 1;
+        if self.nodes > STEPS[self.step].most {
+            self.step += 1;
+        }
+    }
+
+    fn remove(&mut self) {
+        self.nodes = self.nodes.saturating_sub(1);
+        if self.nodes < STEPS[self.step].fewest {
+            self.step -= 1;
+        }
+    }
+
+    fn ttl_seconds(&self) -> i64 {
+        STEPS[self.step].ttl_seconds
+    }
+}
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Node>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, _: &Settings) {
+    let queue = Queue::new(QueueOptions::named("ttlcontroller"));
+    let nodes = manager.registry().store::<Node>();
+    let size = Arc::new(Mutex::new(Size::default()));
+    let (counted, changed) = (size.clone(), queue.clone());
+    nodes.subscribe(move |change| {
+        let mut size = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        match (change.old, change.new) {
+            (None, Some(_)) => size.add(),
+            (Some(_), None) => size.remove(),
+            _ => {}
+        }
+        drop(size);
+        change.new.into_iter().for_each(|node| changed.add(node.meta.key()));
+    });
+    let writer = manager.writer(DESCRIPTOR.service_account);
+    let expectations = Expectations::default();
+    let reconciler = Arc::new(Ttl { nodes, size, writer, expectations, queue: queue.clone() });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+}
+
+struct Ttl {
+    nodes: Arc<Store<Node>>,
+    size: Arc<Mutex<Size>>,
+    writer: Writer,
+    expectations: Expectations,
+    queue: Arc<Queue<ObjectKey>>,
+}
+
+impl Reconcile for Ttl {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Ttl {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(node) = self.nodes.get(key) else {
+            self.expectations.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.expectations.caught_up(key, &self.nodes, move || queue.add(again)) {
+            return Ok(Outcome::Parked);
+        }
+        let wanted = self.size.lock().unwrap_or_else(PoisonError::into_inner).ttl_seconds();
+        if node.ttl_seconds == Some(wanted) {
+            return Ok(Outcome::Done);
+        }
+        let patch = json!({"metadata": {"annotations": {TTL: wanted.to_string()}}});
+        match self.writer.patch(&Node::RESOURCE, key, &patch).await {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.expectations.wrote(key, &self.nodes, meta.version);
+                }
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cluster that grew to `grown` nodes and then shrank to `shrunk`.
+    fn size(grown: usize, shrunk: usize) -> i64 {
+        let mut size = Size::default();
+        (0..grown).for_each(|_| size.add());
+        (shrunk..grown).for_each(|_| size.remove());
+        size.ttl_seconds()
+    }
+
+    #[test]
+    fn the_value_follows_the_size_with_slack() {
+        for (grown, shrunk, expected) in [
+            (1, 1, 0),
+            (100, 100, 0),
+            (101, 101, 15),
+            (101, 90, 15),
+            (101, 89, 0),
+            (95, 95, 0),
+            (500, 500, 15),
+            (501, 501, 30),
+            (501, 450, 30),
+            (501, 449, 15),
+            (1000, 1000, 30),
+            (1001, 1001, 60),
+            (1001, 899, 30),
+            (2000, 2000, 60),
+            (2001, 2001, 300),
+            (2001, 1800, 300),
+            (2001, 1799, 60),
+            (2001, 0, 0),
+        ] {
+            assert_eq!(size(grown, shrunk), expected, "{grown} -> {shrunk}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Our field numbers are upstream's: each listed message is compared with the `generated.proto` file that it names.
+//!
+//! The files come with upstream's Go modules. `KINDS_PROTO_API` and `KINDS_PROTO_APIMACHINERY` say in which folders
+//! `k8s.io/api` and `k8s.io/apimachinery` lie; without them Go is asked.
+
+use std::collections::{BTreeMap, HashSet};
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kinds::schema::MESSAGES;
+
+/// The first part of a listed file's path, the variable with that module's folder, and the module.
+const MODULES: [(&str, &str, &str); 2] =
+    [("api", "KINDS_PROTO_API", "k8s.io/api"), ("apimachinery", "KINDS_PROTO_APIMACHINERY", "k8s.io/apimachinery")];
+
+/// The Go module that requires upstream's.
+const GO_MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/control-plane");
+
+/// Field numbers by message and field.
+type Messages = BTreeMap<String, BTreeMap<String, u32>>;
+
+/// Reads the messages of a proto file as Kubernetes generates them: one field a line, no nested messages.
+fn parse(proto: &str) -> Messages {
+    let mut messages = Messages::new();
+    let mut current = None;
+    for line in proto.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("message ").and_then(|rest| rest.strip_suffix(" {")) {
+            messages.entry(name.to_owned()).or_default();
+            current = Some(name);
+        } else if line == "}" {
+            current = None;
+        } else if let (Some(message), Some((name, number))) = (current, field(line)) {
+            messages.entry(message.to_owned()).or_default().insert(name.to_owned(), number);
+        }
+    }
+    messages
+}
+
+/// Name and number of a line such as `optional ObjectMeta metadata = 1;`.
+fn field(line: &str) -> Option<(&str, u32)> {
+    let (left, right) = line.strip_suffix(';')?.split_once(" = ")?;
+    Some((left.rsplit(' ').next()?, right.parse().ok()?))
+}
+
+/// What the list gets wrong, given the text of each file.
+fn mistakes(read: impl Fn(&str) -> String) -> Vec<String> {
+    let mut files = BTreeMap::new();
+    let mut mistakes = Vec::new();
+    for listed in MESSAGES {
+        let messages = files.entry(listed.file).or_insert_with(|| parse(&read(listed.file)));
+        let Some(fields) = messages.get(listed.message) else {
+            mistakes.push(format!("{} has no message {}", listed.file, listed.message));
+            continue;
+        };
+        for (name, number) in listed.fields {
+            match fields.get(*name) {
+                Some(upstream) if upstream == number => {}
+                Some(upstream) => {
+                    mistakes.push(format!("{}.{name} is listed as {number}; it is {upstream}", listed.message));
+                }
+                None => mistakes.push(format!("{} has no field {name}, listed as {number}", listed.message)),
+            }
+        }
+    }
+    mistakes
+}
+
+/// The folders of upstream's modules, by the first part of a listed path; or why they are not known.
+fn folders() -> Result<BTreeMap<&'static str, PathBuf>, String> {
+    MODULES
+        .iter()
+        .map(|(name, variable, module)| {
+            let folder = env::var_os(variable).map(PathBuf::from).map_or_else(|| ask_go(module), Ok)?;
+            Ok((*name, folder))
+        })
+        .collect()
+}
+
+fn ask_go(module: &str) -> Result<PathBuf, String> {
+    let output = Command::new("go")
+        .args(["list", "-m", "-f", "{{.Dir}}", module])
+        .current_dir(GO_MODULE)
+        .output()
+        .map_err(|error| format!("go cannot be run: {error}"))?;
+    let folder = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    match folder.as_str() {
+        "" => Err(format!("go has not downloaded {module}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        _ => Ok(folder.into()),
+    }
+}
+
+fn read(folders: &BTreeMap<&str, PathBuf>, file: &str) -> String {
+    let (module, rest) = file.split_once('/').unwrap_or((file, ""));
+    let folder = folders.get(module).unwrap_or_else(|| panic!("{file}: {module} is none of upstream's known modules"));
+    let path = Path::new(folder).join(rest).join("generated.proto");
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn field_numbers_are_upstreams() {
+    match folders() {
+        Ok(folders) => {
+            let mistakes = mistakes(|file| read(&folders, file));
+            assert!(mistakes.is_empty(), "{mistakes:#?}");
+        }
+        // Written directly, as a test's output is shown only when it fails.
+        Err(why) => writeln!(std::io::stderr(), "field_numbers_are_upstreams: skipped: {why}").expect("stderr is open"),
+    }
+}
+
+#[test]
+fn every_message_and_number_is_listed_once() {
+    let mut messages = HashSet::new();
+    for listed in MESSAGES {
+        assert!(messages.insert((listed.file, listed.message)), "{} is listed twice", listed.message);
+        let numbers: HashSet<u32> = listed.fields.iter().map(|(_, number)| *number).collect();
+        assert_eq!(numbers.len(), listed.fields.len(), "{}: a number is listed twice", listed.message);
+    }
+}
+
+#[test]
+fn the_comparison_finds_what_is_wrong() {
+    let found = mistakes(|_| "message Time {\n  // The seconds = 7;\n  optional int64 seconds = 3;\n}\n".to_owned());
+    for expected in ["Time.seconds is listed as 1; it is 3", "Time has no field nanos, listed as 2"] {
+        assert!(found.iter().any(|mistake| mistake == expected), "{expected:?} is not in {found:#?}");
+    }
+    assert!(found.iter().any(|mistake| mistake.ends_with("has no message ObjectMeta")), "{found:#?}");
+}

@@ -1,0 +1,134 @@
+//! Load balancers change: to what is asked for last, whatever they were before.
+
+use providers::{EndpointTarget, ErrorKind, IpNet, NodeTarget, Observed, Protocol, Targeting, Targets};
+
+use crate::balancers_make::{as_asked, owned_of};
+use crate::context::{Context, Stop, ensure, merged, port};
+
+pub(crate) async fn ports_are_changed(context: &Context<'_>) -> Result<(), Stop> {
+    context.balancers()?;
+    let targets = Targets::nodes(context.nodes(1).await?);
+    let mut spec = context.spec();
+    let tcp = |number| port(&format!("p{number}"), Protocol::Tcp, number);
+    for ports in [vec![tcp(80)], vec![tcp(80), tcp(443)], vec![tcp(443), tcp(8443)], vec![tcp(80)]] {
+        spec.ports = ports;
+        context.settle(&spec, &targets).await?;
+        as_asked(context, &spec, &targets).await?;
+    }
+    // The same port, reached at another node port.
+    spec.ports[0].node_port = Some(31_999);
+    context.settle(&spec, &targets).await?;
+    as_asked(context, &spec, &targets).await?;
+    Ok(())
+}
+
+pub(crate) async fn source_ranges_are_changed(context: &Context<'_>) -> Result<(), Stop> {
+    if !context.balancers()?.features().source_ranges {
+        return Err(Stop::Skip("the provider enforces no source ranges".into()));
+    }
+    let targets = Targets::nodes(context.nodes(1).await?);
+    let mut spec = context.spec();
+    let range = |third: u8| IpNet::new_assert([192, 0, third, 0].into(), 24);
+    for ranges in [vec![], vec![range(2)], vec![range(3), range(2)], vec![range(3)], vec![]] {
+        spec.source_ranges = ranges;
+        context.settle(&spec, &targets).await?;
+        as_asked(context, &spec, &targets).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_variant_is_changed_into_another(context: &Context<'_>) -> Result<(), Stop> {
+    context.balancers()?;
+    let variants = context.fixture.variants();
+    if variants.len() < 2 {
+        return Err(Stop::Skip("the fixture has no two variants".into()));
+    }
+    let targets = Targets::nodes(context.nodes(1).await?);
+    let mut spec = context.spec();
+    let plain = spec.annotations.clone();
+    for variant in variants.iter().chain(variants.first()) {
+        spec.annotations = merged(plain.clone(), variant.clone());
+        context.settle(&spec, &targets).await?;
+        as_asked(context, &spec, &targets).await?;
+    }
+    // The annotation goes together with the Service's type: what was made by it is found without it.
+    context.delete(&spec.id).await?;
+    context.nothing_left(&spec.id).await?;
+    Ok(())
+}
+
+pub(crate) async fn targets_shrink_and_grow(context: &Context<'_>) -> Result<(), Stop> {
+    let balancers = context.balancers()?;
+    let nodes = context.nodes(3).await?;
+    let spec = context.spec();
+    let all = Targets::nodes(nodes.clone());
+    context.settle(&spec, &all).await?;
+    let before = owned_of(context, &spec).await?;
+    let some = |range: std::ops::Range<usize>| Targets::nodes(nodes[range].to_vec());
+    for targets in [some(1..3), some(1..3), some(0..1), some(0..0), all.clone(), all] {
+        balancers.set_targets(&spec, &targets).await?;
+        as_asked(context, &spec, &targets).await?;
+    }
+    let after = owned_of(context, &spec).await?;
+    ensure!(before == after, "before its targets changed there was {before:?}, after it {after:?}");
+    // A node that the cloud does not know yet, or not any more, costs the others nothing.
+    let nameless = NodeTarget { name: "without-id".into(), ..NodeTarget::default() };
+    let mixed = Targets::nodes([&nodes[..1], &[nameless]].concat());
+    balancers.set_targets(&spec, &mixed).await?;
+    as_asked(context, &spec, &mixed).await?;
+    Ok(())
+}
+
+pub(crate) async fn targets_of_an_absent_balancer_are_not_found(context: &Context<'_>) -> Result<(), Stop> {
+    let balancers = context.balancers()?;
+    let spec = context.spec();
+    let targets = Targets::nodes(context.nodes(1).await?);
+    for made in [false, true] {
+        if made {
+            context.settle(&spec, &targets).await?;
+            context.delete(&spec.id).await?;
+        }
+        let result = balancers.set_targets(&spec, &targets).await;
+        let kind = result.as_ref().err().map(|error| error.kind);
+        ensure!(kind == Some(ErrorKind::NotFound), "targets of an absent balancer are {result:?}, not NotFound");
+        let observed = balancers.observe(&spec.id).await?;
+        ensure!(observed == Observed::Absent, "setting targets made {observed:?}");
+        context.nothing_left(&spec.id).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), Stop> {
+    let balancers = context.balancers()?;
+    let annotations = context.fixture.endpoint_annotations();
+    let Some(annotations) = annotations.filter(|_| balancers.features().endpoint_targets) else {
+        return Err(Stop::Skip("the provider, or the fixture, has no endpoint targets".into()));
+    };
+    let mut spec = context.spec();
+    spec.annotations = merged(spec.annotations, annotations);
+    let targeting = balancers.targeting(&spec)?;
+    ensure!(targeting == Targeting::Endpoints, "a balancer for endpoints wants {targeting:?}");
+    // Endpoints need no node port.
+    spec.allocate_node_ports = false;
+    spec.ports[0].node_port = None;
+    let endpoint = |last: u8, ready| EndpointTarget {
+        port_name: spec.ports[0].name.clone(),
+        address: [10, 0, 0, last].into(),
+        port: 8080,
+        node: None,
+        zone: None,
+        ready,
+        serving: ready,
+        terminating: false,
+        pod: None,
+    };
+    let some = |list: Vec<EndpointTarget>| Targets { endpoints: list.into(), ..Targets::default() };
+    let first = some(vec![endpoint(10, true), endpoint(11, false), endpoint(12, true)]);
+    context.settle(&spec, &first).await?;
+    as_asked(context, &spec, &first).await?;
+    for targets in [some(vec![endpoint(11, true)]), some(Vec::new()), first] {
+        balancers.set_targets(&spec, &targets).await?;
+        as_asked(context, &spec, &targets).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! What a case works with: the provider's halves, names of its own, and ways to wait for an end.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use providers::{
+    Balancer, CloudError, CloudProvider, Deletion, Ensured, ErrorKind, InstanceRef, Instances, LoadBalancerId,
+    LoadBalancerSpec, LoadBalancers, NodeTarget, Observed, Phase, Port, Progress, Protocol, Route, RouteChange, Routes,
+    TargetPort, Targets,
+};
+use tokio::time::Instant;
+
+use crate::fixture::{Fixture, FixtureError};
+
+/// Why a case ended early.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It can't be tried.
+    Skip(String),
+    /// It showed a defect.
+    Fail(String),
+}
+
+impl From<FixtureError> for Stop {
+    fn from(error: FixtureError) -> Self {
+        match error {
+            FixtureError::Unsupported(_) => Self::Skip(error.to_string()),
+            FixtureError::Failed(_) => Self::Fail(error.to_string()),
+        }
+    }
+}
+
+impl From<CloudError> for Stop {
+    fn from(error: CloudError) -> Self {
+        Self::Fail(format!("unexpected {:?} error: {error}", error.kind))
+    }
+}
+
+/// Ends the case if something is not so, with what was expected and what is.
+macro_rules! ensure {
+    ($holds:expr, $($message:tt)+) => {
+        if !$holds {
+            return Err($crate::context::Stop::Fail(format!($($message)+)));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// How long to wait between two looks if nobody says how long.
+const PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Default)]
+struct Made {
+    instances: Vec<InstanceRef>,
+    balancers: Vec<LoadBalancerId>,
+    routes: bool,
+}
+
+pub(crate) struct Context<'a> {
+    provider: &'a Arc<dyn CloudProvider>,
+    pub fixture: &'a dyn Fixture,
+    made: Mutex<Made>,
+}
+
+/// A number that no other case has, in this run or another.
+fn fresh() -> u64 {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64 ^ (COUNTER.fetch_add(1, Ordering::Relaxed) << 52)
+}
+
+/// The errors that a controller meets by trying again soon.
+fn passes(error: &CloudError) -> bool {
+    matches!(error.kind, ErrorKind::Throttled { .. } | ErrorKind::Transient | ErrorKind::Conflict)
+}
+
+impl<'a> Context<'a> {
+    pub fn new(provider: &'a Arc<dyn CloudProvider>, fixture: &'a dyn Fixture) -> Self {
+        Self { provider, fixture, made: Mutex::default() }
+    }
+
+    fn made(&self) -> std::sync::MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn provider_name(&self) -> &'static str {
+        self.provider.name()
+    }
+
+    pub fn instances(&self) -> Result<Arc<dyn Instances>, Stop> {
+        self.provider.instances().ok_or_else(|| Stop::Skip("the provider has no instances".into()))
+    }
+
+    pub fn balancers(&self) -> Result<Arc<dyn LoadBalancers>, Stop> {
+        self.provider.load_balancers().ok_or_else(|| Stop::Skip("the provider has no load balancers".into()))
+    }
+
+    pub fn routes(&self) -> Result<Arc<dyn Routes>, Stop> {
+        let routes = self.provider.routes().ok_or_else(|| Stop::Skip("the provider has no routes".into()))?;
+        self.made().routes = true;
+        Ok(routes)
+    }
+
+    pub fn fresh_name(&self, prefix: &str) -> String {
+        format!("{prefix}-{:012x}", fresh() & 0xffff_ffff_ffff)
+    }
+
+    pub async fn instance(&self, prefix: &str) -> Result<InstanceRef, Stop> {
+        let instance = self.fixture.create_instance(&self.fresh_name(prefix)).await?;
+        self.made().instances.push(instance.clone());
+        Ok(instance)
+    }
+
+    /// Nodes with a machine each, as targets.
+    pub async fn nodes(&self, count: usize) -> Result<Vec<NodeTarget>, Stop> {
+        let mut nodes = Vec::with_capacity(count);
+        for _ in 0..count {
+            let instance = self.instance("node").await?;
+            nodes.push(NodeTarget {
+                name: instance.node,
+                provider_id: instance.provider_id,
+                labels: instance.labels,
+                ..NodeTarget::default()
+            });
+        }
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(nodes)
+    }
+
+    pub fn id_named(&self, name: &str) -> LoadBalancerId {
+        let fresh = fresh();
+        let uid = format!("{:08x}-{:04x}-4000-8000-{:012x}", fresh >> 32, fresh & 0xffff, fresh & 0xffff_ffff_ffff);
+        let id =
+            LoadBalancerId { cluster: self.fixture.cluster(), namespace: "conformance".into(), name: name.into(), uid };
+        self.made().balancers.push(id.clone());
+        id
+    }
+
+    /// A Service with one port that any cloud can balance.
+    pub fn spec(&self) -> LoadBalancerSpec {
+        let name = self.fresh_name("web");
+        self.spec_of(self.id_named(&name))
+    }
+
+    pub fn spec_of(&self, id: LoadBalancerId) -> LoadBalancerSpec {
+        let mut spec = LoadBalancerSpec::new(id, vec![port("http", Protocol::Tcp, 80)]);
+        spec.annotations = self.fixture.annotations();
+        spec
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.fixture.patience()
+    }
+
+    /// Ensures as a controller does, again and again, until it is settled.
+    pub async fn settle(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, Stop> {
+        let (balancers, deadline) = (self.balancers()?, self.deadline());
+        loop {
+            let (pause, said) = match balancers.ensure(spec, targets).await {
+                Ok(ensured) => match ensured.progress {
+                    Progress::Settled => return Ok(ensured),
+                    Progress::After(pause) => (pause, "in progress".to_owned()),
+                },
+                Err(error) if passes(&error) => (error.retry_after().unwrap_or(PAUSE), error.to_string()),
+                Err(error) => return Err(error.into()),
+            };
+            ensure!(Instant::now() < deadline, "ensure does not settle; at last it was {said}");
+            tokio::time::sleep(pause.min(self.fixture.patience())).await;
+        }
+    }
+
+    /// Observes until the balancer works.
+    pub async fn active(&self, id: &LoadBalancerId) -> Result<Balancer, Stop> {
+        let (balancers, deadline) = (self.balancers()?, self.deadline());
+        loop {
+            let seen = balancers.observe(id).await;
+            let seen = match seen {
+                Ok(Observed::Present(balancer)) if balancer.phase == Phase::Active => return Ok(*balancer),
+                Err(error) if !passes(&error) => return Err(error.into()),
+                seen => seen,
+            };
+            ensure!(Instant::now() < deadline, "the balancer is not active but {seen:?}");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Deletes as a controller does, again and again, until it is gone.
+    pub async fn delete(&self, id: &LoadBalancerId) -> Result<(), Stop> {
+        let (balancers, deadline) = (self.balancers()?, self.deadline());
+        loop {
+            let (pause, said) = match balancers.delete(id).await {
+                Ok(Deletion::Gone) => return Ok(()),
+                Ok(Deletion::InProgress(pause)) => (pause, "in progress".to_owned()),
+                Err(error) if passes(&error) => (error.retry_after().unwrap_or(PAUSE), error.to_string()),
+                Err(error) => return Err(error.into()),
+            };
+            ensure!(Instant::now() < deadline, "delete does not end; at last it was {said}");
+            tokio::time::sleep(pause.min(self.fixture.patience())).await;
+        }
+    }
+
+    /// Nothing is left in the cloud, if the fixture can tell.
+    pub async fn nothing_left(&self, id: &LoadBalancerId) -> Result<(), Stop> {
+        match self.fixture.leftovers(id).await {
+            Ok(left) => {
+                ensure!(left.is_empty(), "{id} was called gone, and left {left:?}");
+                Ok(())
+            }
+            Err(FixtureError::Unsupported(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Destroys all that the case made.
+    pub async fn clean_up(&self) -> Result<(), Stop> {
+        let made = std::mem::take(&mut *self.made());
+        self.fixture.restore().await?;
+        for id in &made.balancers {
+            if self.provider.load_balancers().is_some() {
+                self.delete(id).await?;
+                self.nothing_left(id).await?;
+            }
+        }
+        if let Some(routes) = self.provider.routes().filter(|_| made.routes) {
+            let ours = self.fixture.destinations();
+            let listed = routes.list().await?;
+            let mine = listed.into_iter().filter(|route: &Route| ours.contains(&route.destination));
+            let changes: Vec<RouteChange> = mine.map(RouteChange::Remove).collect();
+            for result in routes.apply(&changes).await {
+                result?;
+            }
+        }
+        for instance in &made.instances {
+            self.fixture.delete_instance(instance).await?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn port(name: &str, protocol: Protocol, number: u16) -> Port {
+    Port {
+        name: name.into(),
+        protocol,
+        app_protocol: None,
+        port: number,
+        node_port: Some(30_000 + number % 2_000),
+        target_port: TargetPort::Number(number),
+    }
+}
+
+pub(crate) fn merged(
+    mut base: BTreeMap<String, String>,
+    more: impl IntoIterator<Item = (String, String)>,
+) -> BTreeMap<String, String> {
+    base.extend(more);
+    base
+}

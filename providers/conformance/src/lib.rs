@@ -1,0 +1,88 @@
+//! One suite that every provider passes: what the controllers rely on, tried on the provider itself.
+//!
+//! A vendor writes a [`Fixture`] (how to make and destroy machines, and how to see what is left over), and either
+//! [`run`]s the suite and prints the [`Report`], or makes a `#[test]` of each case with [`conformance_tests!`]. What a
+//! provider or its fixture lacks is skipped, and the report says so.
+
+mod balancers_change;
+mod balancers_end;
+mod balancers_make;
+mod cases;
+mod context;
+mod fixture;
+mod instances;
+mod report;
+mod routes;
+
+use std::sync::Arc;
+
+use providers::CloudProvider;
+
+pub use cases::case_names;
+pub use fixture::{Fixture, FixtureError};
+pub use report::{CaseResult, Outcome, Report};
+
+/// Runs every case, one after another, and cleans up after each.
+pub async fn run(provider: &Arc<dyn CloudProvider>, fixture: &dyn Fixture) -> Report {
+    let mut report = Report::default();
+    for case in cases::CASES {
+        report.results.push(cases::run_one(case, provider, fixture).await);
+    }
+    report
+}
+
+/// Runs the case of that name; `None` if there is none.
+pub async fn run_case(name: &str, provider: &Arc<dyn CloudProvider>, fixture: &dyn Fixture) -> Option<CaseResult> {
+    let case = cases::CASES.iter().find(|case| case.name == name)?;
+    Some(cases::run_one(case, provider, fixture).await)
+}
+
+/// Runs the case of that name, as the tests that [`conformance_tests!`] makes do.
+///
+/// # Panics
+/// If the case fails, or there is none of that name.
+pub async fn check(name: &str, provider: &Arc<dyn CloudProvider>, fixture: &dyn Fixture) {
+    let result = run_case(name, provider, fixture).await;
+    let result = result.unwrap_or_else(|| panic!("there is no case {name}"));
+    println!("{result}");
+    assert!(!matches!(result.outcome, Outcome::Failed(_)), "{result}");
+}
+
+/// Runs a future to its end, with timers and network, for tests that have no runtime.
+///
+/// # Panics
+/// If the system gives no runtime.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime for a test").block_on(future)
+}
+
+/// Makes a `#[test]` of each case. `$make` is an expression of a future that gives an initialised
+/// `Arc<dyn CloudProvider>` and a [`Fixture`]; each test makes its own.
+///
+/// ```ignore
+/// async fn make() -> (Arc<dyn CloudProvider>, MyFixture) { ... }
+/// provider_conformance::conformance_tests!(make());
+/// ```
+#[macro_export]
+macro_rules! conformance_tests {
+    ($make:expr) => {
+        $crate::__cases!($crate::__tests, $make);
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __tests {
+    ($make:expr, $($module:ident::$case:ident,)*) => {
+        $(
+            #[test]
+            fn $case() {
+                $crate::block_on(async {
+                    let (provider, fixture) = $make.await;
+                    $crate::check(stringify!($case), &provider, &fixture).await;
+                });
+            }
+        )*
+    };
+}

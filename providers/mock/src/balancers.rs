@@ -1,0 +1,262 @@
+//! Load balancers over the mock's calls: look once, make the difference in an order that is safe to die in.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use providers::{
+    Balancer, CloudError, Deletion, Ensured, ErrorKind, Features, Ingress, IpFamily, Listener, LoadBalancerId,
+    LoadBalancerSpec, LoadBalancerStatus, LoadBalancers, Observed, Owned, Phase, Progress, TargetId, Targeting,
+    Targets, async_trait,
+};
+
+use crate::cloud::MockCloud;
+use crate::fault::Operation;
+use crate::settings::{self, Settings};
+use crate::snapshot::BalancerView;
+
+pub(crate) struct MockBalancers {
+    pub cloud: MockCloud,
+    pub cluster: String,
+}
+
+impl MockBalancers {
+    async fn describe(&self, id: &LoadBalancerId) -> Result<Option<BalancerView>, CloudError> {
+        let subject = id.to_string();
+        let read = self
+            .cloud
+            .call(Operation::DescribeBalancer, &subject, |state, _, now| Ok(state.balancer_view(id, now, false)));
+        read.await
+    }
+
+    fn settings(&self, spec: &LoadBalancerSpec) -> Result<Settings, CloudError> {
+        settings::read(spec, &self.cloud.config())
+    }
+
+    /// Makes the parts that are not there, and answers with the whole. What reads did not show may be there all the
+    /// same: each call finds it.
+    async fn make(
+        &self,
+        id: &LoadBalancerId,
+        wanted: &Settings,
+        found: &BalancerView,
+    ) -> Result<BalancerView, CloudError> {
+        let subject = id.to_string();
+        let held: Vec<IpFamily> = found.addresses.iter().copied().map(IpFamily::of).collect();
+        for family in wanted.families.iter().filter(|family| !held.contains(family)) {
+            let address = wanted.requested_address.filter(|address| IpFamily::of(*address) == *family);
+            let allocate = self.cloud.call(Operation::AllocateAddress, &subject, |state, verdict, now| {
+                state.allocate_address(id, *family, address, now + verdict.invisible)
+            });
+            allocate.await?;
+        }
+        if held.iter().any(|family| !wanted.families.contains(family)) {
+            let release = self.cloud.call(Operation::ReleaseAddresses, &subject, |state, _, _| {
+                state.release_addresses(id, &wanted.families)
+            });
+            release.await?;
+        }
+        let create = self.cloud.call(Operation::CreateBalancer, &subject, |state, verdict, now| {
+            state.create_balancer(id, wanted.internal, now + verdict.invisible, now)
+        });
+        create.await
+    }
+
+    /// Brings what is there to what is wanted; the firewall before the ports, so that no port is ever open to all.
+    async fn configure(
+        &self,
+        id: &LoadBalancerId,
+        wanted: &Settings,
+        targets: &BTreeSet<TargetId>,
+        found: &BalancerView,
+    ) -> Result<(), CloudError> {
+        let subject = id.to_string();
+        if found.source_ranges != wanted.source_ranges {
+            let call = self
+                .cloud
+                .call(Operation::SetFirewall, &subject, |state, _, _| state.set_firewall(id, &wanted.source_ranges));
+            call.await?;
+        }
+        if found.attributes != wanted.attributes {
+            let call = self
+                .cloud
+                .call(Operation::SetAttributes, &subject, |state, _, _| state.set_attributes(id, wanted.attributes));
+            call.await?;
+        }
+        if found.listeners != wanted.listeners {
+            let call = self
+                .cloud
+                .call(Operation::SetListeners, &subject, |state, _, _| state.set_listeners(id, &wanted.listeners));
+            call.await?;
+        }
+        self.point(id, targets, found).await
+    }
+
+    async fn point(
+        &self,
+        id: &LoadBalancerId,
+        targets: &BTreeSet<TargetId>,
+        found: &BalancerView,
+    ) -> Result<(), CloudError> {
+        if found.targets.iter().map(|observed| &observed.target).eq(targets) {
+            return Ok(());
+        }
+        let subject = id.to_string();
+        let call =
+            self.cloud.call(Operation::SetTargets, &subject, |state, _, now| state.set_targets(id, targets, now));
+        call.await
+    }
+
+    async fn begin_deletion(&self, id: &LoadBalancerId) -> Result<Option<Duration>, CloudError> {
+        let takes = Duration::from_millis(self.cloud.config().deletion_millis);
+        let subject = id.to_string();
+        let call = self.cloud.call(Operation::DeleteBalancer, &subject, |state, verdict, now| {
+            Ok(state.delete_balancer(id, verdict.pending.unwrap_or(takes), now))
+        });
+        call.await
+    }
+}
+
+fn again(remaining: Duration) -> Ensured {
+    Ensured { progress: Progress::After(remaining), ..Ensured::settled(LoadBalancerStatus::default()) }
+}
+
+fn complete(view: &BalancerView, wanted: &Settings) -> bool {
+    let held: BTreeSet<IpFamily> = view.addresses.iter().copied().map(IpFamily::of).collect();
+    view.exists && held == wanted.families.iter().copied().collect()
+}
+
+fn nothing(id: &LoadBalancerId) -> BalancerView {
+    BalancerView {
+        id: id.clone(),
+        phase: Phase::Incomplete,
+        exists: false,
+        internal: false,
+        addresses: Vec::new(),
+        source_ranges: Vec::new(),
+        attributes: Default::default(),
+        listeners: Vec::new(),
+        targets: Vec::new(),
+        remaining: Duration::ZERO,
+    }
+}
+
+fn status(view: &BalancerView, wanted: &Settings) -> LoadBalancerStatus {
+    if wanted.hostname {
+        let hostname = format!("{}.{}.mock.cloud", view.id.name, view.id.namespace);
+        return LoadBalancerStatus { ingress: vec![Ingress { hostname: Some(hostname), ..Ingress::default() }] };
+    }
+    let address = |family: &IpFamily| view.addresses.iter().find(|ip| IpFamily::of(**ip) == *family);
+    let ingress = wanted.families.iter().filter_map(address).map(|ip| Ingress {
+        ip: Some(*ip),
+        ip_mode: wanted.ip_mode,
+        ..Ingress::default()
+    });
+    LoadBalancerStatus { ingress: ingress.collect() }
+}
+
+fn observed_status(view: &BalancerView) -> LoadBalancerStatus {
+    let ingress = view.addresses.iter().map(|ip| Ingress { ip: Some(*ip), ..Ingress::default() });
+    LoadBalancerStatus { ingress: ingress.collect() }
+}
+
+fn warnings(view: &BalancerView, wanted: &Settings, without_id: &[String]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(address) = wanted.requested_address.filter(|address| !view.addresses.contains(address)) {
+        warnings.push(format!("spec.loadBalancerIP {address} has no effect on a balancer that has an address already"));
+    }
+    if !without_id.is_empty() {
+        warnings.push(format!("nodes without spec.providerID get no traffic: {}", without_id.join(", ")));
+    }
+    warnings
+}
+
+#[async_trait]
+impl LoadBalancers for MockBalancers {
+    fn features(&self) -> Features {
+        settings::features()
+    }
+
+    fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
+        Ok(self.settings(spec)?.targeting)
+    }
+
+    async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
+        Ok(match self.describe(id).await? {
+            None => Observed::Absent,
+            Some(view) => Observed::Present(Box::new(Balancer {
+                phase: view.phase,
+                status: observed_status(&view),
+                listeners: view.listeners.iter().map(|l| Listener { protocol: l.protocol, port: l.port }).collect(),
+                source_ranges: view.source_ranges,
+                targets: view.targets,
+            })),
+        })
+    }
+
+    async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
+        let id = &spec.id;
+        let wanted = self.settings(spec)?;
+        if wanted.targeting == Targeting::Elsewhere {
+            let key = format!("{}targets", settings::PREFIX);
+            return Err(CloudError::invalid_annotation(&key, "elsewhere", "this balancer is not made here"));
+        }
+        let (chosen, without_id) = settings::targets(&wanted, targets);
+        let mut found = self.describe(id).await?.unwrap_or_else(|| nothing(id));
+        if found.phase != Phase::Deleting && !complete(&found, &wanted) {
+            found = self.make(id, &wanted, &found).await?;
+        }
+        if found.phase == Phase::Deleting {
+            return Ok(again(found.remaining));
+        }
+        if found.internal != wanted.internal {
+            // The scheme can't be changed: the old balancer makes room for a new one, its addresses stay.
+            return Ok(again(self.begin_deletion(id).await?.unwrap_or_default()));
+        }
+        self.configure(id, &wanted, &chosen, &found).await?;
+        let warnings = warnings(&found, &wanted, &without_id);
+        // A part that went away since the first look is found missing by the next.
+        Ok(match found.remaining {
+            Duration::ZERO => Ensured { warnings, ..Ensured::settled(status(&found, &wanted)) },
+            remaining => Ensured { warnings, ..again(remaining) },
+        })
+    }
+
+    async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
+        let (chosen, _) = settings::targets(&self.settings(spec)?, targets);
+        match self.describe(&spec.id).await? {
+            Some(found) if found.exists && found.phase != Phase::Deleting => {
+                self.point(&spec.id, &chosen, &found).await
+            }
+            _ => {
+                let message = format!("there is no balancer {}", spec.id);
+                Err(CloudError::new(ErrorKind::NotFound, Operation::DescribeBalancer.as_str(), message))
+            }
+        }
+    }
+
+    async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        if let Some(remaining) = self.begin_deletion(id).await? {
+            return Ok(Deletion::InProgress(remaining));
+        }
+        let subject = id.to_string();
+        let release =
+            self.cloud.call(Operation::ReleaseAddresses, &subject, |state, _, _| state.release_addresses(id, &[]));
+        release.await?;
+        Ok(Deletion::Gone)
+    }
+
+    async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
+        let list = self.cloud.call(Operation::ListBalancers, "", |state, _, now| {
+            Ok(state.balancer_views(Some(&self.cluster), now, false))
+        });
+        let resources = |view: &BalancerView| {
+            let balancer = view.exists.then(|| format!("balancer {}", view.id.default_name()));
+            balancer.into_iter().chain(view.addresses.iter().map(|ip| format!("address {ip}"))).collect()
+        };
+        let owned = list.await?;
+        Ok(owned
+            .into_iter()
+            .map(|view| Owned { resources: resources(&view), phase: view.phase, id: view.id })
+            .collect())
+    }
+}

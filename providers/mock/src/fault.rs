@@ -1,0 +1,445 @@
+//! What goes wrong, and at which call: by operation, subject, number of the call, and chance from a seed.
+
+use std::time::Duration;
+
+use providers::{CloudError, ErrorKind};
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::FaultView;
+
+macro_rules! operations {
+    ($($(#[$doc:meta])* $name:ident = $changes:literal,)*) => {
+        /// The calls that the mock cloud answers, as its metrics, counts and errors name them.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Operation {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Operation {
+            /// All of them.
+            pub const ALL: &'static [Operation] = &[$(Operation::$name),*];
+
+            /// Its name.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+
+            /// It changes something in the cloud.
+            pub fn changes(self) -> bool {
+                match self {
+                    $(Self::$name => $changes,)*
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    /// One batch of machines is described.
+    DescribeInstances = false,
+    /// One machine in a batch; not a call of its own. Its subject is the Node's name.
+    DescribeInstance = false,
+    /// One balancer with its addresses; the subject of this and the next ones is `namespace/name`.
+    DescribeBalancer = false,
+    /// All of the cluster's balancers.
+    ListBalancers = false,
+    /// An address is taken for a balancer.
+    AllocateAddress = true,
+    /// A balancer is made, without listeners.
+    CreateBalancer = true,
+    /// Who may connect.
+    SetFirewall = true,
+    /// Session affinity and health checks.
+    SetAttributes = true,
+    /// Ports.
+    SetListeners = true,
+    /// Targets.
+    SetTargets = true,
+    /// A balancer begins to go.
+    DeleteBalancer = true,
+    /// A balancer's addresses are given back, once it is gone.
+    ReleaseAddresses = true,
+    /// All routes.
+    ListRoutes = false,
+    /// A route is made or replaced; its subject, and the next one's, is the destination.
+    SetRoute = true,
+    /// A route is removed.
+    RemoveRoute = true,
+}
+
+/// Which operations a fault is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Pattern {
+    /// `*`: any call.
+    Any,
+    /// `changes`: any that changes something.
+    Changes,
+    /// `reads`: any that changes nothing.
+    Reads,
+    /// The one of that name.
+    One(Operation),
+}
+
+impl Pattern {
+    fn matches(self, operation: Operation) -> bool {
+        match self {
+            // A machine within a batch is not a call.
+            Self::Any => operation != Operation::DescribeInstance,
+            Self::Changes => operation.changes(),
+            Self::Reads => !operation.changes() && operation != Operation::DescribeInstance,
+            Self::One(one) => one == operation,
+        }
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = FaultError;
+
+    fn try_from(word: String) -> Result<Self, FaultError> {
+        match word.as_str() {
+            "*" => Ok(Self::Any),
+            "changes" => Ok(Self::Changes),
+            "reads" => Ok(Self::Reads),
+            name => match Operation::ALL.iter().find(|operation| operation.as_str() == name) {
+                Some(operation) => Ok(Self::One(*operation)),
+                None => Err(FaultError::UnknownOperation(word)),
+            },
+        }
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> Self {
+        match pattern {
+            Pattern::Any => "*".into(),
+            Pattern::Changes => "changes".into(),
+            Pattern::Reads => "reads".into(),
+            Pattern::One(operation) => operation.as_str().into(),
+        }
+    }
+}
+
+/// What happens to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// It is answered so much later, and otherwise as ever.
+    Latency {
+        /// How much.
+        millis: u64,
+    },
+    /// Refused: too many calls.
+    Throttle {
+        /// What the cloud says to wait, if anything.
+        #[serde(default)]
+        after_millis: Option<u64>,
+    },
+    /// Refused: a limit is reached.
+    Quota,
+    /// Refused: not allowed.
+    Denied,
+    /// Refused: somebody else is at it.
+    Conflict,
+    /// Refused: out of order.
+    Transient,
+    /// Done, and then answered with a broken connection.
+    AnswerLost,
+    /// What is made is not seen by reads for so long. Only for `AllocateAddress` and `CreateBalancer`.
+    Invisible {
+        /// How long.
+        millis: u64,
+    },
+    /// What is deleted takes so long to go, instead of what the configuration says. Only for `DeleteBalancer`.
+    Pending {
+        /// How long.
+        millis: u64,
+    },
+}
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// For which calls.
+    pub operation: Pattern,
+    /// Only for calls about this: a Node's name, a Service's `namespace/name`, or a route's destination.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// From the n-th such call on, counted from 1 since the fault was added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nth: Option<u64>,
+    /// How often at most; 1 if `nth` is given and this is not, else without end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<u64>,
+    /// How likely it hits a call that it is for, from 0 to 1; always if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probability: Option<f64>,
+    /// What happens.
+    pub effect: Effect,
+}
+
+impl Fault {
+    /// It happens at every call of `operation`.
+    pub fn always(operation: Pattern, effect: Effect) -> Self {
+        Self { operation, subject: None, nth: None, times: None, probability: None, effect }
+    }
+
+    /// It happens once, at the `nth` call of `operation` from now, counted from 1.
+    pub fn at(operation: Pattern, nth: u64, effect: Effect) -> Self {
+        Self { nth: Some(nth), ..Self::always(operation, effect) }
+    }
+
+    /// The same, only for calls about `subject`.
+    #[must_use]
+    pub fn about(self, subject: impl Into<String>) -> Self {
+        Self { subject: Some(subject.into()), ..self }
+    }
+
+    fn check(&self) -> Result<(), FaultError> {
+        if let Some(value) = self.probability
+            && !(0.0..=1.0).contains(&value)
+        {
+            return Err(FaultError::Probability(value));
+        }
+        if self.nth == Some(0) {
+            return Err(FaultError::NthZero);
+        }
+        let fits = match self.effect {
+            Effect::Invisible { .. } => {
+                matches!(self.operation, Pattern::One(Operation::AllocateAddress | Operation::CreateBalancer))
+            }
+            Effect::Pending { .. } => self.operation == Pattern::One(Operation::DeleteBalancer),
+            Effect::AnswerLost => match self.operation {
+                Pattern::Changes => true,
+                Pattern::One(operation) => operation.changes(),
+                Pattern::Any | Pattern::Reads => false,
+            },
+            _ => true,
+        };
+        if fits { Ok(()) } else { Err(FaultError::NoEffect(String::from(self.operation))) }
+    }
+}
+
+/// Why a fault was not taken.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum FaultError {
+    /// No such operation.
+    #[error("operation is {0:?}: use *, changes, reads, or one of {known}", known = names())]
+    UnknownOperation(String),
+    /// Not a probability.
+    #[error("probability is {0}: use a number from 0 to 1")]
+    Probability(f64),
+    /// Calls are counted from 1.
+    #[error("nth is 0: calls are counted from 1")]
+    NthZero,
+    /// It would never do anything.
+    #[error(
+        "operation is {0:?}, which this effect never happens to: use changes or a changing operation for answer_lost, \
+         AllocateAddress or CreateBalancer for invisible, DeleteBalancer for pending"
+    )]
+    NoEffect(String),
+}
+
+fn names() -> String {
+    Operation::ALL.iter().map(|operation| operation.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// What was decided about one call.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Verdict {
+    /// How much later it is answered.
+    pub latency: Duration,
+    /// It is refused, and nothing happens.
+    pub refusal: Option<(ErrorKind, &'static str)>,
+    /// It happens, and the answer gets lost.
+    pub lost: bool,
+    /// What is made is not seen for so long.
+    pub invisible: Duration,
+    /// What is deleted takes so long.
+    pub pending: Option<Duration>,
+}
+
+impl Verdict {
+    fn add(&mut self, effect: Effect) {
+        match effect {
+            Effect::Latency { millis } => self.latency += Duration::from_millis(millis),
+            Effect::Throttle { after_millis } => {
+                let after = after_millis.map(Duration::from_millis);
+                self.refusal = Some((ErrorKind::Throttled { after }, "too many calls; slow down"));
+            }
+            Effect::Quota => self.refusal = Some((ErrorKind::Quota, "the account's limit is reached")),
+            Effect::Denied => self.refusal = Some((ErrorKind::Denied, "the credentials do not allow it")),
+            Effect::Conflict => self.refusal = Some((ErrorKind::Conflict, "another change is under way")),
+            Effect::Transient => self.refusal = Some((ErrorKind::Transient, "the service is out of order")),
+            Effect::AnswerLost => self.lost = true,
+            Effect::Invisible { millis } => self.invisible = Duration::from_millis(millis),
+            Effect::Pending { millis } => self.pending = Some(Duration::from_millis(millis)),
+        }
+    }
+
+    /// The error that an answer that got lost looks like.
+    pub fn lost_error(operation: Operation) -> CloudError {
+        CloudError::new(ErrorKind::Transient, operation.as_str(), "the connection broke before the answer came")
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Armed {
+    id: u64,
+    fault: Fault,
+    seen: u64,
+    fired: u64,
+}
+
+/// The faults that are armed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Faults {
+    seed: u64,
+    last_id: u64,
+    armed: Vec<Armed>,
+}
+
+impl Faults {
+    pub fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    /// Arms a fault; it is removed again by the id that comes back.
+    pub fn add(&mut self, fault: Fault) -> Result<u64, FaultError> {
+        fault.check()?;
+        self.last_id += 1;
+        self.armed.push(Armed { id: self.last_id, fault, seen: 0, fired: 0 });
+        Ok(self.last_id)
+    }
+
+    pub fn remove(&mut self, id: u64) -> bool {
+        let before = self.armed.len();
+        self.armed.retain(|armed| armed.id != id);
+        self.armed.len() < before
+    }
+
+    pub fn clear(&mut self) {
+        self.armed.clear();
+    }
+
+    pub fn views(&self) -> Vec<FaultView> {
+        self.armed
+            .iter()
+            .map(|armed| FaultView { id: armed.id, fault: armed.fault.clone(), seen: armed.seen, fired: armed.fired })
+            .collect()
+    }
+
+    /// Counts the call and says what happens to it. Which calls chance hits depends on the seed, the fault and the
+    /// number of the call among those that the fault is for, and on nothing else.
+    pub fn decide(&mut self, operation: Operation, subject: &str) -> Verdict {
+        let mut verdict = Verdict::default();
+        for armed in &mut self.armed {
+            let fault = &armed.fault;
+            if !fault.operation.matches(operation) || fault.subject.as_deref().is_some_and(|only| only != subject) {
+                continue;
+            }
+            armed.seen += 1;
+            let limit = fault.times.unwrap_or(if fault.nth.is_some() { 1 } else { u64::MAX });
+            let begun = armed.seen >= fault.nth.unwrap_or(1);
+            let hit = fault.probability.is_none_or(|p| chance(self.seed, armed.id, armed.seen) < p);
+            if begun && armed.fired < limit && hit {
+                armed.fired += 1;
+                verdict.add(fault.effect);
+            }
+        }
+        verdict
+    }
+}
+
+/// A number in [0, 1) that looks like chance (splitmix64's finish).
+fn chance(seed: u64, fault: u64, call: u64) -> f64 {
+    let mut z = seed
+        .wrapping_add(fault.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        .wrapping_add(call.wrapping_mul(0xd1b5_4a32_d192_ed03));
+    for _ in 0..2 {
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+    }
+    (z >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(faults: &mut Faults, calls: u64) -> Vec<u64> {
+        (1..=calls).filter(|_| faults.decide(Operation::SetRoute, "10.0.0.0/24").refusal.is_some()).collect()
+    }
+
+    #[test]
+    fn a_fault_hits_the_calls_that_it_names() {
+        let always = Fault::always(Pattern::Changes, Effect::Quota);
+        for (fault, expected) in [
+            (always.clone(), vec![1, 2, 3, 4]),
+            (Fault { nth: Some(3), ..always.clone() }, vec![3]),
+            (Fault { nth: Some(2), times: Some(2), ..always.clone() }, vec![2, 3]),
+            (Fault { times: Some(1), ..always.clone() }, vec![1]),
+            (Fault { probability: Some(0.0), ..always.clone() }, vec![]),
+            (always.clone().about("10.0.0.0/24"), vec![1, 2, 3, 4]),
+            (always.clone().about("10.0.1.0/24"), vec![]),
+            (Fault { operation: Pattern::Reads, ..always.clone() }, vec![]),
+            (Fault { operation: Pattern::One(Operation::RemoveRoute), ..always.clone() }, vec![]),
+        ] {
+            let mut faults = Faults::new(0);
+            faults.add(fault.clone()).unwrap();
+            assert_eq!(hits(&mut faults, 4), expected, "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn chance_repeats_with_the_seed_and_only_with_it() {
+        let run = |seed| {
+            let mut faults = Faults::new(seed);
+            faults.add(Fault { probability: Some(0.5), ..Fault::always(Pattern::Any, Effect::Denied) }).unwrap();
+            hits(&mut faults, 200)
+        };
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1), run(2));
+        assert!((60..140).contains(&run(1).len()), "about half: {}", run(1).len());
+    }
+
+    #[test]
+    fn faults_that_could_never_happen_are_refused() {
+        let mut faults = Faults::new(0);
+        let add = |faults: &mut Faults, fault| faults.add(fault).unwrap_err().to_string();
+        let lost = Fault::always(Pattern::Reads, Effect::AnswerLost);
+        assert!(add(&mut faults, lost).starts_with("operation is \"reads\""));
+        let pending = Fault::always(Pattern::Changes, Effect::Pending { millis: 1 });
+        assert!(add(&mut faults, pending).contains("DeleteBalancer"));
+        let unlikely = Fault { probability: Some(1.5), ..Fault::always(Pattern::Any, Effect::Quota) };
+        assert_eq!(add(&mut faults, unlikely), "probability is 1.5: use a number from 0 to 1");
+        assert_eq!(add(&mut faults, Fault::at(Pattern::Any, 0, Effect::Quota)), FaultError::NthZero.to_string());
+        let unknown = serde_json::from_str::<Fault>(r#"{"operation": "CreateThing", "effect": "quota"}"#);
+        assert!(unknown.unwrap_err().to_string().contains("CreateThing"));
+    }
+
+    #[test]
+    fn a_removed_fault_is_silent() {
+        let mut faults = Faults::new(0);
+        let id = faults.add(Fault::always(Pattern::Any, Effect::Quota)).unwrap();
+        assert!(faults.remove(id));
+        assert!(!faults.remove(id));
+        assert!(hits(&mut faults, 1).is_empty());
+    }
+
+    #[test]
+    fn json_round_trip() {
+        for text in [
+            r#"{"operation":"*","effect":{"latency":{"millis":5}}}"#,
+            r#"{"operation":"DeleteBalancer","subject":"a/b","nth":2,"times":3,"effect":{"pending":{"millis":9}}}"#,
+            r#"{"operation":"changes","probability":0.25,"effect":{"throttle":{"after_millis":7}}}"#,
+        ] {
+            let fault: Fault = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&fault).unwrap(), text);
+        }
+    }
+}

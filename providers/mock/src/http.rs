@@ -1,0 +1,149 @@
+//! The mock over HTTP, for scripts: everything as JSON, machines and faults to be changed.
+//!
+//! | request | does |
+//! | --- | --- |
+//! | `GET /state` | everything ([`Snapshot`](crate::Snapshot)) |
+//! | `GET /calls` | calls by operation |
+//! | `GET /faults` | what is armed |
+//! | `POST /faults` | arms a [`Fault`]; answers `{"id": n}` |
+//! | `DELETE /faults`, `DELETE /faults/{id}` | disarms all, or one |
+//! | `PUT /instances/{name}` | makes a machine from an [`InstanceConfig`], or from nothing |
+//! | `POST /instances/{name}/stop`, `.../start` | stops or starts it |
+//! | `DELETE /instances/{name}` | removes it for good |
+//! | `PUT /health` | `{"target": {"instance": "mock://..."}, "health": "unhealthy"}`; `null`: as it would be |
+//! | `PUT /quotas` | [`Quotas`] |
+//! | `PUT /foreign-routes` | `{"destination": "10.9.0.0/24"}` |
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use ipnet::IpNet;
+use providers::{Health, TargetId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::cloud::MockCloud;
+use crate::config::{InstanceConfig, Quotas};
+use crate::fault::Fault;
+
+/// The largest request that is read, in bytes.
+const LARGEST: usize = 1 << 20;
+/// How many connections are served at the same time.
+const CONNECTIONS: usize = 64;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HealthChange {
+    target: TargetId,
+    health: Option<Health>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForeignRoute {
+    destination: IpNet,
+}
+
+type Answer = Result<Value, (StatusCode, String)>;
+
+fn shown(value: impl Serialize) -> Answer {
+    serde_json::to_value(value).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, (StatusCode, String)> {
+    serde_json::from_slice(body).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
+}
+
+fn found(found: bool, what: &str) -> Answer {
+    if found { Ok(json!({})) } else { Err((StatusCode::NOT_FOUND, format!("there is no {what}"))) }
+}
+
+impl MockCloud {
+    /// Serves the cloud over HTTP until the future is dropped.
+    pub async fn serve(self, listener: TcpListener) {
+        let connections = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut serving = tokio::task::JoinSet::new();
+        while let Ok(permit) = Arc::clone(&connections).acquire_owned().await {
+            while serving.try_join_next().is_some() {}
+            // A connection that was reset before it was accepted is the client's loss.
+            let Ok((stream, _)) = listener.accept().await else { continue };
+            let cloud = self.clone();
+            serving.spawn(async move {
+                let service = service_fn(|request| cloud.respond(request));
+                let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                if let Err(error) = served.await {
+                    tracing::debug!(%error, "a connection to the mock cloud ended early");
+                }
+                drop(permit);
+            });
+        }
+    }
+
+    async fn respond(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        let (head, body) = request.into_parts();
+        let answer = match Limited::new(body, LARGEST).collect().await {
+            Ok(body) => self.answer(&head.method, head.uri.path(), &body.to_bytes()),
+            Err(error) => Err((StatusCode::PAYLOAD_TOO_LARGE, error.to_string())),
+        };
+        let (code, value) = match answer {
+            Ok(value) => (StatusCode::OK, value),
+            Err((code, message)) => (code, json!({ "error": message })),
+        };
+        let mut response = Response::new(Full::new(Bytes::from(format!("{value:#}\n"))));
+        *response.status_mut() = code;
+        response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("application/json"));
+        Ok(response)
+    }
+
+    fn answer(&self, method: &Method, path: &str, body: &[u8]) -> Answer {
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        match (method.as_str(), parts.as_slice()) {
+            ("GET", ["state"]) => shown(self.snapshot()),
+            ("GET", ["calls"]) => shown(self.snapshot().calls),
+            ("GET", ["faults"]) => shown(self.snapshot().faults),
+            ("POST", ["faults"]) => match self.add_fault(read::<Fault>(body)?) {
+                Ok(id) => Ok(json!({ "id": id })),
+                Err(error) => Err((StatusCode::BAD_REQUEST, error.to_string())),
+            },
+            ("DELETE", ["faults"]) => {
+                self.clear_faults();
+                Ok(json!({}))
+            }
+            ("DELETE", ["faults", id]) => {
+                found(id.parse().is_ok_and(|id| self.remove_fault(id)), &format!("fault {id}"))
+            }
+            ("PUT", ["instances", name]) => {
+                let given = if body.is_empty() { InstanceConfig::default() } else { read(body)? };
+                let id = self.add_instance(&InstanceConfig { name: (*name).into(), ..given });
+                Ok(json!({ "provider_id": id }))
+            }
+            ("POST", ["instances", name, "stop"]) => found(self.stop_instance(name), &format!("instance {name}")),
+            ("POST", ["instances", name, "start"]) => found(self.start_instance(name), &format!("instance {name}")),
+            ("DELETE", ["instances", name]) => found(self.remove_instance(name), &format!("instance {name}")),
+            ("PUT", ["health"]) => {
+                let change: HealthChange = read(body)?;
+                self.set_health(change.target, change.health);
+                Ok(json!({}))
+            }
+            ("PUT", ["quotas"]) => {
+                self.set_quotas(read::<Quotas>(body)?);
+                Ok(json!({}))
+            }
+            ("PUT", ["foreign-routes"]) => {
+                self.add_foreign_route(read::<ForeignRoute>(body)?.destination);
+                Ok(json!({}))
+            }
+            _ => Err((StatusCode::NOT_FOUND, format!("{method} {path} is not served"))),
+        }
+    }
+}

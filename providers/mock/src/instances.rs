@@ -1,0 +1,64 @@
+//! Machines, described in batches.
+
+use std::time::Duration;
+
+use providers::{CloudError, ErrorKind, InstanceRef, InstanceState, Instances, async_trait};
+
+use crate::cloud::MockCloud;
+use crate::fault::Operation;
+
+/// How many machines one call describes.
+const BATCH: usize = 100;
+
+pub(crate) struct MockInstances(pub MockCloud);
+
+impl MockInstances {
+    async fn describe_batch(&self, batch: &[InstanceRef]) -> Vec<InstanceState> {
+        let verdicts: Vec<_> =
+            batch.iter().map(|wanted| self.0.decide_part(Operation::DescribeInstance, &wanted.node)).collect();
+        let slowest = verdicts.iter().map(|verdict| verdict.latency).max().unwrap_or(Duration::ZERO);
+        if !slowest.is_zero() {
+            tokio::time::sleep(slowest).await;
+        }
+        let described = self.0.call(Operation::DescribeInstances, "", |state, _, now| {
+            let states = batch.iter().zip(&verdicts).map(|(wanted, verdict)| match verdict.refusal {
+                Some((kind, message)) => {
+                    InstanceState::Unknown(CloudError::new(kind, Operation::DescribeInstance.as_str(), message))
+                }
+                None => match state.find_machine(wanted, now) {
+                    Some(machine) if machine.running => InstanceState::Running(Box::new(machine.instance.clone())),
+                    Some(_) => InstanceState::Stopped,
+                    None => absent(wanted),
+                },
+            });
+            Ok(states.collect())
+        });
+        match described.await {
+            Ok(states) => states,
+            Err(error) => vec![InstanceState::Unknown(error); batch.len()],
+        }
+    }
+}
+
+/// What it means that no machine was found: that it is gone, unless its id is not of this cloud, which proves nothing.
+fn absent(wanted: &InstanceRef) -> InstanceState {
+    match wanted.provider_id.as_deref() {
+        Some(id) if !id.starts_with("mock://") => InstanceState::Unknown(CloudError::new(
+            ErrorKind::Invalid,
+            Operation::DescribeInstance.as_str(),
+            format!("spec.providerID is {id:?}, which is not of this cloud: it would begin with mock://"),
+        )),
+        _ => InstanceState::Gone,
+    }
+}
+
+#[async_trait]
+impl Instances for MockInstances {
+    async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState> {
+        let mut states = Vec::with_capacity(instances.len());
+        for batch in instances.chunks(BATCH) {
+            states.extend(self.describe_batch(batch).await);
+        }
+        states
+    }
+}

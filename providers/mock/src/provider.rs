@@ -1,0 +1,89 @@
+//! The mock as a provider, and how `--cloud-provider=mock` makes one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use providers::{
+    BuildContext, CloudError, CloudProvider, ConfigError, ErrorKind, Factory, Instances, LoadBalancers, Routes,
+    async_trait, parse_config,
+};
+use tokio::net::TcpListener;
+use tracing::info;
+
+use crate::balancers::MockBalancers;
+use crate::cloud::MockCloud;
+use crate::config::MockConfig;
+use crate::instances::MockInstances;
+use crate::routes::MockRoutes;
+
+pub(crate) struct Provider {
+    cloud: MockCloud,
+    cluster: String,
+    server: Mutex<Option<tokio::task::JoinHandle<()>>>,
+    /// Whether `listen` is for this one: a test's cloud may have many providers, and serves by itself.
+    serves: bool,
+}
+
+impl Provider {
+    pub fn new(cloud: MockCloud, cluster: &str, serves: bool) -> Self {
+        Self { cloud, cluster: cluster.into(), server: Mutex::new(None), serves }
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            server.abort();
+        }
+    }
+}
+
+#[async_trait]
+impl CloudProvider for Provider {
+    fn name(&self) -> &'static str {
+        "mock"
+    }
+
+    fn has_cluster_id(&self) -> bool {
+        !self.cluster.is_empty()
+    }
+
+    async fn initialize(&self) -> Result<(), CloudError> {
+        let serving = self.server.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let Some(address) = self.cloud.config().listen.filter(|_| self.serves && !serving) else { return Ok(()) };
+        let failed = |error| {
+            CloudError::new(ErrorKind::Transient, "Listen", format!("listen is {address}: {error}; use a free address"))
+        };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        info!(%address, "the mock cloud shows its state over HTTP");
+        let server = tokio::spawn(self.cloud.clone().serve(listener));
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        Ok(())
+    }
+
+    fn instances(&self) -> Option<Arc<dyn Instances>> {
+        Some(Arc::new(MockInstances(self.cloud.clone())))
+    }
+
+    fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
+        Some(Arc::new(MockBalancers { cloud: self.cloud.clone(), cluster: self.cluster.clone() }))
+    }
+
+    fn routes(&self) -> Option<Arc<dyn Routes>> {
+        Some(Arc::new(MockRoutes(self.cloud.clone())))
+    }
+}
+
+/// What makes `--cloud-provider=mock` work. `--cloud-config` is a [`MockConfig`] as JSON, or absent.
+pub fn factory() -> Factory {
+    Factory { name: "mock", build }
+}
+
+fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> {
+    let config: MockConfig = parse_config(context, |bytes| serde_json::from_slice(bytes))?;
+    let unreadable = |error: crate::fault::FaultError| ConfigError::Unreadable {
+        file: context.config_name(),
+        message: format!("faults: {error}"),
+    };
+    let cloud = MockCloud::new(config).map_err(unreadable)?;
+    Ok(Arc::new(Provider::new(cloud, &context.cluster_name, true)))
+}

@@ -1,0 +1,426 @@
+//! The cloud itself: what it has, and what each of its calls does to that at a given time. No faults, no waiting.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use providers::{
+    CloudError, ErrorKind, Health, Instance, InstanceRef, IpFamily, LoadBalancerId, ObservedTarget, Phase, RouteTarget,
+    TargetId,
+};
+use tokio::time::Instant;
+
+use crate::config::{InstanceConfig, MockConfig, Quotas};
+use crate::fault::Operation;
+use crate::snapshot::{Attributes, BalancerView, InstanceView, ListenerView, RouteView};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Machine {
+    pub instance: Instance,
+    pub system_uuid: Option<String>,
+    pub running: bool,
+    visible_at: Instant,
+}
+
+#[derive(Debug, Clone)]
+struct Address {
+    ip: IpAddr,
+    visible_at: Instant,
+}
+
+#[derive(Debug, Clone)]
+struct Balancer {
+    internal: bool,
+    ready_at: Instant,
+    visible_at: Instant,
+    gone_at: Option<Instant>,
+    source_ranges: Vec<IpNet>,
+    attributes: Attributes,
+    listeners: Vec<ListenerView>,
+    targets: BTreeMap<TargetId, Instant>,
+}
+
+/// What the cloud has.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub config: MockConfig,
+    pub quotas: Quotas,
+    machines: BTreeMap<String, Machine>,
+    removed: BTreeSet<String>,
+    addresses: BTreeMap<LoadBalancerId, Vec<Address>>,
+    balancers: BTreeMap<LoadBalancerId, Balancer>,
+    health: BTreeMap<TargetId, Health>,
+    /// `None`: a foreign route.
+    routes: BTreeMap<IpNet, Option<String>>,
+}
+
+fn error(kind: ErrorKind, operation: Operation, message: impl Into<String>) -> CloudError {
+    CloudError::new(kind, operation.as_str(), message)
+}
+
+fn within(limit: Option<usize>, count: usize, operation: Operation, what: &str) -> Result<(), CloudError> {
+    match limit {
+        Some(limit) if count > limit => {
+            Err(error(ErrorKind::Quota, operation, format!("{count} {what} would be more than the limit of {limit}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl State {
+    pub fn new(config: MockConfig, now: Instant) -> Self {
+        let mut state = Self {
+            quotas: config.quotas,
+            machines: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            addresses: BTreeMap::new(),
+            balancers: BTreeMap::new(),
+            health: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            config,
+        };
+        for machine in state.config.instances.clone() {
+            state.put_machine(&machine, now);
+        }
+        state
+    }
+
+    // Machines.
+
+    /// Makes a machine, or makes it anew; its provider id comes back.
+    pub fn put_machine(&mut self, config: &InstanceConfig, now: Instant) -> String {
+        let instance = config.complete(&self.config);
+        let id = instance.provider_id.clone();
+        self.removed.remove(&config.name);
+        let visible_at = now + Duration::from_millis(config.visible_after_millis);
+        let system_uuid = config.system_uuid.clone();
+        let machine = Machine { instance, system_uuid, running: !config.stopped, visible_at };
+        self.machines.insert(config.name.clone(), machine);
+        id
+    }
+
+    pub fn set_running(&mut self, name: &str, running: bool) -> bool {
+        self.machines.get_mut(name).map(|machine| machine.running = running).is_some()
+    }
+
+    pub fn remove_machine(&mut self, name: &str) -> bool {
+        self.removed.insert(name.into());
+        self.machines.remove(name).is_some()
+    }
+
+    /// The machine that reads see for a Node: by its provider id, or only without one by what else is known.
+    pub fn find_machine(&mut self, wanted: &InstanceRef, now: Instant) -> Option<&Machine> {
+        let name = self.machine_name(wanted).or_else(|| self.automatic(wanted, now))?;
+        self.machines.get(&name).filter(|machine| machine.visible_at <= now)
+    }
+
+    fn machine_name(&self, wanted: &InstanceRef) -> Option<String> {
+        let by = |is: &dyn Fn(&Machine) -> bool| {
+            self.machines.iter().find(|(_, machine)| is(machine)).map(|(name, _)| name.clone())
+        };
+        if let Some(id) = &wanted.provider_id {
+            // Ids end with the name unless they were configured otherwise, so the search is rarely needed.
+            let guess = id.rsplit('/').next().unwrap_or_default();
+            return match self.machines.get(guess) {
+                Some(machine) if machine.instance.provider_id == *id => Some(guess.into()),
+                _ => by(&|machine| machine.instance.provider_id == *id),
+            };
+        }
+        if self.machines.contains_key(&wanted.node) {
+            return Some(wanted.node.clone());
+        }
+        let uuid = wanted.system_uuid.as_ref().filter(|uuid| !uuid.is_empty())?;
+        by(&|machine| machine.system_uuid.as_ref() == Some(uuid))
+    }
+
+    fn automatic(&mut self, wanted: &InstanceRef, now: Instant) -> Option<String> {
+        let name = &wanted.node;
+        if !self.config.auto_instances || name.is_empty() || self.removed.contains(name) {
+            return None;
+        }
+        if self.machines.contains_key(name) {
+            return None;
+        }
+        let provider_id = wanted.provider_id.clone();
+        self.put_machine(&InstanceConfig { provider_id, ..InstanceConfig::named(name) }, now);
+        Some(name.clone())
+    }
+
+    fn machine_by_id(&self, id: &str) -> Option<&Machine> {
+        let name = self.machine_name(&InstanceRef::default().with_provider_id(id))?;
+        self.machines.get(&name)
+    }
+
+    pub fn machine_views(&self, now: Instant) -> BTreeMap<String, InstanceView> {
+        let view = |machine: &Machine| InstanceView {
+            running: machine.running,
+            visible: machine.visible_at <= now,
+            instance: machine.instance.clone(),
+        };
+        self.machines.iter().map(|(name, machine)| (name.clone(), view(machine))).collect()
+    }
+
+    // Balancers.
+
+    /// What took its time to go is gone.
+    pub fn sweep(&mut self, now: Instant) {
+        self.balancers.retain(|_, balancer| balancer.gone_at.is_none_or(|gone_at| now < gone_at));
+    }
+
+    /// The balancer with its addresses; `all` shows also what reads do not see yet.
+    pub fn balancer_view(&self, id: &LoadBalancerId, now: Instant, all: bool) -> Option<BalancerView> {
+        let seen = |visible_at: Instant| all || visible_at <= now;
+        let addresses = self.addresses.get(id).map_or(&[][..], Vec::as_slice);
+        let addresses: Vec<IpAddr> =
+            addresses.iter().filter(|address| seen(address.visible_at)).map(|address| address.ip).collect();
+        let balancer = self.balancers.get(id).filter(|balancer| seen(balancer.visible_at));
+        let Some(balancer) = balancer else {
+            return (!addresses.is_empty()).then(|| BalancerView {
+                id: id.clone(),
+                phase: Phase::Incomplete,
+                exists: false,
+                internal: false,
+                addresses,
+                source_ranges: Vec::new(),
+                attributes: Attributes::default(),
+                listeners: Vec::new(),
+                targets: Vec::new(),
+                remaining: Duration::ZERO,
+            });
+        };
+        let phase = match balancer.gone_at {
+            Some(_) => Phase::Deleting,
+            None if addresses.is_empty() || balancer.listeners.is_empty() => Phase::Incomplete,
+            None if now < balancer.ready_at => Phase::Provisioning,
+            None => Phase::Active,
+        };
+        let remaining = balancer.gone_at.unwrap_or(balancer.ready_at).saturating_duration_since(now);
+        let targets = balancer.targets.iter().map(|(target, healthy_at)| ObservedTarget {
+            target: target.clone(),
+            health: self.health_of(target, *healthy_at, now),
+        });
+        Some(BalancerView {
+            id: id.clone(),
+            phase,
+            exists: true,
+            internal: balancer.internal,
+            addresses,
+            source_ranges: balancer.source_ranges.clone(),
+            attributes: balancer.attributes,
+            listeners: balancer.listeners.clone(),
+            targets: targets.collect(),
+            remaining,
+        })
+    }
+
+    fn health_of(&self, target: &TargetId, healthy_at: Instant, now: Instant) -> Health {
+        if let Some(health) = self.health.get(target) {
+            return *health;
+        }
+        let running = match target {
+            TargetId::Instance(id) => self.machine_by_id(id).is_some_and(|machine| machine.running),
+            TargetId::Endpoint { .. } => true,
+        };
+        match running {
+            false => Health::Unhealthy,
+            true if now < healthy_at => Health::Initial,
+            true => Health::Healthy,
+        }
+    }
+
+    /// Every balancer of `cluster` (of all, if `None`), or what there is of it.
+    pub fn balancer_views(&self, cluster: Option<&str>, now: Instant, all: bool) -> Vec<BalancerView> {
+        let ids: BTreeSet<&LoadBalancerId> = self.addresses.keys().chain(self.balancers.keys()).collect();
+        ids.into_iter()
+            .filter(|id| cluster.is_none_or(|cluster| id.cluster == cluster))
+            .filter_map(|id| self.balancer_view(id, now, all))
+            .collect()
+    }
+
+    /// What a target's health is from now on, whatever it would be; `None`: what it would be.
+    pub fn set_health(&mut self, target: TargetId, health: Option<Health>) {
+        match health {
+            Some(health) => self.health.insert(target, health),
+            None => self.health.remove(&target),
+        };
+    }
+
+    /// Takes an address of `family`, or finds the one that was taken already.
+    pub fn allocate_address(
+        &mut self,
+        id: &LoadBalancerId,
+        family: IpFamily,
+        wanted: Option<IpAddr>,
+        visible_at: Instant,
+    ) -> Result<IpAddr, CloudError> {
+        let operation = Operation::AllocateAddress;
+        let held = self.addresses.get(id).map_or(&[][..], Vec::as_slice);
+        if let Some(address) = held.iter().find(|address| IpFamily::of(address.ip) == family) {
+            return Ok(address.ip);
+        }
+        let taken: BTreeSet<IpAddr> = self.addresses.values().flatten().map(|address| address.ip).collect();
+        within(self.quotas.addresses, taken.len() + 1, operation, "addresses")?;
+        let ip = match wanted {
+            Some(wanted) if taken.contains(&wanted) => {
+                return Err(error(ErrorKind::Conflict, operation, format!("{wanted} is taken")));
+            }
+            Some(wanted) => Some(wanted),
+            None => match family {
+                IpFamily::IPv4 => free(self.config.balancer_network.hosts().map(IpAddr::V4), &taken),
+                IpFamily::IPv6 => free(self.config.balancer_network_v6.hosts().map(IpAddr::V6), &taken),
+            },
+        };
+        let full = || error(ErrorKind::Quota, operation, format!("no {family:?} address is left"));
+        let ip = ip.ok_or_else(full)?;
+        self.addresses.entry(id.clone()).or_default().push(Address { ip, visible_at });
+        Ok(ip)
+    }
+
+    /// Gives back the addresses of families other than `keep`; an address in use may go, a whole balancer's may not.
+    pub fn release_addresses(&mut self, id: &LoadBalancerId, keep: &[IpFamily]) -> Result<(), CloudError> {
+        if keep.is_empty() && self.balancers.contains_key(id) {
+            return Err(error(ErrorKind::Conflict, Operation::ReleaseAddresses, format!("balancer {id} uses them")));
+        }
+        if let Some(held) = self.addresses.get_mut(id) {
+            held.retain(|address| keep.contains(&IpFamily::of(address.ip)));
+            if held.is_empty() {
+                self.addresses.remove(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a balancer, or finds the one that was made for the same id already.
+    pub fn create_balancer(
+        &mut self,
+        id: &LoadBalancerId,
+        internal: bool,
+        visible_at: Instant,
+        now: Instant,
+    ) -> Result<BalancerView, CloudError> {
+        if let Some(found) = self.balancer_view(id, now, true).filter(|view| view.exists) {
+            return Ok(found);
+        }
+        within(self.quotas.balancers, self.balancers.len() + 1, Operation::CreateBalancer, "balancers")?;
+        let balancer = Balancer {
+            internal,
+            ready_at: now + Duration::from_millis(self.config.provisioning_millis),
+            visible_at,
+            gone_at: None,
+            source_ranges: Vec::new(),
+            attributes: Attributes::default(),
+            listeners: Vec::new(),
+            targets: BTreeMap::new(),
+        };
+        self.balancers.insert(id.clone(), balancer);
+        let gone = || error(ErrorKind::Transient, Operation::CreateBalancer, format!("balancer {id} went away"));
+        self.balancer_view(id, now, true).ok_or_else(gone)
+    }
+
+    fn live_balancer(&mut self, id: &LoadBalancerId, operation: Operation) -> Result<&mut Balancer, CloudError> {
+        match self.balancers.get_mut(id) {
+            Some(balancer) if balancer.gone_at.is_none() => Ok(balancer),
+            Some(_) => Err(error(ErrorKind::Conflict, operation, format!("balancer {id} is being deleted"))),
+            None => Err(error(ErrorKind::NotFound, operation, format!("there is no balancer {id}"))),
+        }
+    }
+
+    pub fn set_firewall(&mut self, id: &LoadBalancerId, ranges: &[IpNet]) -> Result<(), CloudError> {
+        self.live_balancer(id, Operation::SetFirewall)?.source_ranges = ranges.to_vec();
+        Ok(())
+    }
+
+    pub fn set_attributes(&mut self, id: &LoadBalancerId, attributes: Attributes) -> Result<(), CloudError> {
+        self.live_balancer(id, Operation::SetAttributes)?.attributes = attributes;
+        Ok(())
+    }
+
+    pub fn set_listeners(&mut self, id: &LoadBalancerId, listeners: &[ListenerView]) -> Result<(), CloudError> {
+        self.live_balancer(id, Operation::SetListeners)?.listeners = listeners.to_vec();
+        Ok(())
+    }
+
+    /// Makes these the targets; those that were targets before keep their health.
+    pub fn set_targets(
+        &mut self,
+        id: &LoadBalancerId,
+        targets: &BTreeSet<TargetId>,
+        now: Instant,
+    ) -> Result<(), CloudError> {
+        within(self.quotas.targets, targets.len(), Operation::SetTargets, "targets")?;
+        let healthy_at = now + Duration::from_millis(self.config.health_millis);
+        let balancer = self.live_balancer(id, Operation::SetTargets)?;
+        balancer.targets.retain(|target, _| targets.contains(target));
+        for target in targets {
+            balancer.targets.entry(target.clone()).or_insert(healthy_at);
+        }
+        Ok(())
+    }
+
+    /// Starts to delete a balancer; how long it takes from now on, or `None` if there is none.
+    pub fn delete_balancer(&mut self, id: &LoadBalancerId, takes: Duration, now: Instant) -> Option<Duration> {
+        let balancer = self.balancers.get_mut(id)?;
+        let gone_at = *balancer.gone_at.get_or_insert(now + takes);
+        self.sweep(now);
+        (gone_at > now).then(|| gone_at - now)
+    }
+
+    // Routes.
+
+    /// Puts a route that is not this cluster's.
+    pub fn put_foreign_route(&mut self, destination: IpNet) {
+        self.routes.insert(destination.trunc(), None);
+    }
+
+    pub fn route_views(&self) -> Vec<RouteView> {
+        let target = |id: &Option<String>| {
+            id.as_ref().map(|id| match self.machine_by_id(id) {
+                Some(_) => RouteTarget::Instance(id.clone()),
+                None => RouteTarget::Blackhole,
+            })
+        };
+        let view =
+            |(destination, id): (&IpNet, &Option<String>)| RouteView { destination: *destination, target: target(id) };
+        self.routes.iter().map(view).collect()
+    }
+
+    pub fn set_route(&mut self, destination: IpNet, wanted: &InstanceRef, now: Instant) -> Result<(), CloudError> {
+        let operation = Operation::SetRoute;
+        let destination = destination.trunc();
+        let Some(id) = self.find_machine(wanted, now).map(|machine| machine.instance.provider_id.clone()) else {
+            return Err(error(ErrorKind::NotFound, operation, format!("there is no machine for node {}", wanted.node)));
+        };
+        match self.routes.get(&destination) {
+            Some(None) => {
+                let message = format!("{destination} is a route of somebody else");
+                return Err(error(ErrorKind::Conflict, operation, message));
+            }
+            Some(Some(_)) => {}
+            None => within(self.quotas.routes, self.routes.len() + 1, operation, "routes")?,
+        }
+        self.routes.insert(destination, Some(id));
+        Ok(())
+    }
+
+    pub fn remove_route(&mut self, destination: IpNet, listed: &RouteTarget) -> Result<(), CloudError> {
+        let destination = destination.trunc();
+        let now = self.route_views().into_iter().find(|route| route.destination == destination);
+        match now {
+            None => Ok(()),
+            Some(route) if route.target.as_ref() == Some(listed) => {
+                self.routes.remove(&destination);
+                Ok(())
+            }
+            Some(_) => {
+                let message = format!("{destination} no longer leads where it was listed to lead");
+                Err(error(ErrorKind::Conflict, Operation::RemoveRoute, message))
+            }
+        }
+    }
+}
+
+/// The first that is not taken.
+fn free(mut addresses: impl Iterator<Item = IpAddr>, taken: &BTreeSet<IpAddr>) -> Option<IpAddr> {
+    addresses.find(|address| !taken.contains(address))
+}

@@ -1,0 +1,231 @@
+//! The suite finds defects: providers with one defect each fail the case that is about it.
+
+use std::sync::Arc;
+
+use provider_conformance::{Outcome, block_on, case_names};
+use providers::{
+    CloudError, CloudProvider, Deletion, Ensured, ErrorKind, Features, InstanceRef, InstanceState, Instances,
+    LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned, Progress, Route, RouteChange, Routes, Targeting,
+    Targets, async_trait,
+};
+
+use crate::fixture::make;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Defect {
+    AnswersInReverse,
+    ForgetsUnknownInstances,
+    CallsErrorsGone,
+    CallsStoppedGone,
+    SettlesTooEarly,
+    IgnoresNewPorts,
+    IgnoresNewRanges,
+    NeverRemovesTargets,
+    CallsDeletionGoneTooEarly,
+    DeletesByName,
+    HidesHalfMade,
+    TakesAnyAnnotation,
+    MakesOnSetTargets,
+    WritesEachTime,
+    StopsAtFirstBadRoute,
+    RemovesStaleRoutes,
+    ReportsForeignAsDone,
+}
+
+struct Defective {
+    sound: Arc<dyn CloudProvider>,
+    defect: Defect,
+}
+
+#[async_trait]
+impl CloudProvider for Defective {
+    fn name(&self) -> &'static str {
+        self.sound.name()
+    }
+
+    fn has_cluster_id(&self) -> bool {
+        true
+    }
+
+    async fn initialize(&self) -> Result<(), CloudError> {
+        self.sound.initialize().await
+    }
+
+    fn instances(&self) -> Option<Arc<dyn Instances>> {
+        Some(Arc::new(DefectiveInstances(self.sound.instances()?, self.defect)))
+    }
+
+    fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
+        Some(Arc::new(DefectiveBalancers(self.sound.load_balancers()?, self.defect)))
+    }
+
+    fn routes(&self) -> Option<Arc<dyn Routes>> {
+        Some(Arc::new(DefectiveRoutes(self.sound.routes()?, self.defect)))
+    }
+}
+
+struct DefectiveInstances(Arc<dyn Instances>, Defect);
+
+#[async_trait]
+impl Instances for DefectiveInstances {
+    async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState> {
+        let mut states = self.0.describe(instances).await;
+        match self.1 {
+            Defect::AnswersInReverse => states.reverse(),
+            Defect::ForgetsUnknownInstances => states.retain(|state| *state != InstanceState::Gone),
+            _ => {}
+        }
+        for state in &mut states {
+            let gone = match state {
+                InstanceState::Unknown(_) => self.1 == Defect::CallsErrorsGone,
+                InstanceState::Stopped => self.1 == Defect::CallsStoppedGone,
+                _ => false,
+            };
+            if gone {
+                *state = InstanceState::Gone;
+            }
+        }
+        states
+    }
+}
+
+struct DefectiveBalancers(Arc<dyn LoadBalancers>, Defect);
+
+impl DefectiveBalancers {
+    async fn is_there(&self, id: &LoadBalancerId) -> bool {
+        !matches!(self.0.observe(id).await, Ok(Observed::Absent))
+    }
+}
+
+#[async_trait]
+impl LoadBalancers for DefectiveBalancers {
+    fn features(&self) -> Features {
+        self.0.features()
+    }
+
+    fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
+        let read = self.0.targeting(spec);
+        if self.1 == Defect::TakesAnyAnnotation { read.or(Ok(Targeting::Nodes)) } else { read }
+    }
+
+    async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
+        self.0.observe(id).await
+    }
+
+    async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
+        if self.1 == Defect::IgnoresNewPorts || self.1 == Defect::IgnoresNewRanges {
+            let mut old = spec.clone();
+            if self.1 == Defect::IgnoresNewPorts {
+                old.ports.truncate(1);
+            }
+            if self.1 == Defect::IgnoresNewRanges {
+                old.source_ranges.clear();
+            }
+            return self.0.ensure(&old, targets).await;
+        }
+        if self.1 == Defect::WritesEachTime && self.is_there(&spec.id).await {
+            self.0.set_targets(spec, &Targets::default()).await?;
+        }
+        let ensured = self.0.ensure(spec, targets).await?;
+        let settled = self.1 == Defect::SettlesTooEarly;
+        Ok(if settled { Ensured { progress: Progress::Settled, ..ensured } } else { ensured })
+    }
+
+    async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
+        if self.1 == Defect::MakesOnSetTargets && !self.is_there(&spec.id).await {
+            return self.0.ensure(spec, targets).await.map(|_| ());
+        }
+        if self.1 == Defect::NeverRemovesTargets && targets.nodes.len() < 3 {
+            return Ok(());
+        }
+        self.0.set_targets(spec, targets).await
+    }
+
+    async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        if self.1 == Defect::DeletesByName {
+            for owned in self.0.list_owned().await?.iter().filter(|owned| owned.id.name == id.name) {
+                self.0.delete(&owned.id).await?;
+            }
+        }
+        let deletion = self.0.delete(id).await;
+        if self.1 == Defect::CallsDeletionGoneTooEarly { deletion.map(|_| Deletion::Gone) } else { deletion }
+    }
+
+    async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
+        let mut owned = self.0.list_owned().await?;
+        if self.1 == Defect::HidesHalfMade {
+            owned.retain(|owned| owned.resources.len() > 1);
+        }
+        Ok(owned)
+    }
+}
+
+struct DefectiveRoutes(Arc<dyn Routes>, Defect);
+
+#[async_trait]
+impl Routes for DefectiveRoutes {
+    async fn list(&self) -> Result<Vec<Route>, CloudError> {
+        self.0.list().await
+    }
+
+    async fn apply(&self, changes: &[RouteChange]) -> Vec<Result<(), CloudError>> {
+        let mut results = Vec::new();
+        for change in changes {
+            let mut change = change.clone();
+            if let RouteChange::Remove(route) = &mut change
+                && self.1 == Defect::RemovesStaleRoutes
+                && let Ok(listed) = self.0.list().await
+                && let Some(now) = listed.into_iter().find(|now| now.destination == route.destination)
+            {
+                *route = now;
+            }
+            let stopped = self.1 == Defect::StopsAtFirstBadRoute && results.iter().any(Result::is_err);
+            results.push(match stopped {
+                true => Err(CloudError::new(ErrorKind::Transient, "SetRoute", "an earlier one failed")),
+                false => self.0.apply(&[change]).await.remove(0),
+            });
+        }
+        if self.1 == Defect::ReportsForeignAsDone {
+            for result in &mut results {
+                if result.as_ref().is_err_and(|error| error.kind == ErrorKind::Conflict) {
+                    *result = Ok(());
+                }
+            }
+        }
+        results
+    }
+}
+
+#[test]
+fn each_defect_fails_the_case_that_is_about_it() {
+    let table = [
+        (Defect::AnswersInReverse, "describe_answers_in_the_order_asked"),
+        (Defect::ForgetsUnknownInstances, "describe_calls_what_was_never_there_gone"),
+        (Defect::ForgetsUnknownInstances, "describe_keeps_a_bad_id_from_spoiling_500"),
+        (Defect::CallsErrorsGone, "describe_does_not_call_another_clouds_instance_gone"),
+        (Defect::CallsStoppedGone, "describe_tells_a_stopped_instance_from_a_gone_one"),
+        (Defect::SettlesTooEarly, "ensure_makes_what_observe_then_shows"),
+        (Defect::IgnoresNewPorts, "ports_are_changed"),
+        (Defect::IgnoresNewRanges, "source_ranges_are_changed"),
+        (Defect::NeverRemovesTargets, "targets_shrink_and_grow"),
+        (Defect::CallsDeletionGoneTooEarly, "delete_twice_is_delete_once"),
+        (Defect::CallsDeletionGoneTooEarly, "delete_that_takes_time_is_in_progress"),
+        (Defect::DeletesByName, "a_namesake_is_another_balancer"),
+        (Defect::HidesHalfMade, "a_half_made_balancer_is_listed_and_deleted"),
+        (Defect::TakesAnyAnnotation, "an_invalid_annotation_is_named_and_nothing_made"),
+        (Defect::MakesOnSetTargets, "targets_of_an_absent_balancer_are_not_found"),
+        (Defect::WritesEachTime, "ensure_twice_is_ensure_once"),
+        (Defect::StopsAtFirstBadRoute, "one_bad_change_stops_no_other"),
+        (Defect::RemovesStaleRoutes, "a_route_that_changed_is_not_removed"),
+        (Defect::ReportsForeignAsDone, "a_foreign_route_is_left_alone"),
+    ];
+    for (defect, name) in table {
+        let outcome = block_on(async {
+            let (sound, fixture) = make().await;
+            let provider: Arc<dyn CloudProvider> = Arc::new(Defective { sound, defect });
+            provider_conformance::run_case(name, &provider, &fixture).await
+        });
+        let outcome = outcome.unwrap_or_else(|| panic!("{name} is none of {:?}", case_names().collect::<Vec<_>>()));
+        assert!(matches!(outcome.outcome, Outcome::Failed(_)), "{defect:?} is not found: {outcome}");
+    }
+}

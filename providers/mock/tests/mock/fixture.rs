@@ -1,0 +1,124 @@
+//! The mock as the conformance suite's cloud.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use provider_conformance::{Fixture, FixtureError};
+use provider_mock::{Effect, Fault, InstanceConfig, MockCloud, MockConfig, Operation, PREFIX, Pattern};
+use providers::{
+    CloudProvider, InstanceRef, IpNet, LoadBalancerId, LoadBalancerSpec, Port, Protocol, TargetPort, async_trait,
+};
+
+pub const CLUSTER: &str = "testers";
+
+pub fn cloud(config: MockConfig) -> MockCloud {
+    MockCloud::new(config).expect("the configuration's faults can happen")
+}
+
+pub fn spec(name: &str, uid: &str) -> LoadBalancerSpec {
+    let id =
+        LoadBalancerId { cluster: CLUSTER.into(), namespace: "default".into(), name: name.into(), uid: uid.into() };
+    let port = Port {
+        name: String::new(),
+        protocol: Protocol::Tcp,
+        app_protocol: None,
+        port: 80,
+        node_port: Some(30080),
+        target_port: TargetPort::Number(8080),
+    };
+    LoadBalancerSpec::new(id, vec![port])
+}
+
+pub struct MockFixture(pub MockCloud);
+
+impl MockFixture {
+    fn arm(&self, fault: Fault) -> Result<(), FixtureError> {
+        self.0.add_fault(fault).map(|_| ()).map_err(|error| FixtureError::Failed(error.to_string()))
+    }
+}
+
+fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).into())).collect()
+}
+
+/// A mock whose balancers take a little time to come and to go, as a real cloud's do.
+pub async fn make() -> (Arc<dyn CloudProvider>, MockFixture) {
+    let cloud = cloud(MockConfig { provisioning_millis: 5, deletion_millis: 5, ..MockConfig::default() });
+    let provider = cloud.provider(CLUSTER);
+    provider.initialize().await.expect("nothing to do");
+    (provider, MockFixture(cloud))
+}
+
+#[async_trait]
+impl Fixture for MockFixture {
+    fn cluster(&self) -> String {
+        CLUSTER.into()
+    }
+
+    async fn create_instance(&self, node: &str) -> Result<InstanceRef, FixtureError> {
+        let id = self.0.add_instance(&InstanceConfig::named(node));
+        Ok(InstanceRef::named(node).with_provider_id(id))
+    }
+
+    async fn stop_instance(&self, instance: &InstanceRef) -> Result<(), FixtureError> {
+        self.0.stop_instance(&instance.node);
+        Ok(())
+    }
+
+    async fn delete_instance(&self, instance: &InstanceRef) -> Result<(), FixtureError> {
+        self.0.remove_instance(&instance.node);
+        Ok(())
+    }
+
+    async fn leftovers(&self, id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
+        let left = self.0.snapshot().balancers.into_iter().filter(|balancer| balancer.id == *id);
+        Ok(left.map(|balancer| format!("{balancer:?}")).collect())
+    }
+
+    fn variants(&self) -> Vec<BTreeMap<String, String>> {
+        vec![annotations(&[("scheme", "internal")]), annotations(&[("hostname", "true")]), BTreeMap::new()]
+    }
+
+    fn endpoint_annotations(&self) -> Option<BTreeMap<String, String>> {
+        Some(annotations(&[("targets", "endpoints")]))
+    }
+
+    fn invalid_annotation(&self) -> Option<(String, String)> {
+        Some((format!("{PREFIX}scheme"), "inside".into()))
+    }
+
+    async fn fail_change(&self, nth: u64) -> Result<(), FixtureError> {
+        self.arm(Fault::at(Pattern::Changes, nth, Effect::Transient))
+    }
+
+    async fn lose_answer(&self, nth: u64) -> Result<(), FixtureError> {
+        self.arm(Fault::at(Pattern::Changes, nth, Effect::AnswerLost))
+    }
+
+    async fn restore(&self) -> Result<(), FixtureError> {
+        self.0.clear_faults();
+        Ok(())
+    }
+
+    async fn hold_deletion(&self, time: Duration) -> Result<(), FixtureError> {
+        let effect = Effect::Pending { millis: time.as_millis() as u64 };
+        self.arm(Fault::at(Pattern::One(Operation::DeleteBalancer), 1, effect))
+    }
+
+    fn destinations(&self) -> Vec<IpNet> {
+        ["10.244.1.0/24", "10.244.2.0/24", "10.244.3.0/24", "fd00:10:244:1::/64"]
+            .map(|net| net.parse().expect("a network"))
+            .to_vec()
+    }
+
+    async fn create_foreign_route(&self, destination: IpNet) -> Result<(), FixtureError> {
+        self.0.add_foreign_route(destination);
+        Ok(())
+    }
+
+    async fn has_foreign_route(&self, destination: IpNet) -> Result<bool, FixtureError> {
+        let routes = self.0.snapshot().routes;
+        Ok(routes.iter().any(|route| route.destination == destination && route.target.is_none()))
+    }
+}

@@ -1,0 +1,143 @@
+//! Answers as upstream forms them: plain texts, JSON, and the API's Status for refusals.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http_body_util::Full;
+use serde::Serialize;
+
+use super::text::quoted;
+use super::user::User;
+
+/// An answer with its whole body.
+pub(super) type Answer = Response<Full<Bytes>>;
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+/// An answer that nobody may keep (apiserver, WithCacheControl).
+fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    let mut set = |name: HeaderName, value: &'static str| {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    };
+    set(CONTENT_TYPE, content_type);
+    set(X_CONTENT_TYPE_OPTIONS, "nosniff");
+    set(CACHE_CONTROL, "no-cache, private");
+    answer
+}
+
+/// A text.
+pub(super) fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+    answer(status, PLAIN, text)
+}
+
+/// Metrics in the text format that Prometheus has read from the beginning.
+pub(super) fn metrics(text: String) -> Answer {
+    answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+}
+
+/// A JSON value.
+pub(super) fn json(value: &serde_json::Value) -> Answer {
+    answer(StatusCode::OK, JSON, value.to_string())
+}
+
+/// A page of HTML.
+pub(super) fn html(text: &'static str) -> Answer {
+    answer(StatusCode::OK, "text/html; charset=utf-8", text)
+}
+
+/// There is no such page.
+pub(super) fn not_found() -> Answer {
+    plain(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+/// The API's Status, its fields in the order in which the API server writes them.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Refusal<'a> {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: Empty,
+    status: &'static str,
+    message: &'a str,
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Empty>,
+    code: u16,
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
+fn refusal(status: StatusCode, reason: &'static str, message: &str, details: Option<Empty>) -> Answer {
+    let refusal = Refusal {
+        kind: "Status",
+        api_version: "v1",
+        metadata: Empty {},
+        status: "Failure",
+        message,
+        reason,
+        details,
+        code: status.as_u16(),
+    };
+    // Texts and numbers always become JSON; Go writes an ampersand as its number.
+    let body = serde_json::to_string(&refusal).unwrap_or_default().replace('&', "\\u0026");
+    answer(status, JSON, body + "\n")
+}
+
+/// The credentials are not believed (apiserver, filters.Unauthorized).
+pub(super) fn unauthorized() -> Answer {
+    let mut answer = refusal(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None);
+    // This refusal comes before the one place that upstream sets the header in.
+    answer.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
+    answer
+}
+
+/// The user may not (apiserver, responsewriters.Forbidden).
+pub(super) fn forbidden(user: &User, verb: &str, path: &str, reason: &str) -> Answer {
+    let told = harmless(&format!("User {} cannot {verb} path {}", quoted(&user.name), quoted(path)));
+    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    refusal(StatusCode::FORBIDDEN, "Forbidden", &format!("forbidden: {told}{reason}"), Some(Empty {}))
+}
+
+/// Nobody could say whether the user may (apiserver, responsewriters.InternalError).
+pub(super) fn internal(uri: &str, problem: &str) -> Answer {
+    let text = harmless(&format!("Internal Server Error: {}: {problem}\n", quoted(uri)));
+    plain(StatusCode::INTERNAL_SERVER_ERROR, text)
+}
+
+/// Nothing in it is markup to a browser.
+fn harmless(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use serde_json::json;
+
+    use super::*;
+
+    async fn body(answer: Answer) -> String {
+        String::from_utf8(answer.into_body().collect().await.expect("whole").to_bytes().to_vec()).expect("text")
+    }
+
+    #[tokio::test]
+    async fn refusals_are_statuses_in_upstreams_words() {
+        let told: serde_json::Value =
+            serde_json::from_str(&body(forbidden(&User::anonymous(), "get", "/<m>", "")).await).expect("JSON");
+        assert_eq!(told["message"], "forbidden: User \"system:anonymous\" cannot get path \"/&lt;m&gt;\"");
+        assert_eq!((&told["kind"], &told["code"]), (&json!("Status"), &json!(403)));
+        let because: serde_json::Value =
+            serde_json::from_str(&body(forbidden(&User::anonymous(), "get", "/", "no")).await).expect("JSON");
+        assert_eq!(because["message"], "forbidden: User \"system:anonymous\" cannot get path \"/\": no");
+        assert_eq!(
+            body(unauthorized()).await,
+            "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\
+             \"message\":\"Unauthorized\",\"reason\":\"Unauthorized\",\"code\":401}\n"
+        );
+        assert_eq!(body(internal("/a", "b")).await, "Internal Server Error: \"/a\": b\n");
+    }
+}

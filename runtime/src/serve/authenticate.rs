@@ -1,0 +1,242 @@
+//! From a request to its user: front proxy, client certificate, bearer token, or nobody.
+//!
+//! Each way that finds credentials it cannot believe is remembered while the others are tried; only when none succeeds
+//! is the request refused. Without any credentials it is anonymous (apiserver, DelegatingAuthenticatorConfig.New).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, header};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use rustls::pki_types::CertificateDer;
+
+use super::cache::Cache;
+use super::peer::{self, PeerError};
+use super::review::Reviewer;
+use super::text::percent_decode;
+use super::trust::{FrontProxy, Trust};
+use super::user::User;
+
+const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+/// Tokens whose answers are kept.
+const TOKENS: usize = 4096;
+
+/// What the API server said about a token; the error is not kept.
+type TokenAnswer = Result<Option<User>, String>;
+
+/// Finds out who asks.
+pub(super) struct Authenticator {
+    pub(super) trust: Arc<Trust>,
+    tokens: Option<Tokens>,
+}
+
+struct Tokens {
+    reviewer: Arc<Reviewer>,
+    answers: Cache<String, TokenAnswer>,
+    keep: Duration,
+}
+
+impl Authenticator {
+    /// Without a reviewer, tokens count as no credentials.
+    pub(super) fn new(trust: Arc<Trust>, reviewer: Option<Arc<Reviewer>>, keep: Duration) -> Self {
+        let tokens = reviewer.map(|reviewer| Tokens { reviewer, answers: Cache::new(TOKENS), keep });
+        Self { trust, tokens }
+    }
+
+    /// The user of a request over a connection with this client certificate (and its intermediates).
+    ///
+    /// # Errors
+    /// Why the credentials are not believed; for the log, not for who asks.
+    pub(super) async fn user(&self, peer: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<User, String> {
+        let mut problems = Vec::new();
+        match self.by_certificate(peer, headers) {
+            Ok(Some(user)) => return Ok(user.authenticated()),
+            Ok(None) => {}
+            Err(mut errors) => problems.append(&mut errors),
+        }
+        if let (Some(tokens), Some(token)) = (&self.tokens, bearer_token(headers)) {
+            match tokens.user(token).await {
+                Ok(Some(user)) => return Ok(user.authenticated()),
+                Ok(None) => problems.push("invalid bearer token".into()),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if problems.is_empty() { Ok(User::anonymous()) } else { Err(problems.join("; ")) }
+    }
+
+    fn by_certificate(&self, peer: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<Option<User>, Vec<String>> {
+        let [own, ..] = peer else { return Ok(None) };
+        let beliefs = self.trust.now();
+        let mut problems = Vec::new();
+        if let Some(proxy) = &beliefs.front_proxy {
+            match proxied(proxy, peer, headers) {
+                Ok(Some(user)) => return Ok(Some(user)),
+                Ok(None) => {}
+                Err(problem) => problems.push(format!("as a front proxy: {problem}")),
+            }
+        }
+        if let Some(bundle) = &beliefs.clients {
+            match bundle.verify(peer).and_then(|()| peer::user(own)) {
+                Ok(Some(user)) => return Ok(Some(user)),
+                Ok(None) => {}
+                Err(problem) => problems.push(problem.to_string()),
+            }
+        }
+        if problems.is_empty() { Ok(None) } else { Err(problems) }
+    }
+}
+
+impl Tokens {
+    async fn user(&self, token: &str) -> TokenAnswer {
+        let ask = async {
+            let answer = self.review(token).await;
+            let keep = if answer.is_ok() { self.keep } else { Duration::ZERO };
+            (answer, keep)
+        };
+        self.answers.get_or(&token.to_owned(), ask).await
+    }
+
+    async fn review(&self, token: &str) -> TokenAnswer {
+        let review = TokenReview {
+            spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
+            ..TokenReview::default()
+        };
+        let answer = self.reviewer.review(TOKEN_REVIEWS, &review).await.map_err(|error| error.to_string())?;
+        let status = answer.status.unwrap_or_default();
+        if status.authenticated != Some(true) {
+            return status.error.filter(|error| !error.is_empty()).map_or(Ok(None), Err);
+        }
+        let user = status.user.unwrap_or_default();
+        Ok(Some(User {
+            name: user.username.unwrap_or_default(),
+            uid: user.uid.unwrap_or_default(),
+            groups: user.groups.unwrap_or_default(),
+            extra: user.extra.unwrap_or_default(),
+        }))
+    }
+}
+
+/// The token of `Authorization: Bearer` (apiserver, request/bearertoken).
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim();
+    let mut parts = value.splitn(3, ' ');
+    let (scheme, token) = (parts.next()?, parts.next()?);
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// The user whom a front proxy names in its headers, if the certificate is one's (apiserver, request/headerrequest).
+fn proxied(proxy: &FrontProxy, peer: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<Option<User>, String> {
+    let told = |error: PeerError| error.to_string();
+    proxy.bundle.verify(peer).map_err(told)?;
+    let name = peer::common_name(&peer[0]).map_err(told)?;
+    if !proxy.allowed_names.is_empty() && !proxy.allowed_names.contains(&name) {
+        return Err(format!("its common name {name:?} is not among the allowed ones"));
+    }
+    Ok(named_in_headers(proxy, headers))
+}
+
+fn named_in_headers(proxy: &FrontProxy, headers: &HeaderMap) -> Option<User> {
+    let all = |name: &String| -> Vec<String> {
+        let values = headers.get_all(name.to_ascii_lowercase().as_str());
+        let texts = values.iter().filter_map(|value| std::str::from_utf8(value.as_bytes()).ok());
+        texts.filter(|text| !text.is_empty()).map(ToOwned::to_owned).collect()
+    };
+    let first = |names: &[String]| names.iter().find_map(|name| all(name).into_iter().next());
+    let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for prefix in &proxy.extra_prefixes {
+        let prefix = prefix.to_ascii_lowercase();
+        for name in headers.keys() {
+            if let Some(key) = name.as_str().strip_prefix(&prefix) {
+                let key = percent_decode(key).unwrap_or_else(|| key.to_owned());
+                extra.entry(key).or_default().extend(all(&name.to_string()));
+            }
+        }
+    }
+    Some(User {
+        name: first(&proxy.username_headers)?,
+        uid: first(&proxy.uid_headers).unwrap_or_default(),
+        groups: proxy.group_headers.iter().flat_map(all).collect(),
+        extra,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    use super::super::peer::Bundle;
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn only_a_bearer_token_is_one() {
+        for (value, token) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer abc", Some("abc")),
+            ("  Bearer abc  ", Some("abc")),
+            ("Bearer abc def", Some("abc")),
+            ("Bearer", None),
+            ("Bearer  abc", None),
+            ("Basic abc", None),
+            ("", None),
+        ] {
+            assert_eq!(bearer_token(&headers(&[("authorization", value)])), token, "{value:?}");
+        }
+        assert_eq!(bearer_token(&HeaderMap::new()), None);
+    }
+
+    fn proxy(allowed_names: &[&str]) -> (FrontProxy, CertificateDer<'static>) {
+        let mut params = CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let ca = params.self_signed(&key).expect("a certificate").pem();
+        let issuer = rcgen::Issuer::new(params, key);
+        let mut own = CertificateParams::default();
+        own.distinguished_name = rcgen::DistinguishedName::new();
+        own.distinguished_name.push(DnType::CommonName, "front-proxy");
+        let own = own.signed_by(&KeyPair::generate().expect("a key"), &issuer).expect("a certificate");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let proxy = FrontProxy {
+            bundle: Bundle::parse(ca.as_bytes(), &provider).expect("a bundle"),
+            allowed_names: texts(allowed_names),
+            username_headers: texts(&["X-Remote-User"]),
+            uid_headers: texts(&["X-Remote-Uid"]),
+            group_headers: texts(&["X-Remote-Group"]),
+            extra_prefixes: texts(&["X-Remote-Extra-"]),
+        };
+        (proxy, own.der().clone())
+    }
+
+    #[test]
+    fn a_front_proxy_names_the_user_only_with_an_allowed_certificate() {
+        let (any, own) = proxy(&[]);
+        let asked = headers(&[
+            ("x-remote-user", ""),
+            ("x-remote-user", "ann"),
+            ("x-remote-group", "dev"),
+            ("x-remote-group", "ops"),
+            ("x-remote-extra-acme.com%2fscope", "a"),
+            ("x-remote-extra-acme.com%2fscope", "b"),
+        ]);
+        let user = proxied(&any, std::slice::from_ref(&own), &asked).expect("believed").expect("somebody");
+        assert_eq!((user.name.as_str(), user.groups.join(",").as_str()), ("ann", "dev,ops"));
+        assert_eq!(user.extra["acme.com/scope"], ["a", "b"]);
+        assert_eq!(proxied(&any, std::slice::from_ref(&own), &HeaderMap::new()), Ok(None), "it names nobody");
+
+        let (named, own) = proxy(&["front-proxy"]);
+        assert!(proxied(&named, &[own], &asked).is_ok());
+        let (other, own) = proxy(&["another"]);
+        assert!(proxied(&other, std::slice::from_ref(&own), &asked).is_err());
+        assert!(proxied(&any, &[own], &asked).is_err(), "another authority's");
+    }
+}

@@ -1,0 +1,195 @@
+//! Whether a user may do what a request asks for.
+//!
+//! Some paths are open to everybody, and `system:masters` may do everything; about all else the API server is asked by
+//! SubjectAccessReview, which for a request to this process names a path (`nonResourceURLs` in a role).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+};
+
+use super::cache::Cache;
+use super::review::Reviewer;
+use super::user::User;
+use super::{AuthorizationOptions, ServeError};
+
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+const MASTERS: &str = "system:masters";
+/// Questions whose answers are kept (apiserver, authorizer/webhook).
+const ANSWERS: usize = 8192;
+/// A question whose path and verb are longer is not kept, so that nobody fills the memory with them.
+const LONGEST_KEPT: usize = 10_000;
+
+/// Why a request may not be answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Denied {
+    /// The user may not; with the API server's reason, or an empty one.
+    Forbidden(String),
+    /// Nobody could say.
+    Failed(String),
+}
+
+/// Decides about requests.
+pub(super) struct Authorizer {
+    open: OpenPaths,
+    reviewer: Option<Arc<Reviewer>>,
+    answers: Cache<String, Result<SubjectAccessReviewStatus, String>>,
+    keep_allowed: Duration,
+    keep_denied: Duration,
+}
+
+impl Authorizer {
+    /// Without a reviewer everything is forbidden that is not always allowed.
+    ///
+    /// # Errors
+    /// When an always allowed path cannot be understood.
+    pub(super) fn new(options: &AuthorizationOptions, reviewer: Option<Arc<Reviewer>>) -> Result<Self, ServeError> {
+        Ok(Self {
+            open: OpenPaths::parse(&options.always_allow_paths)?,
+            reviewer,
+            answers: Cache::new(ANSWERS),
+            keep_allowed: options.authorized_ttl,
+            keep_denied: options.unauthorized_ttl,
+        })
+    }
+
+    /// Whether `user` may `verb` (a method in lower case) the decoded `path`.
+    pub(super) async fn check(&self, user: &User, verb: &str, path: &str) -> Result<(), Denied> {
+        if user.is_in(MASTERS) || self.open.contains(path) {
+            return Ok(());
+        }
+        let Some(reviewer) = &self.reviewer else { return Err(Denied::Forbidden(String::new())) };
+        let spec = question(user, verb, path);
+        let key = serde_json::to_string(&spec).map_err(|error| Denied::Failed(error.to_string()))?;
+        let short = verb.len() + path.len() <= LONGEST_KEPT;
+        let ask = async {
+            let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+            let answer = reviewer.review(REVIEWS, &review).await;
+            let answer = answer.map(|answer| answer.status.unwrap_or_default()).map_err(|error| error.to_string());
+            let keep = match &answer {
+                Ok(status) if status.allowed && short => self.keep_allowed,
+                Ok(_) if short => self.keep_denied,
+                _ => Duration::ZERO,
+            };
+            (answer, keep)
+        };
+        let status = self.answers.get_or(&key, ask).await.map_err(Denied::Failed)?;
+        verdict(status)
+    }
+}
+
+fn verdict(status: SubjectAccessReviewStatus) -> Result<(), Denied> {
+    match (status.allowed, status.denied.unwrap_or_default()) {
+        (true, false) => Ok(()),
+        (true, true) => Err(Denied::Failed("the API server answered both allowed and denied".into())),
+        (false, _) => Err(Denied::Forbidden(status.reason.unwrap_or_default())),
+    }
+}
+
+fn question(user: &User, verb: &str, path: &str) -> SubjectAccessReviewSpec {
+    SubjectAccessReviewSpec {
+        user: Some(user.name.clone()),
+        uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
+        groups: Some(user.groups.clone()),
+        extra: Some(user.extra.clone()).filter(|extra| !extra.is_empty()),
+        non_resource_attributes: Some(NonResourceAttributes {
+            path: Some(path.to_owned()),
+            verb: Some(verb.to_owned()),
+        }),
+        resource_attributes: None,
+    }
+}
+
+/// Paths that need no authorization (apiserver, authorization/path).
+#[derive(Debug, Default, PartialEq, Eq)]
+struct OpenPaths {
+    whole: Vec<String>,
+    prefixes: Vec<String>,
+}
+
+impl OpenPaths {
+    fn parse(paths: &[String]) -> Result<Self, ServeError> {
+        let mut open = Self::default();
+        for given in paths {
+            let path = given.strip_prefix('/').unwrap_or(given);
+            let prefix = path.strip_suffix('*');
+            if prefix.unwrap_or(path).contains('*') {
+                return Err(ServeError::OpenPath { value: given.clone() });
+            }
+            match prefix {
+                Some(prefix) => open.prefixes.push(prefix.to_owned()),
+                None => open.whole.push(path.to_owned()),
+            }
+        }
+        Ok(open)
+    }
+
+    fn contains(&self, path: &str) -> bool {
+        let path = path.strip_prefix('/').unwrap_or(path);
+        self.whole.iter().any(|whole| whole == path) || self.prefixes.iter().any(|prefix| path.starts_with(prefix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(paths: &[&str]) -> Result<OpenPaths, ServeError> {
+        OpenPaths::parse(&paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn open_paths_are_whole_or_prefixes() {
+        let some = open(&["/healthz", "readyz", "/debug/*"]).expect("valid");
+        for (path, wanted) in [
+            ("/healthz", true),
+            ("healthz", true),
+            ("/healthz/ping", false),
+            ("/healthzz", false),
+            ("/readyz", true),
+            ("/debug/flags/v", true),
+            ("/debug/", true),
+            ("/debug", false),
+            ("/", false),
+            ("//healthz", false),
+        ] {
+            assert_eq!(some.contains(path), wanted, "{path}");
+        }
+        assert!(open(&["/"]).expect("valid").contains("/"));
+        assert!(open(&["*"]).expect("valid").contains("/anything"));
+        assert!(!open(&[]).expect("valid").contains("/healthz"));
+        for bad in ["/a*b", "/**", "*/a"] {
+            assert!(matches!(open(&[bad]), Err(ServeError::OpenPath { .. })), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_allowed_and_not_denied_is_allowed() {
+        let status = |allowed, denied, reason: &str| SubjectAccessReviewStatus {
+            allowed,
+            denied,
+            reason: Some(reason.into()),
+            evaluation_error: None,
+        };
+        assert_eq!(verdict(status(true, None, "")), Ok(()));
+        assert_eq!(verdict(status(false, None, "no")), Err(Denied::Forbidden("no".into())));
+        assert_eq!(verdict(status(false, Some(true), "no")), Err(Denied::Forbidden("no".into())));
+        assert!(matches!(verdict(status(true, Some(true), "")), Err(Denied::Failed(_))));
+    }
+
+    #[tokio::test]
+    async fn without_anybody_to_ask_only_masters_and_open_paths_pass() {
+        let authorizer = Authorizer::new(&AuthorizationOptions::default(), None).expect("valid paths");
+        let anonymous = User::anonymous();
+        let master = User { name: "root".into(), groups: vec![MASTERS.into()], ..User::default() };
+        for path in ["/healthz", "/readyz", "/livez"] {
+            assert_eq!(authorizer.check(&anonymous, "get", path).await, Ok(()));
+        }
+        for path in ["/metrics", "/healthz/ping", "/configz", "/"] {
+            assert!(matches!(authorizer.check(&anonymous, "get", path).await, Err(Denied::Forbidden(_))), "{path}");
+            assert_eq!(authorizer.check(&master, "put", path).await, Ok(()));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Answers that are kept for seconds; who asks for the same thing meanwhile waits for the same answer.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// One question: locked by who asks it, filled while its answer is fresh.
+type Slot<V> = Arc<tokio::sync::Mutex<Option<(V, Instant)>>>;
+
+/// Answers by question, each for its own time; never more than `most` of them.
+pub(super) struct Cache<K, V> {
+    slots: Mutex<HashMap<K, Slot<V>>>,
+    most: usize,
+}
+
+impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
+    /// An empty cache of at most `most` answers.
+    pub(super) fn new(most: usize) -> Self {
+        Self { slots: Mutex::default(), most }
+    }
+
+    /// The fresh answer to `key`, or the one of `ask`, which says how long it stays fresh (zero: not kept).
+    pub(super) async fn get_or<A>(&self, key: &K, ask: A) -> V
+    where
+        A: Future<Output = (V, Duration)>,
+    {
+        let slot = self.slot(key);
+        let mut answer = slot.lock().await;
+        if let Some((value, until)) = &*answer
+            && Instant::now() < *until
+        {
+            return value.clone();
+        }
+        let (value, keep) = ask.await;
+        *answer = (!keep.is_zero()).then(|| (value.clone(), Instant::now() + keep));
+        value
+    }
+
+    fn slot(&self, key: &K) -> Slot<V> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = slots.get(key) {
+            return slot.clone();
+        }
+        if slots.len() >= self.most {
+            let now = Instant::now();
+            slots.retain(|_, slot| {
+                slot.try_lock().map_or(true, |answer| answer.as_ref().is_some_and(|(_, until)| now < *until))
+            });
+        }
+        if slots.len() >= self.most {
+            // A flood of different questions: forgetting costs another request, growing would cost the process.
+            slots.clear();
+        }
+        slots.entry(key.clone()).or_default().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    const KEEP: Duration = Duration::from_secs(10);
+
+    struct Asked(AtomicU32);
+
+    impl Asked {
+        async fn answer(&self, keep: Duration) -> (u32, Duration) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            (self.0.fetch_add(1, Ordering::Relaxed), keep)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_lasts_as_long_as_it_says() {
+        let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
+        assert_eq!(cache.get_or(&"a", asked.answer(KEEP)).await, 0);
+        tokio::time::advance(KEEP - Duration::from_millis(1)).await;
+        assert_eq!(cache.get_or(&"a", asked.answer(KEEP)).await, 0);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(cache.get_or(&"a", asked.answer(Duration::ZERO)).await, 1);
+        assert_eq!(cache.get_or(&"a", asked.answer(KEEP)).await, 2, "zero is not kept");
+        assert_eq!(cache.get_or(&"b", asked.answer(KEEP)).await, 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_at_the_same_time_shares_the_answer() {
+        let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
+        let answers = futures::future::join_all((0..50).map(|_| cache.get_or(&"a", asked.answer(KEEP)))).await;
+        assert_eq!(answers, [0; 50]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_was_dropped_does_not_block_the_next() {
+        let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
+        let dropped = tokio::time::timeout(Duration::from_millis(1), cache.get_or(&"a", asked.answer(KEEP))).await;
+        assert!(dropped.is_err());
+        assert_eq!(cache.get_or(&"a", asked.answer(KEEP)).await, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_questions_is_bounded() {
+        let (cache, asked) = (Cache::new(9), Asked(AtomicU32::new(0)));
+        for key in 0..100 {
+            cache.get_or(&key, asked.answer(KEEP)).await;
+            assert!(cache.slots.lock().unwrap().len() <= 9);
+        }
+    }
+}

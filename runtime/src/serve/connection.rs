@@ -1,0 +1,172 @@
+//! One connection: handshake, requests, and its end by idleness, by being a stranger's, or by the server's end.
+
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use http::{Method, Request, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::answer::{self, Answer};
+use super::routes::Routes;
+
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Longest time for the head of a request (apiserver, SecureServingInfo.Serve).
+const HEAD: Duration = Duration::from_secs(32);
+/// A connection without requests ends after so long (apiserver, SecureServingInfo.Serve).
+const IDLE: Duration = Duration::from_secs(90);
+/// Streams of a connection if no flag says otherwise (apiserver, SecureServingInfo.Serve).
+const STREAMS: u32 = 100;
+/// Longest head of a request, in bytes.
+const LONGEST_HEAD: usize = 64 << 10;
+
+/// How requests travel.
+#[derive(Clone)]
+pub(super) struct Protocol(auto::Builder<TokioExecutor>);
+
+/// What goes on on a connection.
+struct Activity {
+    open: AtomicU32,
+    last: Mutex<Instant>,
+    unwelcome: Notify,
+}
+
+impl Activity {
+    fn touch(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Ends when there was no request for [`IDLE`].
+    async fn idle(&self) {
+        loop {
+            let until = *self.last.lock().unwrap_or_else(PoisonError::into_inner) + IDLE;
+            if Instant::now() < until {
+                sleep_until(until).await;
+            } else if self.open.load(Ordering::Acquire) > 0 {
+                sleep_until(Instant::now() + IDLE).await;
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+/// A request under way, also when it is dropped because the client left.
+struct Open<'a>(&'a Activity);
+
+impl<'a> Open<'a> {
+    fn new(activity: &'a Activity) -> Self {
+        activity.open.fetch_add(1, Ordering::AcqRel);
+        Self(activity)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Protocol {
+    /// `streams` of zero is the default.
+    pub(super) fn new(http1_only: bool, streams: u32) -> Self {
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        if http1_only {
+            builder = builder.http1_only();
+        }
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(LONGEST_HEAD);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(if streams == 0 { STREAMS } else { streams })
+            .max_header_list_size(LONGEST_HEAD as u32)
+            .keep_alive_interval(HEAD);
+        Self(builder)
+    }
+
+    /// Serves a connection until it ends, or, once `ended`, until its present requests are answered.
+    ///
+    /// # Errors
+    /// Why it broke.
+    pub(super) async fn serve(
+        self,
+        stream: TcpStream,
+        tls: Arc<ServerConfig>,
+        routes: Arc<Routes>,
+        mut ended: watch::Receiver<bool>,
+    ) -> Result<(), String> {
+        // Answers are small, and a lost delay is better than a lost microsecond of throughput.
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let handshake = tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => return Ok(()),
+            handshake = timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream)) => handshake,
+        };
+        let stream = handshake
+            .map_err(|_| format!("no handshake within {HANDSHAKE:?}"))?
+            .map_err(|error| format!("TLS handshake: {error}"))?;
+        let peer: Arc<[CertificateDer<'static>]> = stream.get_ref().1.peer_certificates().unwrap_or_default().into();
+        let activity =
+            Arc::new(Activity { open: AtomicU32::new(0), last: Mutex::new(Instant::now()), unwelcome: Notify::new() });
+        let service = service_fn(|request| {
+            let (routes, peer, activity) = (routes.clone(), peer.clone(), activity.clone());
+            async move { Ok::<_, Infallible>(respond(&routes, &peer, &activity, request).await) }
+        });
+        let mut connection = pin!(self.0.serve_connection(TokioIo::new(stream), service));
+        let over = tokio::select! {
+            over = connection.as_mut() => Some(over),
+            _ = ended.wait_for(|ended| *ended) => None,
+            () = activity.unwelcome.notified() => None,
+            () = activity.idle() => None,
+        };
+        let over = match over {
+            Some(over) => over,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        over.map_err(|error| error.to_string())
+    }
+}
+
+async fn respond(
+    routes: &Routes,
+    peer: &[CertificateDer<'static>],
+    activity: &Activity,
+    request: Request<Incoming>,
+) -> Answer {
+    let (http2, without_body) = (request.version() == Version::HTTP_2, request.method() == Method::HEAD);
+    let open = Open::new(activity);
+    let told = AssertUnwindSafe(routes.answer(request, peer)).catch_unwind().await;
+    drop(open);
+    let (mut answer, stranger) = match told {
+        Ok(told) => (told.answer, told.stranger),
+        Err(_) => {
+            tracing::error!("answering a request panicked");
+            (answer::plain(StatusCode::INTERNAL_SERVER_ERROR, "the request made the server panic; see its log\n"), true)
+        }
+    };
+    if without_body {
+        *answer.body_mut() = http_body_util::Full::default();
+    }
+    if http2 && stranger {
+        // Nobody unknown keeps a multiplexed connection (apiserver, gate UnauthenticatedHTTP2DOSMitigation).
+        activity.unwelcome.notify_one();
+    }
+    answer
+}

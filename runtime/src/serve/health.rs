@@ -1,0 +1,278 @@
+//! Health: named checks, and the text that tells of them (apiserver, server/healthz).
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::text::{query, quoted};
+use crate::metrics::exposition;
+
+/// The outcome of a check; `None` where it does not apply now, so that it is not listed.
+pub type Outcome = Option<Result<(), String>>;
+
+/// A named check. It must be quick and must not wait.
+pub struct Check {
+    name: String,
+    look: Box<dyn Fn() -> Outcome + Send + Sync>,
+}
+
+impl Check {
+    /// A check that looks when it is asked.
+    pub fn new(name: impl Into<String>, look: impl Fn() -> Outcome + Send + Sync + 'static) -> Self {
+        Self { name: name.into(), look: Box::new(look) }
+    }
+}
+
+/// Which page a check stands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// `/healthz`, upstream's only one.
+    Health,
+    /// `/livez`.
+    Live,
+    /// `/readyz`.
+    Ready,
+}
+
+impl Probe {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Health, Self::Live, Self::Ready];
+
+    /// The page's name, which is also its path behind a slash.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Health => "healthz",
+            Self::Live => "livez",
+            Self::Ready => "readyz",
+        }
+    }
+}
+
+/// The checks of a process and the record of their outcomes (`/metrics/slis`).
+///
+/// `/healthz` and `/livez` have the same checks; `/readyz` has those and the ones that only say whether the process
+/// could take over, which must not get it restarted.
+#[derive(Default)]
+pub struct Health {
+    checks: Vec<Check>,
+    ready: Vec<Check>,
+    record: Mutex<Record>,
+}
+
+/// What a page says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Page {
+    pub(super) healthy: bool,
+    pub(super) text: String,
+}
+
+impl Health {
+    /// The checks of all pages, in their order, and those of `/readyz` alone.
+    #[must_use]
+    pub fn new(checks: Vec<Check>, ready: Vec<Check>) -> Self {
+        Self { checks, ready, record: Mutex::default() }
+    }
+
+    /// The checks that apply now and their outcomes; a ping when there are none.
+    fn look(&self, probe: Probe) -> Vec<(&str, Result<(), String>)> {
+        let ready = self.ready.iter().filter(|_| probe == Probe::Ready);
+        let mut found: Vec<_> = self
+            .checks
+            .iter()
+            .chain(ready)
+            .filter_map(|check| (check.look)().map(|outcome| (check.name.as_str(), outcome)))
+            .collect();
+        if found.is_empty() {
+            found.push(("ping", Ok(())));
+        }
+        found
+    }
+
+    /// The page of all checks, as the query asks for it: `verbose`, and `exclude` any number of times.
+    pub(super) fn page(&self, probe: Probe, asked: &str) -> Page {
+        let pairs = query(asked);
+        let mut unknown: BTreeSet<&str> =
+            pairs.iter().filter(|(key, _)| key == "exclude").map(|(_, value)| value.as_str()).collect();
+        let excluded = unknown.clone();
+        let (mut text, mut failed) = (String::new(), Vec::new());
+        for (name, outcome) in self.look(probe) {
+            if excluded.contains(name) {
+                unknown.remove(name);
+                let _ = writeln!(text, "[+]{name} excluded: ok");
+                continue;
+            }
+            self.record().observe(name, probe, outcome.is_ok());
+            match outcome {
+                Ok(()) => {
+                    let _ = writeln!(text, "[+]{name} ok");
+                }
+                // Everybody may read this page, so that it gives no reason; the log does.
+                Err(reason) => {
+                    let _ = writeln!(text, "[-]{name} failed: reason withheld");
+                    failed.push(format!("{name}: {reason}"));
+                }
+            }
+        }
+        if !unknown.is_empty() {
+            let names: Vec<String> = unknown.iter().map(|name| quoted(name)).collect();
+            let names = names.join(",");
+            let _ = writeln!(text, "warn: some health checks cannot be excluded: no matches for {names}");
+        }
+        let page = probe.name();
+        if !failed.is_empty() {
+            tracing::warn!(failed = failed.join("; "), "{page} check failed");
+            return Page { healthy: false, text: format!("{text}{page} check failed\n") };
+        }
+        let verbose = pairs.iter().any(|(key, _)| key == "verbose");
+        Page { healthy: true, text: if verbose { format!("{text}{page} check passed\n") } else { "ok".into() } }
+    }
+
+    /// The page of one check; `None` when there is none of that name now. It gives the reason of a failure.
+    pub(super) fn single(&self, probe: Probe, name: &str) -> Option<Page> {
+        let (_, outcome) = self.look(probe).into_iter().find(|(known, _)| *known == name)?;
+        Some(match outcome {
+            Ok(()) => Page { healthy: true, text: "ok".into() },
+            Err(reason) => Page { healthy: false, text: format!("internal server error: {reason}\n") },
+        })
+    }
+
+    /// The outcomes so far as metrics.
+    pub(super) fn slis(&self) -> String {
+        exposition(&self.record().registry)
+    }
+
+    /// Forgets the outcomes so far.
+    pub(super) fn reset_slis(&self) {
+        let record = self.record();
+        record.last.clear();
+        record.total.clear();
+    }
+
+    fn record(&self) -> std::sync::MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Labels<const N: usize> = [(&'static str, String); N];
+
+/// Metrics of health checks (component-base, metrics/prometheus/slis).
+struct Record {
+    registry: Registry,
+    last: Family<Labels<2>, Gauge>,
+    total: Family<Labels<3>, Counter>,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        let (last, total) = (Family::default(), Family::default());
+        let mut registry = Registry::default();
+        registry.register(
+            "kubernetes_healthcheck",
+            "Result of a single health check: 1 passed, 0 failed",
+            last.clone(),
+        );
+        registry.register("kubernetes_healthchecks", "Results of all health checks", total.clone());
+        Self { registry, last, total }
+    }
+}
+
+impl Record {
+    fn observe(&self, name: &str, probe: Probe, passed: bool) {
+        let status = if passed { "success" } else { "error" };
+        let labels = || [("name", name.to_owned()), ("type", probe.name().to_owned())];
+        self.last.get_or_create_owned(&labels()).set(passed.into());
+        let [name, probe] = labels();
+        self.total.get_or_create_owned(&[name, probe, ("status", status.to_owned())]).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    fn passes(name: &str) -> Check {
+        Check::new(name, || Some(Ok(())))
+    }
+
+    fn fails(name: &str) -> Check {
+        Check::new(name, || Some(Err("the secret reason".into())))
+    }
+
+    #[test]
+    fn pages_say_what_upstreams_say() {
+        let health = |checks| Health::new(checks, Vec::new());
+        for (checks, asked, healthy, text) in [
+            (vec![], "", true, "ok"),
+            (vec![], "verbose", true, "[+]ping ok\nhealthz check passed\n"),
+            (vec![passes("a"), passes("b")], "", true, "ok"),
+            (vec![passes("a"), passes("b")], "verbose=1", true, "[+]a ok\n[+]b ok\nhealthz check passed\n"),
+            (vec![passes("a"), fails("b")], "", false, "[+]a ok\n[-]b failed: reason withheld\nhealthz check failed\n"),
+            (vec![passes("a"), fails("b")], "exclude=b", true, "ok"),
+            (
+                vec![passes("a"), fails("b")],
+                "verbose&exclude=b",
+                true,
+                "[+]a ok\n[+]b excluded: ok\nhealthz check passed\n",
+            ),
+            (
+                vec![passes("a")],
+                "verbose&exclude=z&exclude=c",
+                true,
+                "[+]a ok\nwarn: some health checks cannot be excluded: no matches for \"c\",\"z\"\nhealthz check passed\n",
+            ),
+        ] {
+            let page = health(checks).page(Probe::Health, asked);
+            assert_eq!(page, Page { healthy, text: text.into() }, "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn a_single_check_gives_its_reason() {
+        let health = Health::new(vec![passes("a"), fails("b")], vec![passes("stores")]);
+        assert_eq!(health.single(Probe::Health, "a"), Some(Page { healthy: true, text: "ok".into() }));
+        let failed = health.single(Probe::Health, "b").expect("known");
+        assert_eq!((failed.healthy, failed.text.as_str()), (false, "internal server error: the secret reason\n"));
+        assert_eq!(health.single(Probe::Health, "stores"), None, "only /readyz has it");
+        assert!(health.single(Probe::Ready, "stores").is_some());
+        assert_eq!(health.single(Probe::Health, "none"), None);
+    }
+
+    #[test]
+    fn a_check_that_does_not_apply_is_not_listed() {
+        let applies = Arc::new(AtomicBool::new(false));
+        let seen = applies.clone();
+        let check = Check::new("late", move || seen.load(Ordering::Relaxed).then_some(Ok(())));
+        let health = Health::new(vec![passes("a"), check], Vec::new());
+        assert_eq!(health.page(Probe::Live, "verbose").text, "[+]a ok\nlivez check passed\n");
+        applies.store(true, Ordering::Relaxed);
+        assert_eq!(health.page(Probe::Live, "verbose").text, "[+]a ok\n[+]late ok\nlivez check passed\n");
+    }
+
+    #[test]
+    fn outcomes_are_recorded_until_they_are_reset() {
+        let health = Health::new(vec![passes("a"), fails("b")], Vec::new());
+        health.page(Probe::Health, "");
+        health.page(Probe::Health, "exclude=b");
+        let slis = health.slis();
+        for line in [
+            "# TYPE kubernetes_healthchecks_total counter",
+            "kubernetes_healthcheck{name=\"a\",type=\"healthz\"} 1",
+            "kubernetes_healthcheck{name=\"b\",type=\"healthz\"} 0",
+            "kubernetes_healthchecks_total{name=\"a\",type=\"healthz\",status=\"success\"} 2",
+            "kubernetes_healthchecks_total{name=\"b\",type=\"healthz\",status=\"error\"} 1",
+        ] {
+            assert!(slis.lines().any(|own| own == line), "{line} is not in\n{slis}");
+        }
+        health.reset_slis();
+        assert!(!health.slis().contains("name="));
+    }
+}

@@ -1,0 +1,243 @@
+//! The HTTPS surface of a manager: health, metrics, configuration, to whom they are open.
+//!
+//! It serves before leadership is won, so that a standby can be probed and scraped. A request is authenticated by front
+//! proxy, client certificate or bearer token, and authorized by the API server, as upstream's managers do it (packages
+//! controller-manager/app and apiserver/pkg/server/options).
+
+mod answer;
+mod authenticate;
+mod authorize;
+mod cache;
+mod connection;
+mod health;
+mod options;
+mod peer;
+mod review;
+mod routes;
+mod text;
+mod tls;
+mod trust;
+mod user;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tracing::{debug, info, warn};
+
+pub use health::{Check, Health, Outcome, Probe};
+pub use options::{
+    AuthenticationOptions, AuthorizationOptions, RequestHeaderOptions, ServeError, ServeOptions, TlsOptions,
+};
+pub use routes::{SetVerbosity, Surface, configz};
+pub use user::User;
+
+use authenticate::Authenticator;
+use authorize::Authorizer;
+use connection::Protocol;
+use review::Reviewer;
+use routes::Routes;
+use tls::{Settings, Tls};
+use trust::Trust;
+
+use crate::client::{ConnectError, ConnectOptions, connect};
+
+/// Connections at the same time; more wait until one ends.
+const CONNECTIONS: usize = 512;
+/// How often files of certificates are looked at.
+const FILES_EVERY: Duration = Duration::from_secs(10);
+/// How many of those rounds pass between two looks into the cluster's ConfigMap.
+const LOOKUP_ROUNDS: u32 = 6;
+/// How long requests under way may take at the end.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A running HTTPS surface. Dropping it ends it at once.
+pub struct Server {
+    address: SocketAddr,
+    end: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl Server {
+    /// Listens and serves. Must run inside a tokio runtime.
+    ///
+    /// # Errors
+    /// [`ServeError`] when the port is taken, a file or flag is wrong, or the cluster's authentication settings cannot
+    /// be looked up and that is not tolerated.
+    pub async fn start(options: ServeOptions, surface: Surface) -> Result<Self, ServeError> {
+        // The port first: who finds it taken should not have asked the API server anything.
+        let listener = listen(&options)?;
+        let address = listener
+            .local_addr()
+            .map_err(|problem| ServeError::Listen { address: (options.bind_address, options.port).into(), problem })?;
+        let settings = Settings::new(&options.tls, options.http1_only)?;
+        let agent = &options.user_agent;
+        let (asking, allowing) = (&options.authentication, &options.authorization);
+        let tokens = reviewer("--authentication-kubeconfig", asking.kubeconfig.as_deref(), agent).await?;
+        let access = reviewer("--authorization-kubeconfig", allowing.kubeconfig.as_deref(), agent).await?;
+        if access.is_none() {
+            warn!("no --authorization-kubeconfig: everything is forbidden but --authorization-always-allow-paths");
+        }
+        let trust = Arc::new(Trust::new(asking, tokens.clone(), settings.provider.clone()).await?);
+        let tls = Arc::new(Tls::new(&options.tls, settings, options.bind_address, subjects(&trust))?);
+        let routes = Arc::new(Routes {
+            surface,
+            authenticator: Authenticator::new(trust.clone(), tokens, asking.token_ttl),
+            authorizer: Authorizer::new(allowing, access)?,
+        });
+        let protocol = Protocol::new(options.http1_only, options.http2_max_streams);
+        let (end, ended) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, tls.clone(), routes, protocol, ended.clone()));
+        tasks.spawn(keep_fresh(trust, tls, ended));
+        info!(%address, "serving securely");
+        Ok(Self { address, end, tasks })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes no more connections, and ends those there are within a second.
+    pub async fn stop(mut self) {
+        self.end.send_replace(true);
+        while self.tasks.join_next().await.is_some() {}
+        info!(address = %self.address, "stopped serving");
+    }
+}
+
+/// The authorities that a handshake tells to clients; `None` when it asks for no certificate.
+fn subjects(trust: &Trust) -> Option<Vec<rustls::DistinguishedName>> {
+    trust.asks_for_certificates().then(|| trust.now().subjects())
+}
+
+/// Whom to ask: a kubeconfig, or else the pod's own credentials, or else nobody.
+async fn reviewer(
+    flag: &'static str,
+    kubeconfig: Option<&Path>,
+    user_agent: &str,
+) -> Result<Option<Arc<Reviewer>>, ServeError> {
+    let options = ConnectOptions {
+        kubeconfig: kubeconfig.map(Path::to_owned),
+        user_agent: user_agent.to_owned(),
+        ..ConnectOptions::default()
+    };
+    match connect(&options).await {
+        Ok(clients) => Ok(Some(Arc::new(Reviewer::new(clients)))),
+        Err(ConnectError::InCluster(reason)) => {
+            debug!(%reason, "{flag} is not set and this is no pod");
+            Ok(None)
+        }
+        Err(problem) => Err(ServeError::Kubeconfig { flag, problem }),
+    }
+}
+
+/// An unspecified address means all of both families, where the system has both (Go, net.Listen).
+fn listen(options: &ServeOptions) -> Result<TcpListener, ServeError> {
+    let given = SocketAddr::new(options.bind_address, options.port);
+    let wrong = |problem| ServeError::Listen { address: given, problem };
+    if !options.bind_address.is_unspecified() {
+        return bind(given, options.share_port).map_err(wrong);
+    }
+    let both = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), options.port);
+    match bind(both, options.share_port) {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.port);
+            bind(v4, options.share_port).map_err(wrong)
+        }
+        bound => bound.map_err(wrong),
+    }
+}
+
+fn bind(address: SocketAddr, share: bool) -> io::Result<TcpListener> {
+    const BACKLOG: u32 = 1024;
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // As Go does for every listener: connections that linger after a restart do not hold the port.
+    socket.set_reuseaddr(true)?;
+    if share {
+        socket.set_reuseport(true)?;
+    }
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+async fn accept(
+    listener: TcpListener,
+    tls: Arc<Tls>,
+    routes: Arc<Routes>,
+    protocol: Protocol,
+    mut ended: watch::Receiver<bool>,
+) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let next = async {
+            // Never closed, so that it always comes.
+            let place = room.clone().acquire_owned().await;
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => break,
+            next = next => next,
+        };
+        match accepted {
+            Ok((stream, from)) => {
+                let (tls, routes, protocol, ended) = (tls.config(), routes.clone(), protocol.clone(), ended.clone());
+                connections.spawn(async move {
+                    if let Err(problem) = protocol.serve(stream, tls, routes, ended).await {
+                        debug!(%from, problem, "a connection ended");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                // Out of file descriptors, say: without a pause this would spin.
+                warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    drop(listener);
+    let all = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(FAREWELL, all).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+/// Takes up changed certificates and authorities until the end.
+async fn keep_fresh(trust: Arc<Trust>, tls: Arc<Tls>, mut ended: watch::Receiver<bool>) {
+    let mut round: u32 = 0;
+    loop {
+        tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => return,
+            () = tokio::time::sleep(FILES_EVERY) => {}
+        }
+        round = round.wrapping_add(1);
+        let refresh = trust.refresh(round.is_multiple_of(LOOKUP_ROUNDS));
+        let refreshed = tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => return,
+            refreshed = refresh => refreshed,
+        };
+        if let Err(problem) = refreshed {
+            warn!(problem, "the authorities of client certificates cannot be renewed; the old ones stay");
+        }
+        let (tls, subjects) = (tls.clone(), subjects(&trust));
+        match tokio::task::spawn_blocking(move || tls.refresh(subjects)).await {
+            Ok(Ok(true)) => info!("the next handshakes use changed certificates"),
+            Ok(Ok(false)) => {}
+            Ok(Err(error)) => warn!(%error, "the certificate cannot be renewed; the old one stays"),
+            Err(error) => warn!(%error, "renewing the certificate panicked"),
+        }
+    }
+}

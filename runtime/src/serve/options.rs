@@ -1,0 +1,219 @@
+//! What the HTTPS surface is told by the command line, and what may be wrong with it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::client::ConnectError;
+
+/// Where and how to serve. The defaults are kube-controller-manager's, but for the port, which is any free one.
+#[derive(Debug, Clone)]
+pub struct ServeOptions {
+    /// `--bind-address`; an unspecified one means all addresses of both families.
+    pub bind_address: IpAddr,
+    /// `--secure-port`; zero takes any free port, so that who does not want to serve must not call [`Server::start`].
+    ///
+    /// [`Server::start`]: super::Server::start
+    pub port: u16,
+    /// `--permit-port-sharing`: other processes may listen on the same port.
+    pub share_port: bool,
+    /// Certificates, versions, ciphers.
+    pub tls: TlsOptions,
+    /// `--disable-http2-serving`.
+    pub http1_only: bool,
+    /// `--http2-max-streams-per-connection`; zero: 100.
+    pub http2_max_streams: u32,
+    /// Who asks.
+    pub authentication: AuthenticationOptions,
+    /// Who may.
+    pub authorization: AuthorizationOptions,
+    /// The `User-Agent` of reviews.
+    pub user_agent: String,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self {
+            bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            port: 0,
+            share_port: false,
+            tls: TlsOptions::default(),
+            http1_only: false,
+            http2_max_streams: 0,
+            authentication: AuthenticationOptions::default(),
+            authorization: AuthorizationOptions::default(),
+            user_agent: concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")).into(),
+        }
+    }
+}
+
+/// The TLS side (apiserver, options.SecureServingOptions).
+#[derive(Debug, Clone, Default)]
+pub struct TlsOptions {
+    /// `--tls-cert-file`: PEM, the own certificate first. Read again when it changes.
+    pub cert_file: Option<PathBuf>,
+    /// `--tls-private-key-file`: PEM.
+    pub key_file: Option<PathBuf>,
+    /// `--cert-dir`: keeps a self-signed pair as `<pair_name>.crt` and `.key`; `None`: it stays in memory.
+    pub cert_dir: Option<PathBuf>,
+    /// The name of a kept pair.
+    pub pair_name: String,
+    /// `--tls-min-version`, as `VersionTLS12`; empty: 1.2, which is the lowest there is here.
+    pub min_version: String,
+    /// `--tls-cipher-suites`, by IANA names; empty: all there are. They concern TLS 1.2 only, as in Go.
+    pub cipher_suites: Vec<String>,
+    /// `--tls-curve-preferences`, as TLS group numbers; empty: all there are.
+    pub curves: Vec<i32>,
+}
+
+/// Who asks (apiserver, options.DelegatingAuthenticationOptions).
+#[derive(Debug, Clone)]
+pub struct AuthenticationOptions {
+    /// `--authentication-kubeconfig`; `None`: the pod's own credentials, and outside of a pod nobody is asked.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--authentication-skip-lookup`: do not look authorities up in the cluster.
+    pub skip_lookup: bool,
+    /// `--authentication-tolerate-lookup-failure`: start although they cannot be looked up.
+    pub tolerate_lookup_failure: bool,
+    /// `--authentication-token-webhook-cache-ttl`.
+    pub token_ttl: Duration,
+    /// `--client-ca-file`.
+    pub client_ca_file: Option<PathBuf>,
+    /// `--requestheader-*`; heard only with a CA file, as the cluster's ConfigMap brings its own.
+    pub request_header: RequestHeaderOptions,
+}
+
+impl Default for AuthenticationOptions {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            skip_lookup: false,
+            tolerate_lookup_failure: false,
+            token_ttl: Duration::from_secs(10),
+            client_ca_file: None,
+            request_header: RequestHeaderOptions::default(),
+        }
+    }
+}
+
+/// What makes a front proxy, and the headers in which it names users.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestHeaderOptions {
+    /// `--requestheader-client-ca-file`.
+    pub client_ca_file: Option<PathBuf>,
+    /// `--requestheader-allowed-names`; empty: any.
+    pub allowed_names: Vec<String>,
+    /// `--requestheader-username-headers`.
+    pub username_headers: Vec<String>,
+    /// `--requestheader-uid-headers`.
+    pub uid_headers: Vec<String>,
+    /// `--requestheader-group-headers`.
+    pub group_headers: Vec<String>,
+    /// `--requestheader-extra-headers-prefix`.
+    pub extra_prefixes: Vec<String>,
+}
+
+impl Default for RequestHeaderOptions {
+    fn default() -> Self {
+        Self {
+            client_ca_file: None,
+            allowed_names: Vec::new(),
+            username_headers: vec!["x-remote-user".into()],
+            uid_headers: Vec::new(),
+            group_headers: vec!["x-remote-group".into()],
+            extra_prefixes: vec!["x-remote-extra-".into()],
+        }
+    }
+}
+
+/// Who may (apiserver, options.DelegatingAuthorizationOptions).
+#[derive(Debug, Clone)]
+pub struct AuthorizationOptions {
+    /// `--authorization-kubeconfig`; `None`: the pod's own credentials, and outside of a pod nobody is asked.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--authorization-always-allow-paths`; a `*` at the end makes a prefix.
+    pub always_allow_paths: Vec<String>,
+    /// `--authorization-webhook-cache-authorized-ttl`.
+    pub authorized_ttl: Duration,
+    /// `--authorization-webhook-cache-unauthorized-ttl`.
+    pub unauthorized_ttl: Duration,
+}
+
+impl Default for AuthorizationOptions {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            always_allow_paths: ["/healthz", "/readyz", "/livez"].map(Into::into).into(),
+            authorized_ttl: Duration::from_secs(10),
+            unauthorized_ttl: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why there is no HTTPS surface. Each says which flag to correct.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address cannot be listened on.
+    #[error(
+        "cannot listen on {address} (--bind-address, --secure-port): {problem}; free the port or choose another --secure-port (0 serves nothing)"
+    )]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        problem: io::Error,
+    },
+    /// Certificate and key cannot be used.
+    #[error("{flag}: {files}: {problem}")]
+    Pair {
+        /// The flags that named them.
+        flag: &'static str,
+        /// The files.
+        files: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// A TLS setting makes no sense.
+    #[error("{flag}: {problem}")]
+    Setting {
+        /// The flag.
+        flag: &'static str,
+        /// What is wrong, and what is possible.
+        problem: String,
+    },
+    /// A bundle of authorities cannot be used.
+    #[error("{flag}: {file:?}: {problem}; put PEM certificates into it")]
+    Authority {
+        /// The flag.
+        flag: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A kubeconfig cannot be used.
+    #[error("{flag}: {problem}")]
+    Kubeconfig {
+        /// The flag.
+        flag: &'static str,
+        /// What is wrong.
+        problem: ConnectError,
+    },
+    /// The cluster's authorities cannot be looked up.
+    #[error(
+        "the authentication settings in ConfigMap kube-system/extension-apiserver-authentication cannot be looked up: {problem}; \
+         let the identity of --authentication-kubeconfig read it (Role kube-system/extension-apiserver-authentication-reader), \
+         or set --authentication-skip-lookup or --authentication-tolerate-lookup-failure"
+    )]
+    Lookup {
+        /// What went wrong.
+        problem: String,
+    },
+    /// An always allowed path cannot be understood.
+    #[error("--authorization-always-allow-paths: only a trailing * is allowed in {value:?}")]
+    OpenPath {
+        /// The path as given.
+        value: String,
+    },
+}

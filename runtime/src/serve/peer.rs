@@ -1,0 +1,308 @@
+//! Client certificates: who signed them, and whom they name.
+//!
+//! A handshake asks for a certificate and takes any; only a request is judged, by the authorities that are trusted at
+//! that moment. So a certificate that is expired or from elsewhere is a 401 and not a broken connection, as upstream's.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use webpki::EndEntityCert;
+
+use super::user::User;
+
+const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
+/// 1.3.6.1.4.1.57683.2 (apimachinery, apis/asn1, X509UID).
+const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
+
+/// Why a certificate names nobody.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PeerError {
+    /// It is not, or no longer, signed by a trusted authority for this use.
+    #[error("the client certificate is not valid: {0}")]
+    Untrusted(String),
+    /// Its subject cannot be read.
+    #[error("the subject of the client certificate cannot be read")]
+    Subject,
+    /// It names more than one uid, or an empty one.
+    #[error("the subject of the client certificate has more than one uid, or an empty one")]
+    Uid,
+}
+
+/// Certificate authorities that are trusted to sign client certificates.
+#[derive(Debug, Clone)]
+pub(super) struct Bundle {
+    verifier: Arc<dyn ClientCertVerifier>,
+    subjects: Vec<DistinguishedName>,
+}
+
+impl Bundle {
+    /// The authorities of a PEM text.
+    ///
+    /// # Errors
+    /// What is wrong with the text; also when there is no certificate in it.
+    pub(super) fn parse(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            roots
+                .add(certificate.map_err(|error| error.to_string())?)
+                .map_err(|error| format!("certificate {} cannot be used: {error}", roots.len() + 1))?;
+        }
+        let subjects = roots.subjects();
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Self { verifier, subjects })
+    }
+
+    /// As [`Bundle::parse`], from a file.
+    pub(super) fn read(file: &Path, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
+        let pem = std::fs::read(file).map_err(|error| error.to_string())?;
+        Self::parse(&pem, provider)
+    }
+
+    /// The names of the authorities, as a handshake tells them to clients.
+    pub(super) fn subjects(&self) -> &[DistinguishedName] {
+        &self.subjects
+    }
+
+    /// Whether an authority signed the chain (its own certificate first) for client authentication, and it is valid
+    /// now.
+    pub(super) fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), PeerError> {
+        let [own, intermediates @ ..] = chain else {
+            return Err(PeerError::Untrusted("there is none".into()));
+        };
+        self.verifier
+            .verify_client_cert(own, intermediates, UnixTime::now())
+            .map(drop)
+            .map_err(|error| PeerError::Untrusted(error.to_string()))
+    }
+}
+
+/// Whom a certificate names; `None` without common name (apiserver, request/x509, CommonNameUserConversion).
+pub(super) fn user(certificate: &CertificateDer<'_>) -> Result<Option<User>, PeerError> {
+    let subject = subject(certificate)?;
+    let Some(name) = subject.last(COMMON_NAME).filter(|name| !name.is_empty()) else { return Ok(None) };
+    let uids: Vec<&str> = subject.all(UID).collect();
+    let uid = match uids[..] {
+        [] => "",
+        [uid] if !uid.is_empty() => uid,
+        _ => return Err(PeerError::Uid),
+    };
+    Ok(Some(User {
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        groups: subject.all(ORGANIZATION).map(ToOwned::to_owned).collect(),
+        ..User::default()
+    }))
+}
+
+/// The common name of a certificate; empty when it has none.
+pub(super) fn common_name(certificate: &CertificateDer<'_>) -> Result<String, PeerError> {
+    Ok(subject(certificate)?.last(COMMON_NAME).unwrap_or_default().to_owned())
+}
+
+/// The attributes of a subject in their order: object identifier and text.
+struct Subject(Vec<(Vec<u8>, String)>);
+
+impl Subject {
+    fn all(&self, oid: &[u8]) -> impl DoubleEndedIterator<Item = &str> {
+        self.0.iter().filter(move |(own, _)| own == oid).map(|(_, text)| text.as_str())
+    }
+
+    fn last(&self, oid: &[u8]) -> Option<&str> {
+        self.all(oid).next_back()
+    }
+}
+
+fn subject(certificate: &CertificateDer<'_>) -> Result<Subject, PeerError> {
+    let certificate = EndEntityCert::try_from(certificate).map_err(|_| PeerError::Subject)?;
+    attributes(certificate.subject()).map(Subject).ok_or(PeerError::Subject)
+}
+
+/// The attributes of a Name without its outer tag: SETs of SEQUENCEs of an identifier and a value (RFC 5280, 4.1.2.4).
+fn attributes(mut name: &[u8]) -> Option<Vec<(Vec<u8>, String)>> {
+    const OID: u8 = 0x06;
+    const SEQUENCE: u8 = 0x30;
+    const SET: u8 = 0x31;
+    let mut found = Vec::new();
+    while !name.is_empty() {
+        let (SET, mut set, rest) = element(name)? else { return None };
+        name = rest;
+        while !set.is_empty() {
+            let (SEQUENCE, attribute, rest) = element(set)? else { return None };
+            set = rest;
+            let (OID, oid, value) = element(attribute)? else { return None };
+            let (tag, value, end) = element(value)?;
+            if !end.is_empty() {
+                return None;
+            }
+            // What is no user name or group may be of any type.
+            if [COMMON_NAME, ORGANIZATION, UID].contains(&oid) {
+                found.push((oid.to_owned(), text(tag, value)?));
+            }
+        }
+    }
+    Some(found)
+}
+
+/// The value of a directory string; the kinds whose bytes are UTF-8 or ASCII.
+fn text(tag: u8, value: &[u8]) -> Option<String> {
+    const UTF8: u8 = 0x0c;
+    const NUMERIC: u8 = 0x12;
+    const PRINTABLE: u8 = 0x13;
+    const IA5: u8 = 0x16;
+    let text = std::str::from_utf8(value).ok()?;
+    match tag {
+        UTF8 => Some(text.to_owned()),
+        NUMERIC | PRINTABLE | IA5 if text.is_ascii() => Some(text.to_owned()),
+        _ => None,
+    }
+}
+
+/// The first DER element: its tag, its content, and what follows it.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&[tag, first], rest) = der.split_first_chunk::<2>()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81 => rest.split_first().map(|(length, rest)| (usize::from(*length), rest))?,
+        0x82 => rest.split_first_chunk::<2>().map(|(length, rest)| (usize::from(u16::from_be_bytes(*length)), rest))?,
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
+}
+
+/// Takes any client certificate whose key the client has; who it names is judged with each request.
+#[derive(Debug)]
+pub(super) struct AskForCertificate {
+    pub(super) provider: Arc<CryptoProvider>,
+    pub(super) subjects: Vec<DistinguishedName>,
+}
+
+impl ClientCertVerifier for AskForCertificate {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.subjects
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    fn provider() -> Arc<CryptoProvider> {
+        Arc::new(rustls::crypto::ring::default_provider())
+    }
+
+    fn authority() -> (Issuer<'static, KeyPair>, Bundle) {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "ca");
+        let key = KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        let bundle = Bundle::parse(pem.as_bytes(), &provider()).expect("a bundle");
+        (Issuer::new(params, key), bundle)
+    }
+
+    fn signed(ca: &Issuer<'static, KeyPair>, shape: impl FnOnce(&mut CertificateParams)) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        shape(&mut params);
+        params.signed_by(&KeyPair::generate().expect("a key"), ca).expect("a certificate").der().clone()
+    }
+
+    #[test]
+    fn a_subject_names_user_groups_and_uid() {
+        let (ca, _) = authority();
+        let uid = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
+        let full = signed(&ca, |params| {
+            params.distinguished_name.push(DnType::CommonName, "änn");
+            params.distinguished_name.push(DnType::OrganizationName, "system:masters");
+            params.distinguished_name.push(DnType::CountryName, "AT");
+            params.distinguished_name.push(uid, "u-1");
+        });
+        let named = user(&full).expect("readable").expect("somebody");
+        assert_eq!((named.name.as_str(), named.uid.as_str()), ("änn", "u-1"));
+        assert_eq!(named.groups, ["system:masters"]);
+        let nobody = signed(&ca, |params| params.distinguished_name.push(DnType::OrganizationName, "dev"));
+        assert_eq!(user(&nobody), Ok(None));
+    }
+
+    #[test]
+    fn only_a_valid_certificate_for_clients_of_a_trusted_authority_counts() {
+        let ((ca, bundle), (other, _)) = (authority(), authority());
+        let good = signed(&ca, |_| {});
+        assert_eq!(bundle.verify(&[good]), Ok(()));
+        let foreign = signed(&other, |_| {});
+        let expired = signed(&ca, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1));
+        let early = signed(&ca, |params| params.not_before = rcgen::date_time_ymd(3000, 1, 1));
+        let for_servers = signed(&ca, |params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]);
+        for bad in [foreign, expired, early, for_servers] {
+            assert!(matches!(bundle.verify(&[bad]), Err(PeerError::Untrusted(_))));
+        }
+        assert!(bundle.verify(&[]).is_err());
+    }
+
+    #[test]
+    fn a_bundle_without_certificate_is_refused() {
+        for text in ["", "no PEM at all", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            assert!(Bundle::parse(text.as_bytes(), &provider()).is_err(), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_the_reader(name: Vec<u8>) {
+            let _ = attributes(&name);
+            if let Some((_, content, rest)) = element(&name) {
+                prop_assert!(content.len() + rest.len() + 2 <= name.len());
+            }
+        }
+    }
+}

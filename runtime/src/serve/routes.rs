@@ -1,0 +1,160 @@
+//! From a request to its answer: who asks, whether they may, and what there is.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use rustls::pki_types::CertificateDer;
+use serde_json::json;
+use tracing::{debug, warn};
+
+use super::answer::{self, Answer};
+use super::authenticate::Authenticator;
+use super::authorize::{Authorizer, Denied};
+use super::health::{Health, Page, Probe};
+use super::text::percent_decode;
+use super::user::User;
+use crate::metrics::Metrics;
+
+/// The longest body that a request may have: the number of a verbosity.
+const LONGEST_BODY: usize = 1024;
+
+/// Sets the verbosity of the log to a text from a request; answers why it cannot.
+pub type SetVerbosity = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// What is served.
+#[derive(Clone)]
+pub struct Surface {
+    /// `/healthz`, `/livez`, `/readyz`, `/metrics/slis`.
+    pub health: Arc<Health>,
+    /// `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// `/configz`: the effective configuration under its API group. It must hold no secret.
+    pub configz: serde_json::Value,
+    /// `/debug/flags/v`; `None` where that is switched off (upstream: with `--profiling=false`).
+    pub set_verbosity: Option<SetVerbosity>,
+}
+
+/// An answer, and whether whoever got it should not keep the connection.
+pub(super) struct Told {
+    pub(super) answer: Answer,
+    pub(super) stranger: bool,
+}
+
+/// Answers requests.
+pub(super) struct Routes {
+    pub(super) surface: Surface,
+    pub(super) authenticator: Authenticator,
+    pub(super) authorizer: Authorizer,
+}
+
+impl Routes {
+    /// Answers one request of a connection with this client certificate, in the order of upstream's filters
+    /// (controller-manager, app.BuildHandlerChain).
+    pub(super) async fn answer<B>(&self, request: Request<B>, peer: &[CertificateDer<'static>]) -> Told
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (head, body) = request.into_parts();
+        let Some(path) = percent_decode(head.uri.path()) else {
+            let answer = answer::plain(StatusCode::BAD_REQUEST, "400 Bad Request");
+            return Told { answer, stranger: true };
+        };
+        let verb = head.method.as_str().to_ascii_lowercase();
+        let user = match self.user(peer, &head.headers).await {
+            Ok(user) => user,
+            Err(answer) => return Told { answer, stranger: true },
+        };
+        let stranger = user.is_anonymous();
+        let answer = match self.authorizer.check(&user, &verb, &path).await {
+            Ok(()) => self.page(&head.method, &path, head.uri.query().unwrap_or_default(), body).await,
+            Err(Denied::Forbidden(reason)) => {
+                debug!(user = user.name, verb, path, reason, "forbidden");
+                answer::forbidden(&user, &verb, &path, &reason)
+            }
+            Err(Denied::Failed(problem)) => {
+                warn!(user = user.name, verb, path, problem, "cannot find out whether the request is allowed");
+                answer::internal(&head.uri.to_string(), &problem)
+            }
+        };
+        Told { answer, stranger }
+    }
+
+    async fn user(&self, peer: &[CertificateDer<'static>], headers: &HeaderMap) -> Result<User, Answer> {
+        self.authenticator.user(peer, headers).await.map_err(|problem| {
+            warn!(problem, "cannot authenticate a request");
+            answer::unauthorized()
+        })
+    }
+
+    async fn page<B>(&self, method: &Method, path: &str, query: &str, body: B) -> Answer
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let Surface { health, metrics, configz, set_verbosity } = &self.surface;
+        match path {
+            "/metrics" => answer::metrics(metrics.text()),
+            "/metrics/slis" if method == Method::DELETE => {
+                health.reset_slis();
+                answer::plain(StatusCode::OK, "metrics reset\n")
+            }
+            "/metrics/slis" => answer::metrics(health.slis()),
+            "/configz" => answer::json(configz),
+            _ => match set_verbosity {
+                Some(set) if path == "/debug/flags/v" => verbosity(set, method, body).await,
+                Some(_) if path == "/debug/flags" || path.starts_with("/debug/flags/") => answer::html(FLAGS),
+                _ => self.probe(path, query),
+            },
+        }
+    }
+
+    fn probe(&self, path: &str, query: &str) -> Answer {
+        let health = &self.surface.health;
+        for probe in Probe::ALL {
+            let Some(rest) = path.strip_prefix('/').and_then(|path| path.strip_prefix(probe.name())) else { continue };
+            if rest.is_empty() {
+                return page(health.page(probe, query));
+            }
+            if let Some(found) = rest.strip_prefix('/').and_then(|name| health.single(probe, name)) {
+                return page(found);
+            }
+        }
+        answer::not_found()
+    }
+}
+
+const FLAGS: &str = "<html><head><title>/debug/flags/</title></head><body>/debug/flags/<br><br>flags:<br><table><tr>v<br></table><br>PUT a number to /debug/flags/v<br></body></html>\n";
+
+fn page(page: Page) -> Answer {
+    let status = if page.healthy { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+    answer::plain(status, page.text)
+}
+
+async fn verbosity<B>(set: &SetVerbosity, method: &Method, body: B) -> Answer
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if method != Method::PUT {
+        return answer::plain(StatusCode::NOT_ACCEPTABLE, "unsupported http method\n");
+    }
+    let wrong = |problem: String| answer::plain(StatusCode::BAD_REQUEST, format!("{problem}\n"));
+    let body = match Limited::new(body, LONGEST_BODY).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => return wrong(format!("error reading request body: {error}")),
+    };
+    let text = String::from_utf8_lossy(&body);
+    match set(&text) {
+        Ok(()) => answer::plain(StatusCode::OK, format!("successfully set klog.logging.verbosity to {text}\n")),
+        Err(problem) => wrong(problem),
+    }
+}
+
+/// A configuration as `/configz` shows it: under the name of its group.
+#[must_use]
+pub fn configz(group: &str, configuration: serde_json::Value) -> serde_json::Value {
+    json!({ group: configuration })
+}

@@ -1,0 +1,68 @@
+//! Small texts of requests and answers: percent-encoding, queries, verbs.
+
+/// The text behind percent signs; `None` when one is not followed by two hexadecimal digits, or when the bytes are
+/// no UTF-8.
+pub(super) fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let (digits, tail) = rest.split_first_chunk::<2>()?;
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        bytes.push(u8::try_from(digit(digits[0])? * 16 + digit(digits[1])?).ok()?);
+        rest = tail;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The pairs of a query, decoded; those that cannot be are left out, as Go's net/url does.
+pub(super) fn query(text: &str) -> Vec<(String, String)> {
+    let decode = |part: &str| percent_decode(&part.replace('+', " "));
+    let pairs = text.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';'));
+    pairs
+        .filter_map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Some((decode(key)?, decode(value)?))
+        })
+        .collect()
+}
+
+/// A text in double quotes, escaped as in Go and JSON alike.
+pub(super) fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn percent_signs_are_decoded_or_refused() {
+        assert_eq!(percent_decode("/m%65trics").as_deref(), Some("/metrics"));
+        assert_eq!(percent_decode("/%e2%82%aC").as_deref(), Some("/€"));
+        for bad in ["%", "%4", "%zz", "%ff", "%+1"] {
+            assert_eq!(percent_decode(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_query_has_pairs() {
+        let pairs = |text| query(text).into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
+        assert_eq!(pairs("verbose&exclude=a&exclude=b%20c&&x=1+2"), ["verbose=", "exclude=a", "exclude=b c", "x=1 2"]);
+        assert_eq!(pairs("exclude=%zz&verbose"), ["verbose="]);
+        assert!(query("").is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn plain_text_stays(text in "[^%]*") {
+            prop_assert_eq!(percent_decode(&text), Some(text));
+        }
+    }
+}

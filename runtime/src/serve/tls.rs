@@ -1,0 +1,431 @@
+//! The server's end of TLS: which versions, ciphers and groups, and which certificate, renewed while it runs.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
+use rustls::crypto::ring::{self, cipher_suite};
+use rustls::crypto::{CryptoProvider, SupportedKxGroup};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{DistinguishedName, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion, version};
+use time::{Duration, OffsetDateTime};
+use tracing::{info, warn};
+
+use super::peer::AskForCertificate;
+use super::{ServeError, TlsOptions};
+
+/// Names that upstream knows for TLS 1.2, and what stands behind them here.
+const SUITES: &[(&str, SupportedCipherSuite)] = &[
+    ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+    ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305", cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+    ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", cipher_suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+];
+
+/// Names of TLS 1.3, which upstream accepts and which change nothing, as its suites are always on.
+const ALWAYS_ON: &[&str] = &["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
+
+/// Names that upstream accepts and that are not offered here: no forward secrecy, no authenticated encryption, or
+/// broken.
+const NOT_OFFERED: &[&str] = &[
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_RSA_WITH_RC4_128_SHA",
+];
+
+/// Go's numbers of key exchange groups, and what stands behind them here.
+const GROUPS: &[(i32, &dyn SupportedKxGroup)] =
+    &[(23, ring::kx_group::SECP256R1), (24, ring::kx_group::SECP384R1), (29, ring::kx_group::X25519)];
+/// Groups that upstream accepts and that are not offered here: P-521 and the hybrids with ML-KEM.
+const GROUPS_NOT_OFFERED: &[i32] = &[25, 4587, 4588, 4589];
+
+/// Versions, ciphers and groups, checked.
+pub(super) struct Settings {
+    pub(super) provider: Arc<CryptoProvider>,
+    versions: &'static [&'static SupportedProtocolVersion],
+    http1_only: bool,
+}
+
+impl Settings {
+    /// Checks the flags (component-base, cli/flag: TLSVersion, TLSCipherSuites, TLSCurvePreferences).
+    pub(super) fn new(options: &TlsOptions, http1_only: bool) -> Result<Self, ServeError> {
+        let versions = versions(&options.min_version)?;
+        let mut provider = ring::default_provider();
+        if !options.cipher_suites.is_empty() {
+            let chosen = suites(&options.cipher_suites)?;
+            provider.cipher_suites.retain(|suite| suite.tls13().is_some() || chosen.contains(suite));
+            if chosen.is_empty() && versions.contains(&&version::TLS12) {
+                warn!("none of --tls-cipher-suites is offered in TLS 1.2: only TLS 1.3 is served");
+            }
+        }
+        if !options.curves.is_empty() {
+            provider.kx_groups = groups(&options.curves)?;
+        }
+        let versions = match versions {
+            _ if provider.cipher_suites.iter().all(|suite| suite.tls13().is_some()) => TLS13,
+            versions => versions,
+        };
+        Ok(Self { provider: Arc::new(provider), versions, http1_only })
+    }
+
+    /// The configuration with a certificate; `subjects` are the authorities told to clients, `None` asks for no
+    /// certificate.
+    fn config(&self, pair: &Pair, subjects: Option<Vec<DistinguishedName>>) -> Result<ServerConfig, rustls::Error> {
+        let builder =
+            ServerConfig::builder_with_provider(self.provider.clone()).with_protocol_versions(self.versions)?;
+        let builder = match subjects {
+            Some(subjects) => builder
+                .with_client_cert_verifier(Arc::new(AskForCertificate { provider: self.provider.clone(), subjects })),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_single_cert(pair.chain.clone(), pair.key.clone_key())?;
+        let protocols: &[&[u8]] = if self.http1_only { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        Ok(config)
+    }
+}
+
+const TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
+const TLS12: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+
+fn versions(least: &str) -> Result<&'static [&'static SupportedProtocolVersion], ServeError> {
+    match least {
+        "" | "VersionTLS12" => Ok(TLS12),
+        "VersionTLS13" => Ok(TLS13),
+        "VersionTLS10" | "VersionTLS11" => {
+            warn!(given = least, "--tls-min-version: the lowest version served is TLS 1.2");
+            Ok(TLS12)
+        }
+        other => Err(ServeError::Setting {
+            flag: "--tls-min-version",
+            problem: format!(
+                "unknown tls version {other:?}; possible are VersionTLS10, VersionTLS11, VersionTLS12, VersionTLS13"
+            ),
+        }),
+    }
+}
+
+fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, ServeError> {
+    let mut chosen = Vec::new();
+    for name in names {
+        if let Some((_, suite)) = SUITES.iter().find(|(known, _)| known == name) {
+            chosen.push(*suite);
+        } else if NOT_OFFERED.contains(&name.as_str()) {
+            warn!(name, "--tls-cipher-suites: this suite is not secure and is not offered");
+        } else if !ALWAYS_ON.contains(&name.as_str()) {
+            let known: Vec<&str> = SUITES.iter().map(|(name, _)| *name).chain(ALWAYS_ON.iter().copied()).collect();
+            let problem =
+                format!("Cipher suite {name} not supported or doesn't exist; possible are {}", known.join(", "));
+            return Err(ServeError::Setting { flag: "--tls-cipher-suites", problem });
+        }
+    }
+    Ok(chosen)
+}
+
+fn groups(numbers: &[i32]) -> Result<Vec<&'static dyn SupportedKxGroup>, ServeError> {
+    const FLAG: &str = "--tls-curve-preferences";
+    let wrong = |problem: String| ServeError::Setting { flag: FLAG, problem };
+    for (at, number) in numbers.iter().enumerate() {
+        if numbers[..at].contains(number) {
+            return Err(wrong(format!("duplicate curve preference {number}")));
+        }
+        if GROUPS_NOT_OFFERED.contains(number) {
+            warn!(number, "{FLAG}: this group is not offered here");
+        } else if GROUPS.iter().all(|(known, _)| known != number) {
+            return Err(wrong(format!("curve preference {number} is not supported; possible are 23, 24, 29")));
+        }
+    }
+    // The order is the library's, as the flag's order is ignored upstream too.
+    let mut groups = ring::default_provider().kx_groups;
+    groups
+        .retain(|group| GROUPS.iter().any(|(number, known)| known.name() == group.name() && numbers.contains(number)));
+    if groups.is_empty() {
+        return Err(wrong("none of the given groups is offered here; add 29 (X25519) or 23 (P-256)".into()));
+    }
+    Ok(groups)
+}
+
+/// A certificate with its intermediates, and its key.
+struct Pair {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    text: (Vec<u8>, Vec<u8>),
+}
+
+impl Pair {
+    fn parse(certificate: Vec<u8>, key: Vec<u8>) -> Result<Self, String> {
+        let chain = CertificateDer::pem_slice_iter(&certificate)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| format!("the certificate is malformed: {error}"))?;
+        if chain.is_empty() {
+            return Err("the certificate file holds no PEM certificate".into());
+        }
+        let parsed = PrivateKeyDer::from_pem_slice(&key).map_err(|error| format!("the key is malformed: {error}"))?;
+        Ok(Self { chain, key: parsed, text: (certificate, key) })
+    }
+}
+
+/// Where the pair comes from.
+enum Source {
+    Memory,
+    Files { flag: &'static str, certificate: PathBuf, key: PathBuf },
+}
+
+impl Source {
+    fn wrong(&self, problem: impl ToString) -> ServeError {
+        match self {
+            Self::Memory => {
+                ServeError::Pair { flag: "self-signed", files: "in memory".into(), problem: problem.to_string() }
+            }
+            Self::Files { flag, certificate, key } => ServeError::Pair {
+                flag,
+                files: format!("{}, {}", certificate.display(), key.display()),
+                problem: problem.to_string(),
+            },
+        }
+    }
+}
+
+/// The configuration for the next connection, kept up to date.
+pub(super) struct Tls {
+    settings: Settings,
+    source: Source,
+    now: RwLock<Now>,
+}
+
+struct Now {
+    text: (Vec<u8>, Vec<u8>),
+    subjects: Option<Vec<DistinguishedName>>,
+    config: Arc<ServerConfig>,
+}
+
+impl Tls {
+    /// Reads or makes the certificate (apiserver, SecureServingOptions.MaybeDefaultWithSelfSignedCerts). Blocks.
+    pub(super) fn new(
+        options: &TlsOptions,
+        settings: Settings,
+        bound: IpAddr,
+        subjects: Option<Vec<DistinguishedName>>,
+    ) -> Result<Self, ServeError> {
+        let (source, pair) = pair(options, bound)?;
+        let config = settings.config(&pair, subjects.clone()).map_err(|error| source.wrong(error))?;
+        let now = Now { text: pair.text, subjects, config: Arc::new(config) };
+        Ok(Self { settings, source, now: RwLock::new(now) })
+    }
+
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).config.clone()
+    }
+
+    /// Takes up a changed pair and changed authorities; returns whether anything changed. Blocks.
+    ///
+    /// # Errors
+    /// When the pair cannot be used, as in the middle of a rotation: the old one stays.
+    pub(super) fn refresh(&self, subjects: Option<Vec<DistinguishedName>>) -> Result<bool, ServeError> {
+        let (old, same_subjects) = {
+            let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
+            (now.text.clone(), bytes(&now.subjects) == bytes(&subjects))
+        };
+        let read = |file| std::fs::read(file).map_err(|error| self.source.wrong(error));
+        let text = match &self.source {
+            Source::Memory => old.clone(),
+            Source::Files { certificate, key, .. } => (read(certificate)?, read(key)?),
+        };
+        if text == old && same_subjects {
+            return Ok(false);
+        }
+        let pair = Pair::parse(text.0, text.1).map_err(|problem| self.source.wrong(problem))?;
+        let config = self.settings.config(&pair, subjects.clone()).map_err(|error| self.source.wrong(error))?;
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) =
+            Now { text: pair.text, subjects, config: Arc::new(config) };
+        Ok(true)
+    }
+}
+
+fn bytes(subjects: &Option<Vec<DistinguishedName>>) -> Option<Vec<&[u8]>> {
+    subjects.as_ref().map(|subjects| subjects.iter().map(AsRef::as_ref).collect())
+}
+
+fn pair(options: &TlsOptions, bound: IpAddr) -> Result<(Source, Pair), ServeError> {
+    if options.cert_file.is_some() || options.key_file.is_some() {
+        let source = Source::Files {
+            flag: "--tls-cert-file, --tls-private-key-file",
+            certificate: options.cert_file.clone().unwrap_or_default(),
+            key: options.key_file.clone().unwrap_or_default(),
+        };
+        let (Some(certificate), Some(key)) = (&options.cert_file, &options.key_file) else {
+            return Err(source.wrong("both flags are needed, or neither"));
+        };
+        let pair = read(certificate, key).map_err(|problem| source.wrong(problem))?;
+        return Ok((source, pair));
+    }
+    let Some(folder) = &options.cert_dir else {
+        let (certificate, key) = self_signed(bound).map_err(|error| Source::Memory.wrong(error))?;
+        info!("serving with a self-signed certificate made in memory");
+        let pair = Pair::parse(certificate.into(), key.into()).map_err(|problem| Source::Memory.wrong(problem))?;
+        return Ok((Source::Memory, pair));
+    };
+    let certificate = folder.join(format!("{}.crt", options.pair_name));
+    let key = folder.join(format!("{}.key", options.pair_name));
+    let source = Source::Files { flag: "--cert-dir", certificate: certificate.clone(), key: key.clone() };
+    if certificate.exists() != key.exists() {
+        return Err(source.wrong("one of the two is missing; certificate and key go together: add it or remove both"));
+    }
+    if !certificate.exists() {
+        let (made, secret) = self_signed(bound).map_err(|error| source.wrong(error))?;
+        keep(folder, &certificate, &made, 0o644).map_err(|error| source.wrong(error))?;
+        keep(folder, &key, &secret, 0o600).map_err(|error| source.wrong(error))?;
+        info!(certificate = %certificate.display(), "made a self-signed certificate");
+    }
+    let pair = read(&certificate, &key).map_err(|problem| source.wrong(problem))?;
+    Ok((source, pair))
+}
+
+fn read(certificate: &Path, key: &Path) -> Result<Pair, String> {
+    let read = |file: &Path| std::fs::read(file).map_err(|error| format!("{} cannot be read: {error}", file.display()));
+    Pair::parse(read(certificate)?, read(key)?)
+}
+
+fn keep(folder: &Path, file: &Path, text: &str, mode: u32) -> io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    std::fs::create_dir_all(folder)?;
+    std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(file)?.write_all(text.as_bytes())
+}
+
+/// A certificate for localhost and the bound address, valid for a year from an hour ago, as PEM; and its key.
+fn self_signed(bound: IpAddr) -> Result<(String, String), rcgen::Error> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    if !bound.is_unspecified() && !names.contains(&bound.to_string()) {
+        names.push(bound.to_string());
+    }
+    let now = OffsetDateTime::now_utc();
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, format!("localhost@{}", now.unix_timestamp()));
+    params.not_before = now - Duration::hours(1);
+    params.not_after = now + Duration::days(365);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let key = KeyPair::generate()?;
+    Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn tls(options: &TlsOptions) -> Result<Tls, ServeError> {
+        Tls::new(options, Settings::new(options, false)?, LOCAL, None)
+    }
+
+    #[test]
+    fn versions_are_upstreams_and_at_least_1_2() {
+        for (given, lowest) in [("", 2), ("VersionTLS10", 2), ("VersionTLS12", 2), ("VersionTLS13", 1)] {
+            assert_eq!(versions(given).expect("known").len(), lowest, "{given:?}");
+        }
+        let error = versions("TLS12").expect_err("unknown").to_string();
+        assert!(error.contains("--tls-min-version") && error.contains("VersionTLS12"), "{error}");
+    }
+
+    #[test]
+    fn ciphers_are_checked_and_chosen() {
+        let of =
+            |list: &[&str]| Settings::new(&TlsOptions { cipher_suites: names(list), ..TlsOptions::default() }, false);
+        let settings = of(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]).expect("known");
+        assert_eq!(settings.provider.cipher_suites.len(), 4, "three of TLS 1.3 and the chosen one");
+        assert_eq!(settings.versions.len(), 2);
+        assert_eq!(of(&["TLS_RSA_WITH_AES_128_CBC_SHA"]).expect("known").versions, TLS13, "nothing is left of 1.2");
+        let error = of(&["AES128-GCM"]).err().expect("unknown").to_string();
+        assert!(error.starts_with("--tls-cipher-suites: Cipher suite AES128-GCM not supported"), "{error}");
+    }
+
+    #[test]
+    fn groups_are_checked_and_chosen() {
+        assert_eq!(groups(&[29, 25]).expect("known").len(), 1);
+        for bad in [&[29, 29][..], &[7], &[25], &[-1]] {
+            assert!(groups(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_kept_pair_is_made_once_and_only_its_owner_reads_the_key() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = TlsOptions {
+            cert_dir: Some(folder.path().join("pki")),
+            pair_name: "kube-controller-manager".into(),
+            ..TlsOptions::default()
+        };
+        tls(&options).expect("made");
+        let key = folder.path().join("pki/kube-controller-manager.key");
+        let made = std::fs::read(&key).expect("kept");
+        assert_eq!(std::fs::metadata(&key).expect("kept").permissions().mode() & 0o777, 0o600);
+        tls(&options).expect("read");
+        assert_eq!(std::fs::read(&key).expect("kept"), made);
+        std::fs::remove_file(folder.path().join("pki/kube-controller-manager.crt")).expect("removed");
+        let error = tls(&options).err().expect("half a pair").to_string();
+        assert!(error.contains("--cert-dir") && error.contains("one of the two is missing"), "{error}");
+    }
+
+    #[test]
+    fn a_new_pair_is_taken_up_and_half_a_rotation_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+        let write = |pair: &(String, String)| {
+            std::fs::write(&certificate, &pair.0).expect("written");
+            std::fs::write(&key, &pair.1).expect("written");
+        };
+        let (first, second) = (self_signed(LOCAL).expect("a pair"), self_signed(LOCAL).expect("a pair"));
+        write(&first);
+        let options =
+            TlsOptions { cert_file: Some(certificate.clone()), key_file: Some(key.clone()), ..TlsOptions::default() };
+        let tls = tls(&options).expect("a pair");
+        let before = tls.config();
+        assert!(!tls.refresh(None).expect("readable"));
+        write(&(second.0.clone(), first.1.clone()));
+        assert!(tls.refresh(None).is_err(), "certificate and key do not fit");
+        assert!(Arc::ptr_eq(&before, &tls.config()));
+        write(&second);
+        assert!(tls.refresh(None).expect("a pair"));
+        assert!(!Arc::ptr_eq(&before, &tls.config()));
+        assert!(tls.refresh(Some(Vec::new())).expect("readable"), "other authorities make another handshake");
+    }
+
+    #[test]
+    fn half_of_the_flags_or_a_missing_file_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let missing = Some(folder.path().join("none"));
+        let half = TlsOptions { cert_file: missing.clone(), ..TlsOptions::default() };
+        assert!(tls(&half).err().expect("half").to_string().contains("both flags are needed"));
+        let both = TlsOptions { key_file: missing, ..half };
+        assert!(tls(&both).err().expect("missing").to_string().contains("cannot be read"));
+    }
+}

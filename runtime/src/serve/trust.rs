@@ -1,0 +1,277 @@
+//! Which authorities are believed about client certificates, from files and from the cluster, as of now.
+//!
+//! What no flag names is looked up in the ConfigMap `kube-system/extension-apiserver-authentication`, which the API
+//! server keeps. Both sources are read again from time to time; what cannot be read leaves the last good state.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use rustls::DistinguishedName;
+use rustls::crypto::CryptoProvider;
+use tracing::{info, warn};
+
+use super::peer::Bundle;
+use super::review::Reviewer;
+use super::{AuthenticationOptions, RequestHeaderOptions, ServeError};
+
+const CONFIG_MAP: &str = "kube-system/extension-apiserver-authentication";
+const CONFIG_MAP_PATH: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+
+/// A front proxy: who it is, and in which headers it names the user.
+#[derive(Debug, Clone)]
+pub(super) struct FrontProxy {
+    /// The authorities that sign its certificate.
+    pub(super) bundle: Bundle,
+    /// The common names it may have; empty: any.
+    pub(super) allowed_names: Vec<String>,
+    pub(super) username_headers: Vec<String>,
+    pub(super) uid_headers: Vec<String>,
+    pub(super) group_headers: Vec<String>,
+    pub(super) extra_prefixes: Vec<String>,
+}
+
+/// What is believed at one moment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Beliefs {
+    pub(super) clients: Option<Bundle>,
+    pub(super) front_proxy: Option<FrontProxy>,
+}
+
+impl Beliefs {
+    /// The authorities that a handshake names to clients.
+    pub(super) fn subjects(&self) -> Vec<DistinguishedName> {
+        let bundles = self.clients.iter().chain(self.front_proxy.iter().map(|proxy| &proxy.bundle));
+        bundles.flat_map(Bundle::subjects).cloned().collect()
+    }
+}
+
+/// The texts that beliefs are made of; equal texts make equal beliefs.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Texts {
+    clients: Option<Vec<u8>>,
+    front_proxy: Option<Vec<u8>>,
+    headers: Option<RequestHeaderOptions>,
+}
+
+/// Where beliefs come from, and what they are now.
+pub(super) struct Trust {
+    client_ca_file: Option<PathBuf>,
+    request_header: RequestHeaderOptions,
+    /// Looks the ConfigMap up; `None` when nobody may or can be asked.
+    lookup: Option<Arc<Reviewer>>,
+    provider: Arc<CryptoProvider>,
+    now: RwLock<(Texts, Arc<Beliefs>)>,
+}
+
+impl Trust {
+    /// Reads everything for the first time (apiserver, DelegatingAuthenticationOptions.ApplyTo): a file must be
+    /// readable; the cluster's answer about front proxies must be, unless failures are tolerated.
+    pub(super) async fn new(
+        options: &AuthenticationOptions,
+        reviewer: Option<Arc<Reviewer>>,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, ServeError> {
+        let lookup = reviewer.filter(|_| !options.skip_lookup);
+        let trust = Self {
+            client_ca_file: options.client_ca_file.clone(),
+            request_header: options.request_header.clone(),
+            lookup,
+            provider,
+            now: RwLock::default(),
+        };
+        for (flag, file) in [
+            ("--client-ca-file", &options.client_ca_file),
+            ("--requestheader-client-ca-file", &options.request_header.client_ca_file),
+        ] {
+            if let Some(file) = file {
+                Bundle::read(file, &trust.provider).map_err(|problem| ServeError::Authority {
+                    flag,
+                    file: file.clone(),
+                    problem,
+                })?;
+            }
+        }
+        if trust.lookup.is_none() && trust.wants_lookup() && !options.skip_lookup {
+            warn!(
+                "no --authentication-kubeconfig to look up {CONFIG_MAP} with: client certificates that it would vouch for are not believed"
+            );
+        }
+        match trust.refresh(true).await {
+            Err(problem) if trust.request_header.client_ca_file.is_some() || options.tolerate_lookup_failure => {
+                warn!(problem, "{CONFIG_MAP} cannot be looked up; going on without it");
+            }
+            Err(problem) => return Err(ServeError::Lookup { problem }),
+            Ok(_) => {}
+        }
+        Ok(trust)
+    }
+
+    /// What is believed now.
+    pub(super) fn now(&self) -> Arc<Beliefs> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// Whether client certificates can ever matter.
+    pub(super) fn asks_for_certificates(&self) -> bool {
+        self.lookup.is_some() || self.client_ca_file.is_some() || self.request_header.client_ca_file.is_some()
+    }
+
+    fn wants_lookup(&self) -> bool {
+        self.client_ca_file.is_none() || self.request_header.client_ca_file.is_none()
+    }
+
+    /// Reads the files again, and with `lookup` the ConfigMap; returns whether anything changed.
+    ///
+    /// # Errors
+    /// When something cannot be read; that part stays as it was, the others are renewed.
+    pub(super) async fn refresh(&self, lookup: bool) -> Result<bool, String> {
+        let old = self.now.read().unwrap_or_else(PoisonError::into_inner).0.clone();
+        let mut problems = Vec::new();
+        let mut new = old.clone();
+        if let Some(lookup) = self.lookup.as_ref().filter(|_| lookup && self.wants_lookup()) {
+            match lookup.read::<ConfigMap>(CONFIG_MAP_PATH).await {
+                Ok(map) => self.take_in(&mut new, &map.data.unwrap_or_default(), &mut problems),
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        for (file, text) in
+            [(&self.client_ca_file, &mut new.clients), (&self.request_header.client_ca_file, &mut new.front_proxy)]
+        {
+            let Some(file) = file else { continue };
+            match std::fs::read(file) {
+                Ok(pem) => *text = Some(pem),
+                Err(error) => problems.push(format!("{}: {error}", file.display())),
+            }
+        }
+        if self.request_header.client_ca_file.is_some() {
+            new.headers = Some(self.request_header.clone());
+        }
+        let changed = new != old && self.adopt(old, new, &mut problems);
+        if problems.is_empty() { Ok(changed) } else { Err(problems.join("; ")) }
+    }
+
+    fn take_in(&self, texts: &mut Texts, data: &BTreeMap<String, String>, problems: &mut Vec<String>) {
+        let filled = |key: &str| data.get(key).filter(|text| !text.is_empty()).map(|text| text.as_bytes().to_vec());
+        if self.client_ca_file.is_none() {
+            // An API server without client certificates has no such key; that is no fault.
+            texts.clients = filled("client-ca-file").or(texts.clients.take());
+        }
+        if self.request_header.client_ca_file.is_none() {
+            match (filled("requestheader-client-ca-file"), header_names(data)) {
+                (Some(pem), Ok(headers)) => {
+                    texts.front_proxy = Some(pem);
+                    texts.headers = Some(headers);
+                }
+                (None, _) => problems.push(format!("{CONFIG_MAP}: requestheader-client-ca-file is missing")),
+                (_, Err(problem)) => problems.push(format!("{CONFIG_MAP}: {problem}")),
+            }
+        }
+    }
+
+    /// Turns new texts into beliefs; a bundle that makes no sense leaves the old one.
+    fn adopt(&self, old: Texts, mut new: Texts, problems: &mut Vec<String>) -> bool {
+        let mut parse = |what: &str, text: &mut Option<Vec<u8>>, old: Option<Vec<u8>>| {
+            let parsed = text.as_deref().map(|pem| Bundle::parse(pem, &self.provider));
+            match parsed {
+                Some(Err(problem)) => {
+                    problems.push(format!("the authorities of {what}: {problem}"));
+                    *text = old;
+                    text.as_deref().and_then(|pem| Bundle::parse(pem, &self.provider).ok())
+                }
+                parsed => parsed.and_then(Result::ok),
+            }
+        };
+        let clients = parse("clients", &mut new.clients, old.clients.clone());
+        let proxies = parse("front proxies", &mut new.front_proxy, old.front_proxy.clone());
+        if new == old {
+            return false;
+        }
+        let front_proxy = proxies.zip(new.headers.clone()).map(|(bundle, headers)| FrontProxy {
+            bundle,
+            allowed_names: headers.allowed_names,
+            username_headers: headers.username_headers,
+            uid_headers: headers.uid_headers,
+            group_headers: headers.group_headers,
+            extra_prefixes: headers.extra_prefixes,
+        });
+        info!(
+            clients = clients.is_some(),
+            front_proxies = front_proxy.is_some(),
+            "loaded the authorities of client certificates"
+        );
+        let beliefs = Arc::new(Beliefs { clients, front_proxy });
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = (new, beliefs);
+        true
+    }
+}
+
+/// The header names of the ConfigMap, each a JSON list; a missing one is empty.
+fn header_names(data: &BTreeMap<String, String>) -> Result<RequestHeaderOptions, String> {
+    let list = |key: &str| match data.get(key).map(String::as_str) {
+        None | Some("") => Ok(Vec::new()),
+        Some(text) => serde_json::from_str(text).map_err(|error| format!("{key} is no JSON list of texts: {error}")),
+    };
+    Ok(RequestHeaderOptions {
+        client_ca_file: None,
+        allowed_names: list("requestheader-allowed-names")?,
+        username_headers: list("requestheader-username-headers")?,
+        uid_headers: list("requestheader-uid-headers")?,
+        group_headers: list("requestheader-group-headers")?,
+        extra_prefixes: list("requestheader-extra-headers-prefix")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn data(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn header_names_are_lists_and_may_be_missing() {
+        let read = header_names(&data(&[
+            ("requestheader-username-headers", r#"["X-Remote-User"]"#),
+            ("requestheader-allowed-names", ""),
+        ]))
+        .expect("readable");
+        assert_eq!(read.username_headers, ["X-Remote-User"]);
+        assert!(read.allowed_names.is_empty() && read.group_headers.is_empty());
+        let error = header_names(&data(&[("requestheader-group-headers", "X-Remote-Group")])).expect_err("no list");
+        assert!(error.starts_with("requestheader-group-headers is no JSON list"), "{error}");
+    }
+
+    async fn of_files(client_ca: &Path) -> Result<Trust, ServeError> {
+        let options =
+            AuthenticationOptions { client_ca_file: Some(client_ca.to_owned()), ..AuthenticationOptions::default() };
+        Trust::new(&options, None, Arc::new(rustls::crypto::ring::default_provider())).await
+    }
+
+    fn authority() -> String {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        rcgen::CertificateParams::default().self_signed(&key).expect("a certificate").pem()
+    }
+
+    #[tokio::test]
+    async fn a_changed_file_is_believed_and_a_broken_one_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("ca.crt");
+        assert!(matches!(of_files(&file).await, Err(ServeError::Authority { flag: "--client-ca-file", .. })));
+        std::fs::write(&file, authority()).expect("written");
+        let trust = of_files(&file).await.expect("a bundle");
+        assert_eq!(trust.now().subjects().len(), 1);
+        assert_eq!(trust.refresh(false).await, Ok(false));
+        std::fs::write(&file, authority() + &authority()).expect("written");
+        assert_eq!(trust.refresh(false).await, Ok(true));
+        assert_eq!(trust.now().subjects().len(), 2);
+        std::fs::write(&file, "rubbish").expect("written");
+        assert!(trust.refresh(false).await.is_err());
+        assert_eq!(trust.now().subjects().len(), 2, "the last good state stays");
+        assert!(trust.refresh(false).await.is_err(), "and the fault is told again");
+    }
+}

@@ -1,0 +1,427 @@
+//! The metadata of every kind that the server serves, each watched once.
+//!
+//! Kinds that have a typed store are read from that; all others get a watch of metadata only. Kinds come and go with
+//! what discovery shows, which is looked at every half minute and soon after a definition of kinds has changed. A
+//! kind whose watch fails has no fresh metadata; nothing else suffers.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::wire::find;
+use kinds::{Decode, DecodeError, Interner, Kind, Meta, Resource, Sections};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tracing::{info, warn};
+
+use super::reflector::Reflector;
+use super::request::Scope;
+use crate::client::Clients;
+use crate::discovery::{Discovery, Served, Snapshot, Verbs};
+use crate::store::{Index, Store};
+
+/// How often discovery is looked at when nothing hints at a change (cmd/kube-controller-manager, garbage collector).
+const REFRESH: Duration = Duration::from_secs(30);
+
+/// After a definition of kinds has changed, discovery shows it a moment later.
+const AFTER_CHANGE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
+
+/// Written by everybody all the time, owned by nobody (pkg/controller/garbagecollector, DefaultIgnoredResources).
+const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
+
+/// Whose objects define what kinds there are.
+const DEFINITIONS: [(&str, &str); 2] =
+    [("apiextensions.k8s.io", "customresourcedefinitions"), ("apiregistration.k8s.io", "apiservices")];
+
+/// The metadata of an object of any kind, without labels.
+#[derive(Debug)]
+pub struct Metadata(pub Meta);
+
+impl Kind for Metadata {
+    const RESOURCE: Resource = Resource {
+        group: "meta.k8s.io",
+        version: "v1",
+        kind: "PartialObjectMetadata",
+        plural: "partialobjectmetadata",
+        namespaced: true,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let mut meta = Meta::decode(&context.interner, find(object, 1), |_, _| {})?;
+        meta.labels = context.interner.labels(Vec::new());
+        Ok(Self(meta))
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.0
+    }
+}
+
+/// What a subscriber is told.
+#[derive(Debug)]
+pub enum MetaChange<'a> {
+    /// An object came, changed (both are given; the uids may differ) or went.
+    Object {
+        /// The kind.
+        resource: &'a Resource,
+        /// The object before.
+        old: Option<&'a Meta>,
+        /// The object now.
+        new: Option<&'a Meta>,
+    },
+    /// A kind is watched no longer, for it is served no longer. What there was of it is unknown from here on.
+    Left {
+        /// The kind.
+        resource: &'a Resource,
+    },
+}
+
+type Subscriber = Arc<dyn Fn(&MetaChange<'_>) + Send + Sync>;
+
+/// The objects of one kind, as metadata.
+pub trait Source: Send + Sync {
+    /// The kind.
+    fn resource(&self) -> Resource;
+    /// The metadata of one object.
+    fn meta(&self, key: &ObjectKey) -> Option<Meta>;
+    /// Whether the first list is complete.
+    fn is_synced(&self) -> bool;
+    /// Waits until the first list is complete.
+    fn synced(&self) -> BoxFuture<'_, ()>;
+    /// Calls `subscriber` for each change from now on; the rules are those of [`Store::subscribe`].
+    fn subscribe_meta(&self, subscriber: Subscriber);
+}
+
+impl<K: Kind> Source for Store<K> {
+    fn resource(&self) -> Resource {
+        K::RESOURCE
+    }
+
+    fn meta(&self, key: &ObjectKey) -> Option<Meta> {
+        self.get(key).map(|record| record.meta().clone())
+    }
+
+    fn is_synced(&self) -> bool {
+        self.progress().is_synced()
+    }
+
+    fn synced(&self) -> BoxFuture<'_, ()> {
+        self.progress().synced().boxed()
+    }
+
+    fn subscribe_meta(&self, subscriber: Subscriber) {
+        subscribe(self, K::RESOURCE, subscriber);
+    }
+}
+
+fn subscribe<K: Kind>(store: &Store<K>, resource: Resource, subscriber: Subscriber) {
+    store.subscribe(move |change| {
+        let meta = |record: Option<&Arc<K>>| record.map(|record| record.meta().clone());
+        let (old, new) = (meta(change.old), meta(change.new));
+        subscriber(&MetaChange::Object { resource: &resource, old: old.as_ref(), new: new.as_ref() });
+    });
+}
+
+/// A kind that has no store of its own.
+struct Untyped {
+    resource: Resource,
+    store: Arc<Store<Metadata>>,
+}
+
+impl Source for Untyped {
+    fn resource(&self) -> Resource {
+        self.resource
+    }
+
+    fn meta(&self, key: &ObjectKey) -> Option<Meta> {
+        Source::meta(&*self.store, key)
+    }
+
+    fn is_synced(&self) -> bool {
+        Source::is_synced(&*self.store)
+    }
+
+    fn synced(&self) -> BoxFuture<'_, ()> {
+        Source::synced(&*self.store)
+    }
+
+    fn subscribe_meta(&self, subscriber: Subscriber) {
+        subscribe(&self.store, self.resource, subscriber);
+    }
+}
+
+/// A resource, whatever its version.
+type Name = (&'static str, &'static str);
+
+fn name(resource: &Resource) -> Name {
+    (resource.group, resource.plural)
+}
+
+/// Sources of metadata of all kinds.
+pub struct EveryKind {
+    interner: Arc<Interner>,
+    indexes: Vec<Index<Metadata>>,
+    typed: HashMap<Name, Arc<dyn Source>>,
+    untyped: RwLock<HashMap<Name, Arc<Untyped>>>,
+    subscribers: Mutex<Vec<Subscriber>>,
+    definitions_changed: Arc<Notify>,
+    /// What is served, once that is known.
+    served: watch::Sender<Option<HashSet<Name>>>,
+}
+
+impl EveryKind {
+    /// Knows the typed sources only, until it runs.
+    pub(crate) fn new(
+        interner: Arc<Interner>,
+        indexes: Vec<Index<Metadata>>,
+        typed: impl IntoIterator<Item = Arc<dyn Source>>,
+    ) -> Self {
+        Self {
+            interner,
+            indexes,
+            typed: typed.into_iter().map(|source| (name(&source.resource()), source)).collect(),
+            untyped: RwLock::default(),
+            subscribers: Mutex::default(),
+            definitions_changed: Arc::default(),
+            served: watch::Sender::new(None),
+        }
+    }
+
+    /// Calls `subscriber` for each change of any object, also of kinds that come later. It must be quick and must not
+    /// wait. To be called before the watches begin: what was before is missed.
+    pub fn subscribe(&self, subscriber: impl Fn(&MetaChange<'_>) + Send + Sync + 'static) {
+        let subscriber: Subscriber = Arc::new(subscriber);
+        self.typed.values().for_each(|source| source.subscribe_meta(subscriber.clone()));
+        self.subscribers().push(subscriber);
+    }
+
+    fn subscribers(&self) -> std::sync::MutexGuard<'_, Vec<Subscriber>> {
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The source of a resource, if it is watched.
+    pub fn source(&self, group: &str, plural: &str) -> Option<Arc<dyn Source>> {
+        if let Some(typed) = self.typed.iter().find(|(name, _)| **name == (group, plural)) {
+            return Some(typed.1.clone());
+        }
+        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        untyped.get(&(group, plural)).map(|source| source.clone() as Arc<dyn Source>)
+    }
+
+    /// The metadata records of a resource that has no typed store, if it is watched.
+    pub fn untyped(&self, group: &str, plural: &str) -> Option<Arc<Store<Metadata>>> {
+        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        untyped.get(&(group, plural)).map(|source| source.store.clone())
+    }
+
+    /// All sources of now.
+    pub fn sources(&self) -> Vec<Arc<dyn Source>> {
+        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        let untyped = untyped.values().map(|source| source.clone() as Arc<dyn Source>);
+        self.typed.values().cloned().chain(untyped).collect()
+    }
+
+    /// Waits until the kinds are known and each has its first complete list.
+    pub async fn synced(&self) {
+        let mut known = self.served.subscribe();
+        // The sender lives as long as `self`, so that waiting cannot fail.
+        let Ok(served) = known.wait_for(Option::is_some).await.map(|served| served.clone().unwrap_or_default()) else {
+            return;
+        };
+        for source in self.sources() {
+            if served.contains(&name(&source.resource())) {
+                source.synced().await;
+            }
+        }
+    }
+
+    /// Keeps the watches equal to what is served, for ever.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        clients: Arc<Clients>,
+        discovery: Arc<Discovery>,
+        namespace: Option<String>,
+        lists: Arc<Semaphore>,
+    ) {
+        let (mut tasks, mut running) = (JoinSet::new(), HashMap::<Name, AbortHandle>::new());
+        let mut soon = [].iter();
+        loop {
+            match discovery.at_most_old(Duration::ZERO).await {
+                Ok(snapshot) => {
+                    for left in self.leaving(&snapshot) {
+                        running.remove(&name(&left)).inspect(AbortHandle::abort);
+                        self.leave(&left);
+                    }
+                    for resource in self.coming(&snapshot) {
+                        let store = self.join(resource);
+                        let scope = Scope { resource, namespace: namespace.clone(), metadata_only: true };
+                        let run = Reflector::new(clients.clone(), scope, store, lists.clone()).run();
+                        running.insert(name(&resource), tasks.spawn(run));
+                    }
+                    let served = snapshot.preferred().iter().map(|served| name(&served.resource)).collect();
+                    self.served.send_replace(Some(served));
+                }
+                Err(error) => warn!(%error, "it is not known which kinds are served; those that were known stay"),
+            }
+            while tasks.try_join_next().is_some() {}
+            match soon.next() {
+                Some(wait) => tokio::time::sleep(*wait).await,
+                None => {
+                    tokio::select! {
+                        () = tokio::time::sleep(REFRESH) => {}
+                        () = self.definitions_changed.notified() => {
+                            soon = AFTER_CHANGE.iter();
+                            tokio::time::sleep(AFTER_CHANGE[0]).await;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Kinds that are watched and served no longer. One whose group does not answer stays.
+    fn leaving(&self, snapshot: &Snapshot) -> Vec<Resource> {
+        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        untyped
+            .values()
+            .map(|source| source.resource)
+            .filter(|resource| {
+                let served = snapshot.of_kind(&resource.api_version(), resource.kind);
+                served.is_none_or(|served| !is_wanted(&served)) && !snapshot.has_failed(resource.group)
+            })
+            .collect()
+    }
+
+    /// Kinds that are served and not watched.
+    fn coming(&self, snapshot: &Snapshot) -> Vec<Resource> {
+        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        let known = |name: &Name| self.typed.contains_key(name) || untyped.contains_key(name);
+        let wanted = snapshot.preferred().iter().filter(|served| is_wanted(served) && !known(&name(&served.resource)));
+        wanted.map(|served| served.resource).collect()
+    }
+
+    fn join(&self, resource: Resource) -> Arc<Store<Metadata>> {
+        let decode = Decode { interner: self.interner.clone(), sections: Sections::default() };
+        let store = Arc::new(Store::new(decode, self.indexes.clone()));
+        let source = Arc::new(Untyped { resource, store: store.clone() });
+        if DEFINITIONS.contains(&name(&resource)) {
+            let changed = self.definitions_changed.clone();
+            store.subscribe(move |_| changed.notify_one());
+        }
+        self.subscribers().iter().for_each(|subscriber| source.subscribe_meta(subscriber.clone()));
+        self.untyped.write().unwrap_or_else(PoisonError::into_inner).insert(name(&resource), source);
+        store
+    }
+
+    fn leave(&self, resource: &Resource) {
+        info!(resource = resource.plural, group = resource.group, "is served no longer");
+        self.untyped.write().unwrap_or_else(PoisonError::into_inner).remove(&name(resource));
+        self.subscribers().iter().for_each(|subscriber| subscriber(&MetaChange::Left { resource }));
+    }
+}
+
+/// What can be kept track of, and deleted (pkg/controller/garbagecollector, GetDeletableResources).
+fn is_wanted(served: &Served) -> bool {
+    served.verbs.contains(Verbs::DELETE | Verbs::LIST | Verbs::WATCH) && !IGNORED.contains(&name(&served.resource))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::store::by_namespace;
+
+    fn every() -> EveryKind {
+        let typed: Arc<Store<kinds::Pod>> = Arc::new(Store::new(
+            Decode { interner: Arc::default(), sections: Sections::default() },
+            Vec::new(),
+        ));
+        EveryKind::new(Arc::default(), vec![by_namespace()], [typed as Arc<dyn Source>])
+    }
+
+    fn snapshot(groups: serde_json::Value) -> Snapshot {
+        Snapshot::from_json(&json!({ "items": groups }).to_string())
+    }
+
+    fn group(name: &str, freshness: &str, resources: &[(&str, &str)]) -> serde_json::Value {
+        let resources: Vec<_> = resources
+            .iter()
+            .map(|(plural, kind)| {
+                json!({"resource": plural, "responseKind": {"kind": kind}, "scope": "Namespaced",
+                    "verbs": ["delete", "get", "list", "watch"]})
+            })
+            .collect();
+        json!({"metadata": {"name": name}, "versions": [
+            {"version": "v1", "freshness": freshness, "resources": resources},
+        ]})
+    }
+
+    /// Joins what comes; answers what came and what left.
+    fn step(every: &EveryKind, snapshot: &Snapshot) -> (Vec<&'static str>, Vec<&'static str>) {
+        let left = every.leaving(snapshot);
+        left.iter().for_each(|resource| every.leave(resource));
+        let came = every.coming(snapshot);
+        came.iter().for_each(|resource| drop(every.join(*resource)));
+        let plurals = |list: &[Resource]| list.iter().map(|resource| resource.plural).collect();
+        (plurals(&came), plurals(&left))
+    }
+
+    #[test]
+    fn kinds_come_and_go_and_none_is_watched_twice() {
+        let every = every();
+        let core = || group("", "Current", &[("pods", "Pod"), ("secrets", "Secret"), ("events", "Event")]);
+        let own = |freshness, kinds: &[_]| group("example.com", freshness, kinds);
+        let widgets = [("widgets", "Widget")];
+        assert_eq!(step(&every, &snapshot(json!([core()]))), (vec!["secrets"], vec![]), "pods have a typed store");
+        let with_own = snapshot(json!([core(), own("Current", &widgets)]));
+        assert_eq!(step(&every, &with_own), (vec!["widgets"], vec![]));
+        assert_eq!(step(&every, &with_own), (vec![], vec![]));
+        let broken = snapshot(json!([core(), own("Stale", &[])]));
+        assert_eq!(step(&every, &broken), (vec![], vec![]), "a group that does not answer keeps its kinds");
+        let gone = Arc::new(Mutex::new(Vec::new()));
+        let told = gone.clone();
+        every.subscribe(move |change| {
+            if let MetaChange::Left { resource } = change {
+                told.lock().unwrap().push(resource.plural);
+            }
+        });
+        assert_eq!(step(&every, &snapshot(json!([core()]))), (vec![], vec!["widgets"]));
+        assert_eq!(*gone.lock().unwrap(), ["widgets"]);
+        assert!(every.source("example.com", "widgets").is_none() && every.source("", "pods").is_some());
+    }
+
+    #[test]
+    fn changes_of_all_stores_reach_a_subscriber() {
+        let every = every();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let told = seen.clone();
+        every.subscribe(move |change| {
+            if let MetaChange::Object { resource, old, new } = change {
+                let name = |meta: &Option<&Meta>| meta.map(|meta| meta.name.to_string());
+                told.lock().unwrap().push((resource.plural, name(old), name(new)));
+            }
+        });
+        let resource = Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true };
+        let store = every.join(resource);
+        let object = |version: &str| {
+            use kinds::schema::object_meta as f;
+            use kinds::wire::Put;
+            let mut object = Vec::new();
+            object.put_message(1, |meta| {
+                meta.put_str(f::NAME, "a");
+                meta.put_str(f::RESOURCE_VERSION, version);
+                meta.put_entry(f::LABELS, "app", "web");
+            });
+            Metadata::decode(store.decoding(), &object).expect("metadata")
+        };
+        store.put(object("1"));
+        store.remove("", "a");
+        let a = || Some("a".to_owned());
+        assert_eq!(*seen.lock().unwrap(), [("secrets", None, a()), ("secrets", a(), None)]);
+        assert!(object("2").0.labels.is_empty());
+    }
+}

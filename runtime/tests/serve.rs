@@ -1,0 +1,473 @@
+//! The HTTPS surface against the real API server, asked by real TLS clients: who gets in where, and nobody else.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use bytes::Bytes;
+use control_plane::{ControlPlane, Identity, Options};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper_rustls::HttpsConnectorBuilder;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use kube::config::Kubeconfig;
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use runtime::metrics::Metrics;
+use runtime::serve::{
+    AuthenticationOptions, AuthorizationOptions, Check, Health, ServeError, ServeOptions, Server, Surface, TlsOptions,
+    configz,
+};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::AsyncReadExt as _;
+
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Everything that is served, and some that is not.
+const PATHS: &[&str] = &[
+    "/healthz",
+    "/healthz/ping",
+    "/healthz/leaderElection",
+    "/healthz?verbose",
+    "/livez",
+    "/livez/leaderElection",
+    "/readyz",
+    "/readyz/stores",
+    "/metrics",
+    "/metrics/slis",
+    "/%6detrics",
+    "//metrics",
+    "/configz",
+    "/debug/flags",
+    "/debug/flags/v",
+    "/debug/pprof/",
+    "/",
+    "/nothing",
+];
+const OPEN: &[&str] = &["/healthz", "/healthz?verbose", "/livez", "/readyz"];
+
+/// A certificate and its key, as PEM.
+type Pair = (String, String);
+
+/// A change of the options.
+type Shape = fn(&mut ServeOptions);
+
+/// What a client shows.
+#[derive(Clone, Default)]
+struct Shown {
+    certificate: Option<Pair>,
+    token: Option<String>,
+    headers: Vec<(&'static str, &'static str)>,
+    http1: bool,
+}
+
+impl Shown {
+    fn certificate(pair: &Pair) -> Self {
+        Self { certificate: Some(pair.clone()), ..Self::default() }
+    }
+
+    fn token(token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..Self::default() }
+    }
+}
+
+/// What came back.
+struct Got {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: String,
+}
+
+/// A running surface and how to reach it.
+struct Surroundings {
+    server: Server,
+    /// The server's own certificate, for clients to trust.
+    folder: tempfile::TempDir,
+    verbosity: Arc<Mutex<String>>,
+}
+
+impl Surroundings {
+    async fn start(shape: impl FnOnce(&mut ServeOptions)) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut options = ServeOptions {
+            bind_address: LOCAL,
+            tls: TlsOptions {
+                cert_dir: Some(folder.path().to_owned()),
+                pair_name: "manager".into(),
+                ..TlsOptions::default()
+            },
+            ..ServeOptions::default()
+        };
+        shape(&mut options);
+        let verbosity = Arc::new(Mutex::new(String::new()));
+        let set = verbosity.clone();
+        let surface = Surface {
+            health: Arc::new(Health::new(
+                vec![Check::new("leaderElection", || Some(Ok(())))],
+                vec![Check::new("stores", || Some(Ok(())))],
+            )),
+            metrics: Arc::new(Metrics::new()),
+            configz: configz("example.config.k8s.io", serde_json::json!({"answer": 42})),
+            set_verbosity: Some(Arc::new(move |text: &str| {
+                text.parse::<u32>().map_err(|error| error.to_string())?;
+                text.clone_into(&mut set.lock().expect("no panic"));
+                Ok(())
+            })),
+        };
+        Ok(Self { server: Server::start(options, surface).await?, folder, verbosity })
+    }
+
+    /// Asks as `shown`, over a connection of its own.
+    async fn ask(&self, shown: &Shown, method: Method, path: &str, body: &'static str) -> Result<Got> {
+        let own = std::fs::read(self.folder.path().join("manager.crt"))?;
+        let tls = client_config(&own, shown)?;
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
+        let https = if shown.http1 { https.enable_http1().build() } else { https.enable_all_versions().build() };
+        let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build(https);
+        let uri = format!("https://{}{path}", self.server.address());
+        let mut request = Request::builder().method(method).uri(uri).body(Full::from(body))?;
+        if let Some(token) = &shown.token {
+            request.headers_mut().insert(header::AUTHORIZATION, format!("Bearer {token}").parse()?);
+        }
+        for (name, value) in &shown.headers {
+            request.headers_mut().append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let (head, body) = client.request(request).await?.into_parts();
+        let body = String::from_utf8(body.collect().await?.to_bytes().to_vec())?;
+        Ok(Got { status: head.status, headers: head.headers, body })
+    }
+
+    async fn status(&self, shown: &Shown, path: &str) -> Result<u16> {
+        Ok(self.ask(shown, Method::GET, path, "").await?.status.as_u16())
+    }
+}
+
+fn client_config(server: &[u8], shown: &Shown) -> Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(server)?)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    Ok(match &shown.certificate {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<_, _>>()?;
+            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes())?)?
+        }
+    })
+}
+
+/// The client certificate inside a kubeconfig.
+fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
+    let config = Kubeconfig::read_from(kubeconfig)?;
+    let user = config.auth_infos.into_iter().next().and_then(|user| user.auth_info).context("no user")?;
+    let decode = |text: String| -> Result<String> {
+        Ok(String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text)?)?)
+    };
+    let key = serde_json::to_value(&user)?["client-key-data"].as_str().map(ToOwned::to_owned);
+    let key = key.or_else(|| raw_field(kubeconfig, "client-key-data")).context("no key")?;
+    Ok((decode(user.client_certificate_data.context("no certificate")?)?, decode(key)?))
+}
+
+/// A field of a kubeconfig that has one of it; kube hides keys.
+fn raw_field(kubeconfig: &Path, field: &str) -> Option<String> {
+    let text = std::fs::read_to_string(kubeconfig).ok()?;
+    let line =
+        text.lines().find_map(|line| line.trim().trim_start_matches("- ").strip_prefix(field)?.strip_prefix(':'));
+    line.map(|value| value.trim().trim_matches('"').to_owned())
+}
+
+/// A client certificate by an authority whose common name is `ca` and whose key is `key`.
+fn sign(ca: &str, key: KeyPair, common_name: &str, shape: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
+    let mut authority = CertificateParams::default();
+    authority.distinguished_name = rcgen::DistinguishedName::new();
+    authority.distinguished_name.push(DnType::CommonName, ca);
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.distinguished_name.push(DnType::OrganizationName, "system:masters");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    shape(&mut params);
+    let own = KeyPair::generate()?;
+    Ok((params.signed_by(&own, &Issuer::new(authority, key))?.pem(), own.serialize_pem()))
+}
+
+fn key_of(file: &Path) -> Result<KeyPair> {
+    Ok(KeyPair::from_pem(&std::fs::read_to_string(file)?)?)
+}
+
+const SCRAPER: &str = r#"
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: scraper}
+rules: [{nonResourceURLs: ["/metrics"], verbs: ["get"]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: scraper}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: scraper}
+subjects:
+- {kind: ServiceAccount, name: scraper, namespace: default}
+- {kind: User, apiGroup: rbac.authorization.k8s.io, name: proxied-scraper}
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_open_what_they_should_and_nothing_else() -> Result<()> {
+    let plain = Options { kwok: false, scheduler: false, ..Options::default() };
+    let cluster = ControlPlane::start(plain).await?;
+    cluster.kubectl_with_input(&["apply", "-f", "-"], SCRAPER)?;
+    for account in ["scraper", "other"] {
+        cluster.kubectl(&["create", "serviceaccount", account])?;
+    }
+    let token =
+        |account: &str| -> Result<String> { Ok(cluster.kubectl(&["create", "token", account])?.trim().to_owned()) };
+    let manager = cluster.kubeconfig(Identity::ControllerManager)?;
+    let surface = Surroundings::start(|options| {
+        options.authentication.kubeconfig = Some(manager.clone());
+        options.authorization.kubeconfig = Some(manager.clone());
+    })
+    .await?;
+
+    strangers_get_in_nowhere(&surface, &cluster).await?;
+    let scraper = Shown::token(&token("scraper")?);
+    the_right_ones_get_in(&surface, &cluster, &scraper, &Shown::token(&token("other")?)).await?;
+    front_proxies_speak_for_others(&surface, &cluster).await?;
+    the_master_sees_everything(&surface, &cluster).await?;
+
+    let begun = Instant::now();
+    let address = surface.server.address();
+    let mut open = tokio::net::TcpStream::connect(address).await?;
+    surface.server.stop().await;
+    ensure!(begun.elapsed() < Duration::from_secs(3), "stopping took {:?}", begun.elapsed());
+    ensure!(matches!(open.read(&mut [0]).await, Ok(0) | Err(_)), "an open connection outlived the server");
+    ensure!(
+        tokio::net::TcpStream::connect(address).await.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    );
+
+    lookups_may_fail_only_if_that_is_tolerated(&cluster).await
+}
+
+/// Anonymous, wrong, foreign and expired: never in, but where everybody is.
+async fn strangers_get_in_nowhere(surface: &Surroundings, cluster: &ControlPlane) -> Result<()> {
+    let ca = cluster.ca_key();
+    let expired = sign("kubernetes", key_of(&ca)?, "kubernetes-admin", |params| {
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    })?;
+    let foreign = sign("kubernetes", KeyPair::generate()?, "kubernetes-admin", |_| {})?;
+    let for_servers = sign("kubernetes", key_of(&ca)?, "kubernetes-admin", |params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    })?;
+    let claims = Shown {
+        headers: vec![("x-remote-user", "kubernetes-admin"), ("x-remote-group", "system:masters")],
+        ..Shown::default()
+    };
+    let wrong = Shown::token("wrong");
+    let http1 = Shown { http1: true, ..Shown::default() };
+    // (who, what a closed page answers, what an open one does)
+    for (who, shown, closed, open) in [
+        ("anonymous", Shown::default(), 403, 200),
+        ("anonymous over HTTP/1.1", http1, 403, 200),
+        ("who claims to be proxied", claims, 403, 200),
+        ("a wrong token", wrong, 401, 401),
+        ("an expired certificate", Shown::certificate(&expired), 401, 401),
+        ("a foreign certificate", Shown::certificate(&foreign), 401, 401),
+        ("a server's certificate", Shown::certificate(&for_servers), 401, 401),
+    ] {
+        for path in PATHS {
+            let wanted = if OPEN.contains(path) { open } else { closed };
+            let got = surface.status(&shown, path).await.with_context(|| format!("{who} at {path}"))?;
+            ensure!(got == wanted, "{who} at {path}: {got} instead of {wanted}");
+        }
+        for method in [Method::PUT, Method::POST, Method::DELETE, Method::HEAD] {
+            let got = surface.ask(&shown, method.clone(), "/debug/flags/v", "9").await?.status;
+            ensure!(got == closed, "{who}: {method} {got}");
+        }
+    }
+    ensure!(surface.verbosity.lock().expect("no panic").is_empty(), "somebody set the verbosity");
+
+    let refused = surface.ask(&Shown::default(), Method::GET, "/metrics", "").await?;
+    let status: serde_json::Value = serde_json::from_str(&refused.body)?;
+    ensure!(status["message"] == "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"", "{status}");
+    ensure!(
+        refused.headers["content-type"] == "application/json" && refused.headers["x-content-type-options"] == "nosniff"
+    );
+    let refused = surface.ask(&Shown::token("wrong"), Method::GET, "/metrics", "").await?;
+    ensure!(serde_json::from_str::<serde_json::Value>(&refused.body)?["reason"] == "Unauthorized", "{}", refused.body);
+    Ok(())
+}
+
+/// A role opens its path and verb to its subjects; a wrong certificate does not spoil a right token.
+async fn the_right_ones_get_in(
+    surface: &Surroundings,
+    cluster: &ControlPlane,
+    scraper: &Shown,
+    other: &Shown,
+) -> Result<()> {
+    let metrics = surface.ask(scraper, Method::GET, "/metrics", "").await?;
+    ensure!(metrics.status == 200 && metrics.body.contains("# TYPE process_cpu_seconds_total counter"));
+    ensure!(metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8");
+    ensure!(surface.status(scraper, "/%6detrics").await? == 200, "the decoded path is what counts");
+    for path in ["/configz", "/metrics/slis", "//metrics", "/debug/flags/v"] {
+        ensure!(surface.status(scraper, path).await? == 403, "the scraper at {path}");
+    }
+    let posted = surface.ask(scraper, Method::POST, "/metrics", "").await?;
+    ensure!(posted.status == 403, "the role allows get only");
+    ensure!(surface.status(other, "/metrics").await? == 403, "the other account has no role");
+    let foreign = sign("kubernetes", KeyPair::generate()?, "kubernetes-admin", |_| {})?;
+    let both = Shown { certificate: Some(foreign), ..scraper.clone() };
+    ensure!(surface.status(&both, "/metrics").await? == 200);
+    let named = sign("kubernetes", key_of(&cluster.ca_key())?, "ann", |params| {
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "ann");
+    })?;
+    let refused = surface.ask(&Shown::certificate(&named), Method::GET, "/configz", "").await?;
+    ensure!(refused.status == 403 && refused.body.contains("User \\\"ann\\\" cannot get path"), "{}", refused.body);
+    Ok(())
+}
+
+/// Only a certificate of the front proxies' authority, with an allowed name, may name a user.
+async fn front_proxies_speak_for_others(surface: &Surroundings, cluster: &ControlPlane) -> Result<()> {
+    let folder = cluster.front_proxy_ca().parent().context("a folder")?.to_owned();
+    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    let proxy = (read("front-proxy-client.crt")?, read("front-proxy-client.key")?);
+    let for_user =
+        |pair: &Pair, user: &'static str| Shown { headers: vec![("x-remote-user", user)], ..Shown::certificate(pair) };
+    ensure!(surface.status(&for_user(&proxy, "proxied-scraper"), "/metrics").await? == 200);
+    ensure!(surface.status(&for_user(&proxy, "somebody"), "/metrics").await? == 403);
+    ensure!(surface.status(&Shown::certificate(&proxy), "/metrics").await? == 401, "it names nobody");
+    let key = key_of(&folder.join("front-proxy-ca.key"))?;
+    let not_allowed = sign("front-proxy-ca", key, "not-allowed", |_| {})?;
+    ensure!(surface.status(&for_user(&not_allowed, "proxied-scraper"), "/metrics").await? == 401);
+    Ok(())
+}
+
+async fn the_master_sees_everything(surface: &Surroundings, cluster: &ControlPlane) -> Result<()> {
+    let admin = Shown::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    for path in PATHS {
+        let wanted = match *path {
+            "/healthz/ping" | "//metrics" | "/debug/pprof/" | "/" | "/nothing" => 404,
+            "/debug/flags/v" => 406,
+            _ => 200,
+        };
+        let got = surface.status(&admin, path).await?;
+        ensure!(got == wanted, "{path}: {got} instead of {wanted}");
+    }
+    let get = |path: &'static str| surface.ask(&admin, Method::GET, path, "");
+    ensure!(get("/healthz").await?.body == "ok");
+    ensure!(get("/readyz?verbose").await?.body == "[+]leaderElection ok\n[+]stores ok\nreadyz check passed\n");
+    ensure!(get("/configz").await?.body == r#"{"example.config.k8s.io":{"answer":42}}"#);
+    ensure!(get("/metrics/slis").await?.body.contains("kubernetes_healthcheck{name=\"stores\",type=\"readyz\"} 1"));
+    let head = surface.ask(&admin, Method::HEAD, "/metrics", "").await?;
+    ensure!(head.status == 200 && head.body.is_empty());
+    let set = surface.ask(&admin, Method::PUT, "/debug/flags/v", "7").await?;
+    ensure!(set.status == 200 && set.body == "successfully set klog.logging.verbosity to 7\n", "{}", set.body);
+    ensure!(*surface.verbosity.lock().expect("no panic") == "7");
+    ensure!(surface.ask(&admin, Method::PUT, "/debug/flags/v", "loud").await?.status == 400);
+    Ok(())
+}
+
+async fn lookups_may_fail_only_if_that_is_tolerated(cluster: &ControlPlane) -> Result<()> {
+    let nobody = cluster.kubeconfig(Identity::User { name: "nobody".into(), groups: Vec::new() })?;
+    let with = |tolerate: bool, skip: bool| {
+        let authentication = AuthenticationOptions {
+            kubeconfig: Some(nobody.clone()),
+            tolerate_lookup_failure: tolerate,
+            skip_lookup: skip,
+            ..AuthenticationOptions::default()
+        };
+        Surroundings::start(move |options| options.authentication = authentication)
+    };
+    let refused = with(false, false).await.err().context("it must fail")?;
+    ensure!(matches!(refused.downcast_ref(), Some(ServeError::Lookup { .. })), "{refused}");
+    let admin = Shown::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    for (tolerate, skip) in [(true, false), (false, true)] {
+        let surface = with(tolerate, skip).await?;
+        ensure!(surface.status(&admin, "/metrics").await? == 403, "nobody vouches for the certificate");
+        ensure!(surface.status(&Shown::default(), "/healthz").await? == 200);
+        ensure!(surface.status(&Shown::token("any"), "/metrics").await? == 401, "who may not ask believes nobody");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_anybody_to_ask_tokens_mean_nothing() -> Result<()> {
+    let surface = Surroundings::start(|_| {}).await?;
+    for shown in [Shown::default(), Shown::token("any")] {
+        for path in PATHS {
+            let wanted = if OPEN.contains(path) { 200 } else { 403 };
+            ensure!(surface.status(&shown, path).await? == wanted, "{path}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_taken_port_is_told_with_its_flag() -> Result<()> {
+    for bind_address in [LOCAL, IpAddr::V4(Ipv4Addr::UNSPECIFIED)] {
+        let taken = std::net::TcpListener::bind((bind_address, 0))?;
+        let port = taken.local_addr()?.port();
+        let refused = Surroundings::start(|options| {
+            options.bind_address = bind_address;
+            options.port = port;
+        });
+        let told = refused.await.err().context("the port is taken")?.to_string();
+        ensure!(told.contains("--secure-port") && told.contains(&port.to_string()), "{told}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn wrong_settings_are_told_with_their_flag() -> Result<()> {
+    let cases: [(&str, Shape); 5] = [
+        ("--tls-min-version", |options| options.tls.min_version = "TLS1.2".into()),
+        ("--tls-cipher-suites", |options| options.tls.cipher_suites = vec!["NULL".into()]),
+        ("--client-ca-file", |options| options.authentication.client_ca_file = Some("/no/such/file".into())),
+        ("--authentication-kubeconfig", |options| options.authentication.kubeconfig = Some("/no/such/file".into())),
+        ("--authorization-always-allow-paths", |options| {
+            options.authorization =
+                AuthorizationOptions { always_allow_paths: vec!["/a*b".into()], ..AuthorizationOptions::default() };
+        }),
+    ];
+    for (flag, shape) in cases {
+        let told = Surroundings::start(shape).await.err().with_context(|| flag)?.to_string();
+        ensure!(told.starts_with(flag), "{told}");
+    }
+    Ok(())
+}
+
+/// A check that panics answers for itself only.
+#[tokio::test]
+async fn a_panic_is_one_answer() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = asked.clone();
+    let surface = Surface {
+        health: Arc::new(Health::new(
+            vec![Check::new("first", move || {
+                assert!(count.fetch_add(1, Ordering::Relaxed) > 0, "as scripted");
+                Some(Ok(()))
+            })],
+            Vec::new(),
+        )),
+        metrics: Arc::new(Metrics::new()),
+        configz: serde_json::Value::Null,
+        set_verbosity: None,
+    };
+    let options = ServeOptions {
+        bind_address: LOCAL,
+        tls: TlsOptions { cert_dir: Some(folder.path().into()), pair_name: "manager".into(), ..TlsOptions::default() },
+        ..ServeOptions::default()
+    };
+    let server = Server::start(options, surface).await?;
+    let surroundings = Surroundings { server, folder, verbosity: Arc::default() };
+    ensure!(surroundings.status(&Shown::default(), "/healthz").await? == 500);
+    ensure!(surroundings.status(&Shown::default(), "/healthz").await? == 200);
+    Ok(())
+}

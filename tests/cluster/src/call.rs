@@ -1,0 +1,147 @@
+//! What a request asks for, read from its method and path as the API server reads them.
+
+use http::Method;
+
+/// What is done to a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verb {
+    /// GET of one object.
+    Get,
+    /// GET of a collection.
+    List,
+    /// GET of a collection's changes.
+    Watch,
+    /// POST.
+    Create,
+    /// PUT.
+    Update,
+    /// PATCH.
+    Patch,
+    /// DELETE.
+    Delete,
+}
+
+impl Verb {
+    /// The word that RBAC has for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verb::Get => "get",
+            Verb::List => "list",
+            Verb::Watch => "watch",
+            Verb::Create => "create",
+            Verb::Update => "update",
+            Verb::Patch => "patch",
+            Verb::Delete => "delete",
+        }
+    }
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// What is done.
+    pub verb: Verb,
+    /// The API group, empty for the core group.
+    pub group: String,
+    /// The plural, with its subresource after a slash.
+    pub resource: String,
+    /// Empty for what has no namespace, and for all namespaces.
+    pub namespace: String,
+    /// Empty for a collection.
+    pub name: String,
+    /// The service account that asks; empty for the manager itself.
+    pub account: String,
+}
+
+impl Call {
+    /// Reads a request; `None` if it is for no resource (`/version`, say). `agent` is its `User-Agent`, which names the
+    /// service account last.
+    pub fn read(method: &Method, path: &str, query: &str, agent: &str) -> Option<Self> {
+        let mut parts = path.split('/').filter(|part| !part.is_empty());
+        let group = match parts.next()? {
+            "api" => "",
+            "apis" => parts.next()?,
+            _ => return None,
+        };
+        let _version = parts.next()?;
+        let mut rest: Vec<&str> = parts.collect();
+        let mut namespace = "";
+        if rest.len() > 2 && rest[0] == "namespaces" {
+            namespace = rest[1];
+            rest.drain(..2);
+        }
+        let (resource, name, subresource) = match rest[..] {
+            [resource] => (resource, "", ""),
+            [resource, name] => (resource, name, ""),
+            [resource, name, subresource] => (resource, name, subresource),
+            _ => return None,
+        };
+        let verb = match *method {
+            Method::GET if !name.is_empty() => Verb::Get,
+            Method::GET if query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1")) => Verb::Watch,
+            Method::GET => Verb::List,
+            Method::POST => Verb::Create,
+            Method::PUT => Verb::Update,
+            Method::PATCH => Verb::Patch,
+            Method::DELETE => Verb::Delete,
+            _ => return None,
+        };
+        let resource = match subresource {
+            "" => resource.to_owned(),
+            subresource => format!("{resource}/{subresource}"),
+        };
+        let account = agent.rsplit_once("/system:serviceaccount:kube-system:").map_or("", |(_, account)| account);
+        Some(Self {
+            verb,
+            group: group.into(),
+            resource,
+            namespace: namespace.into(),
+            name: name.into(),
+            account: account.into(),
+        })
+    }
+
+    /// Whether it changes an object that somebody else looks at. Tokens are no objects, and the Lease is the one
+    /// object that a manager writes without being asked.
+    pub fn is_write(&self) -> bool {
+        let changes = !matches!(self.verb, Verb::Get | Verb::List | Verb::Watch);
+        changes && !matches!(self.resource.as_str(), "serviceaccounts" | "serviceaccounts/token" | "leases")
+    }
+
+    /// Whether it is a write that takes part in the work, as events do not.
+    pub fn is_deed(&self) -> bool {
+        self.is_write() && self.resource != "events"
+    }
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = if self.name.is_empty() { String::new() } else { format!(" {}", self.name) };
+        write!(f, "{} {}{name}", self.verb.as_str(), self.resource)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_the_server_reads_them() {
+        for (method, path, query, expected) in [
+            ("GET", "/api/v1/namespaces/a/pods", "watch=true&x=1", Some("watch pods")),
+            ("GET", "/api/v1/pods", "limit=1", Some("list pods")),
+            ("GET", "/api/v1/namespaces/a", "", Some("get namespaces a")),
+            ("POST", "/api/v1/namespaces/a/pods", "", Some("create pods")),
+            ("PUT", "/apis/apps/v1/namespaces/a/replicasets/b/status", "", Some("update replicasets/status b")),
+            ("DELETE", "/api/v1/namespaces/a/pods/b", "", Some("delete pods b")),
+            ("GET", "/version", "", None),
+        ] {
+            let call = Call::read(&method.parse().unwrap(), path, query, "test/1");
+            assert_eq!(call.map(|call| call.to_string()).as_deref(), expected, "{method} {path}");
+        }
+        let agent = "test/1/system:serviceaccount:kube-system:job-controller";
+        let call = Call::read(&Method::PATCH, "/apis/apps/v1/namespaces/a/replicasets/b", "", agent).unwrap();
+        assert_eq!((&*call.group, &*call.namespace, &*call.account), ("apps", "a", "job-controller"));
+        assert!(call.is_deed());
+    }
+}

@@ -1,0 +1,360 @@
+//! A fault layer between a manager and the API server: it records, delays, refuses and loses requests by script.
+//!
+//! A script is a list of [`Rule`]s; the first that matches a request decides. Without rules it only records.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http::{Request, Response, Uri, header};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, BodyStream, Full, StreamBody};
+use kube::client::Body;
+use runtime::client::{AnswerBody, Next, RequestLayer};
+use tokio::sync::watch;
+
+use crate::call::{Call, Verb};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Answered = Result<Response<AnswerBody>, BoxError>;
+
+/// What becomes of a request that a rule matches.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// The server answers with this HTTP status, and with `Retry-After` in seconds if given, and does nothing.
+    Refuse(u16, Option<u32>),
+    /// There was no connection: the client knows that nothing was sent.
+    NotSent,
+    /// The connection breaks before the server has read the request: the client cannot know that nothing was done.
+    LostBefore,
+    /// The connection breaks after the server did it, before the client has the answer.
+    LostAfter,
+    /// The request leaves after this time.
+    Delay(Duration),
+    /// The server does it, the client gets the answer, and nothing leaves any more: the process is about to die.
+    CrashAfter,
+    /// As [`Effect::CrashAfter`], and the answer is not handed on.
+    CrashBeforeAnswer,
+}
+
+/// Which requests are to meet which effect.
+#[derive(Clone)]
+pub struct Rule {
+    matches: Arc<dyn Fn(&Call) -> bool + Send + Sync>,
+    skip: usize,
+    times: usize,
+    effect: Effect,
+}
+
+impl Rule {
+    /// The first request that matches meets `effect`.
+    pub fn new(matches: impl Fn(&Call) -> bool + Send + Sync + 'static, effect: Effect) -> Self {
+        Self { matches: Arc::new(matches), skip: 0, times: 1, effect }
+    }
+
+    /// As [`Rule::new`], for a verb on a resource.
+    pub fn on(verb: Verb, resource: &'static str, effect: Effect) -> Self {
+        Self::new(move |call| call.verb == verb && call.resource == resource, effect)
+    }
+
+    /// Only from the `n`-th match on, counted from one.
+    pub fn nth(mut self, n: usize) -> Self {
+        self.skip = n - 1;
+        self
+    }
+
+    /// So many matches in a row.
+    pub fn times(mut self, times: usize) -> Self {
+        self.times = times;
+        self
+    }
+}
+
+/// A request and what became of it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The request.
+    pub call: Call,
+    /// The HTTP status of the answer, the server's even if the client did not get it; `None` without one.
+    pub status: Option<u16>,
+}
+
+#[derive(Default)]
+struct State {
+    rules: Vec<Rule>,
+    seen: Vec<Seen>,
+    open: BTreeMap<String, usize>,
+    most_open: BTreeMap<String, usize>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Resources whose watches bring nothing.
+    frozen: watch::Sender<BTreeSet<String>>,
+    /// Nothing gets through, in either direction, for as long as this is set.
+    paused: watch::Sender<bool>,
+    /// A rule has said that the process dies here.
+    crashing: watch::Sender<bool>,
+    /// Requests that have left and are not answered.
+    under_way: watch::Sender<usize>,
+}
+
+/// The faults of one manager and of those that replace it. Clones are the same.
+#[derive(Clone)]
+pub struct Faults(Arc<Shared>);
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            state: Mutex::default(),
+            frozen: watch::Sender::default(),
+            paused: watch::Sender::default(),
+            crashing: watch::Sender::default(),
+            under_way: watch::Sender::default(),
+        }))
+    }
+}
+
+impl Faults {
+    /// With a script to begin with.
+    pub fn script(rules: impl IntoIterator<Item = Rule>) -> Self {
+        let faults = Self::default();
+        rules.into_iter().for_each(|rule| faults.add(rule));
+        faults
+    }
+
+    /// Adds a rule behind all others.
+    pub fn add(&self, rule: Rule) {
+        self.state().rules.push(rule);
+    }
+
+    /// Holds back what the watches of a resource bring until [`Faults::thaw`].
+    pub fn freeze(&self, resource: &str) {
+        self.0.frozen.send_modify(|frozen| {
+            frozen.insert(resource.to_owned());
+        });
+    }
+
+    /// Lets the watches of a resource go on.
+    pub fn thaw(&self, resource: &str) {
+        self.0.frozen.send_modify(|frozen| {
+            frozen.remove(resource);
+        });
+    }
+
+    /// Holds back everything, in both directions, or lets it go on.
+    pub fn pause(&self, paused: bool) {
+        self.0.paused.send_replace(paused);
+    }
+
+    /// Completes when a rule says that the process dies.
+    pub async fn crashes(&self) {
+        // The sender lives as long as `self`, so that waiting cannot fail.
+        let _ = self.0.crashing.subscribe().wait_for(|crashing| *crashing).await;
+    }
+
+    /// Everything that was asked so far, in the order in which it was asked.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.state().seen.clone()
+    }
+
+    /// How many requests satisfy `matches`.
+    pub fn count(&self, matches: impl Fn(&Call) -> bool) -> usize {
+        self.state().seen.iter().filter(|seen| matches(&seen.call)).count()
+    }
+
+    /// How many writes there were, events among them.
+    pub fn writes(&self) -> usize {
+        self.count(Call::is_write)
+    }
+
+    /// How many rules have matched less often than they were to.
+    pub fn unmet(&self) -> usize {
+        self.state().rules.iter().filter(|rule| rule.times > 0).count()
+    }
+
+    /// The most watches that were open at the same time, by resource.
+    pub fn most_watches(&self) -> BTreeMap<String, usize> {
+        self.state().most_open.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The layer for one manager's life. Once `dead` is set nothing of it gets through any more.
+    pub(crate) fn layer(&self, dead: Arc<AtomicBool>) -> RequestLayer {
+        self.0.crashing.send_replace(false);
+        let faults = self.clone();
+        RequestLayer::new(move |_, request, next| {
+            let (faults, dead) = (faults.clone(), dead.clone());
+            Box::pin(async move { faults.exchange(&dead, request, next).await })
+        })
+    }
+
+    async fn exchange(&self, dead: &Arc<AtomicBool>, request: Request<Body>, next: Next) -> Answered {
+        let uri = request.uri();
+        let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+        let Some(call) = Call::read(request.method(), uri.path(), uri.query().unwrap_or_default(), agent) else {
+            return next.send(request).await;
+        };
+        self.unpaused().await;
+        if dead.load(Ordering::SeqCst) {
+            return std::future::pending().await;
+        }
+        let (at, effect) = self.take(&call);
+        let crash = || {
+            dead.store(true, Ordering::SeqCst);
+            self.0.crashing.send_replace(true);
+        };
+        match effect {
+            None => {}
+            Some(Effect::Refuse(status, retry_after)) => {
+                self.note(at, status);
+                return Ok(refusal(status, retry_after));
+            }
+            Some(Effect::NotSent) => return Err("as scripted: no connection".into()),
+            Some(Effect::LostBefore) => {
+                let _ = next.send(harmless(request)).await;
+                return Err("as scripted: the connection broke before the server had the request".into());
+            }
+            Some(Effect::LostAfter) => {
+                self.send(at, request, next).await?;
+                return Err("as scripted: the connection broke before the answer came".into());
+            }
+            Some(Effect::Delay(time)) => tokio::time::sleep(time).await,
+            Some(Effect::CrashBeforeAnswer) => {
+                let _ = self.send(at, request, next).await;
+                crash();
+                return std::future::pending().await;
+            }
+            Some(Effect::CrashAfter) => {
+                let answer = self.send(at, request, next).await;
+                crash();
+                return answer;
+            }
+        }
+        let answer = self.send(at, request, next).await?;
+        self.unpaused().await;
+        Ok(if call.verb == Verb::Watch { answer.map(|body| self.gate(&call.resource, body)) } else { answer })
+    }
+
+    /// Sends a request. What has left the process reaches the server also if the process dies meanwhile.
+    async fn send(&self, at: usize, request: Request<Body>, next: Next) -> Answered {
+        let faults = self.clone();
+        self.0.under_way.send_modify(|count| *count += 1);
+        let sent = tokio::spawn(async move {
+            let answer = next.send(request).await.inspect(|answer| faults.note(at, answer.status().as_u16()));
+            faults.0.under_way.send_modify(|count| *count -= 1);
+            answer
+        });
+        sent.await?
+    }
+
+    /// Waits until the server has answered everything that was sent.
+    pub(crate) async fn settled(&self) {
+        let _ = self.0.under_way.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Records a request and decides on it.
+    fn take(&self, call: &Call) -> (usize, Option<Effect>) {
+        let mut state = self.state();
+        state.seen.push(Seen { call: call.clone(), status: None });
+        let at = state.seen.len() - 1;
+        let mut effect = None;
+        for rule in &mut state.rules {
+            if rule.times == 0 || !(rule.matches)(call) {
+                continue;
+            }
+            if rule.skip > 0 {
+                rule.skip -= 1;
+            } else if effect.is_none() {
+                rule.times -= 1;
+                effect = Some(rule.effect.clone());
+            }
+        }
+        (at, effect)
+    }
+
+    fn note(&self, at: usize, status: u16) {
+        self.state().seen[at].status = Some(status);
+    }
+
+    async fn unpaused(&self) {
+        let _ = self.0.paused.subscribe().wait_for(|paused| !paused).await;
+    }
+
+    /// A watch's body that brings nothing while its resource is frozen.
+    fn gate(&self, resource: &str, body: AnswerBody) -> AnswerBody {
+        let open = Open::new(self.clone(), resource.to_owned());
+        let frames = BodyStream::new(body).then(move |frame: Result<Frame<Bytes>, BoxError>| {
+            let (faults, resource) = (open.faults.clone(), open.resource.clone());
+            async move {
+                let _ = faults.0.frozen.subscribe().wait_for(|frozen| !frozen.contains(&resource)).await;
+                faults.unpaused().await;
+                frame
+            }
+        });
+        StreamBody::new(frames).boxed_unsync()
+    }
+}
+
+/// An open watch, for as long as it lives.
+struct Open {
+    faults: Faults,
+    resource: String,
+}
+
+impl Open {
+    fn new(faults: Faults, resource: String) -> Self {
+        let mut state = faults.state();
+        let open = state.open.entry(resource.clone()).or_default();
+        *open += 1;
+        let open = *open;
+        let most = state.most_open.entry(resource.clone()).or_default();
+        *most = open.max(*most);
+        drop(state);
+        Self { faults, resource }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        *self.faults.state().open.entry(self.resource.clone()).or_default() -= 1;
+    }
+}
+
+/// A request in another's place that goes over the same connection and changes nothing.
+fn harmless(request: Request<Body>) -> Request<Body> {
+    let (mut head, _) = request.into_parts();
+    head.method = http::Method::GET;
+    head.uri = Uri::from_static("/version");
+    head.headers.remove(header::CONTENT_TYPE);
+    head.headers.remove(header::CONTENT_LENGTH);
+    head.headers.insert(header::ACCEPT, header::HeaderValue::from_static("application/json"));
+    Request::from_parts(head, Body::empty())
+}
+
+fn refusal(status: u16, retry_after: Option<u32>) -> Response<AnswerBody> {
+    let mut answer = Response::builder().status(status).header(header::CONTENT_TYPE, "text/plain");
+    if let Some(seconds) = retry_after {
+        answer = answer.header(header::RETRY_AFTER, seconds);
+    }
+    let body = Full::new(Bytes::from(format!("as scripted: {status}"))).map_err(|never| match never {});
+    answer.body(body.boxed_unsync()).expect("a number is a status and a header")
+}
+
+/// The ways in which a write can fail, by name: each refused once or lost once.
+pub fn fails() -> [(&'static str, Effect); 6] {
+    [
+        ("conflict", Effect::Refuse(409, None)),
+        ("too many requests", Effect::Refuse(429, Some(1))),
+        ("server error", Effect::Refuse(500, None)),
+        ("not sent", Effect::NotSent),
+        ("lost before", Effect::LostBefore),
+        ("lost after", Effect::LostAfter),
+    ]
+}

@@ -1,0 +1,217 @@
+//! Runs a table of tests, many at once: they mostly wait, so that more of them than cores keep a machine busy.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures::future::BoxFuture;
+use futures::{StreamExt as _, stream};
+
+use crate::space::{Bed, Space};
+
+/// Tests that run at the same time.
+const AT_ONCE: usize = 6;
+
+/// A test that takes longer is hung.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Variants of a test that run at the same time.
+const VARIANTS_AT_ONCE: usize = 6;
+
+/// Runs a test's variants, each in a namespace of its own; fails with all that failed.
+pub async fn variants<T, F: Future<Output = Result<()>>>(
+    space: &Space,
+    variants: Vec<(String, T)>,
+    run: impl Fn(Space, T) -> F,
+) -> Result<()> {
+    let run = &run;
+    let count = variants.len();
+    let failures: Vec<String> = stream::iter(variants)
+        .map(|(what, variant)| async move {
+            let space = space.bed.space("variant").await?;
+            let namespace = space.namespace.clone();
+            run(space, variant).await.with_context(|| format!("{what}, in {namespace}"))
+        })
+        .buffer_unordered(VARIANTS_AT_ONCE)
+        .filter_map(|result| async move { result.err().map(|error| format!("{error:#}")) })
+        .collect()
+        .await;
+    ensure!(failures.is_empty(), "{} of {count} variants failed:\n{}", failures.len(), failures.join("\n"));
+    Ok(())
+}
+
+/// When a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// Always.
+    Usual,
+    /// Only with `--ignored` or `--include-ignored`.
+    Ignored,
+}
+
+/// A test.
+pub struct Case {
+    /// Its path.
+    pub name: &'static str,
+    /// When it runs.
+    pub tier: Tier,
+    /// What it does in its namespace.
+    pub run: fn(Space) -> BoxFuture<'static, Result<()>>,
+}
+
+/// Makes [`Case`]s from async functions of a [`Space`].
+#[macro_export]
+macro_rules! cases {
+    ($tier:ident: $($module:ident::{$($test:ident),* $(,)?}),* $(,)?) => {
+        [$($($crate::Case {
+            name: concat!(stringify!($module), "::", stringify!($test)),
+            tier: $crate::Tier::$tier,
+            run: |space| Box::pin($module::$test(space)),
+        }),*),*]
+    };
+}
+
+/// What the command line asks for; of libtest's flags those that choose tests are understood, others are passed over.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    filters: Vec<String>,
+    skip: Vec<String>,
+    exact: bool,
+    list: bool,
+    usual: bool,
+    ignored: bool,
+    at_once: Option<usize>,
+}
+
+impl Wanted {
+    fn read(arguments: impl IntoIterator<Item = String>) -> Self {
+        let mut wanted = Self { usual: true, ..Self::default() };
+        let mut arguments = arguments.into_iter();
+        while let Some(argument) = arguments.next() {
+            let (name, value) =
+                argument.split_once('=').map_or((argument.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
+            match name {
+                "--ignored" => (wanted.usual, wanted.ignored) = (false, true),
+                "--include-ignored" => wanted.ignored = true,
+                "--exact" => wanted.exact = true,
+                "--list" => wanted.list = true,
+                "--skip" => wanted.skip.extend(value.or_else(|| arguments.next())),
+                "--test-threads" => wanted.at_once = value.or_else(|| arguments.next()).and_then(|n| n.parse().ok()),
+                "--format" | "--color" | "--logfile" | "-Z" if value.is_none() => drop(arguments.next()),
+                flag if flag.starts_with('-') => {}
+                filter => wanted.filters.push(filter.to_owned()),
+            }
+        }
+        wanted
+    }
+
+    fn wants(&self, name: &str, tier: Tier) -> bool {
+        let matches = |pattern: &String| if self.exact { name == pattern } else { name.contains(pattern.as_str()) };
+        let tier = match tier {
+            Tier::Usual => self.usual,
+            Tier::Ignored => self.ignored,
+        };
+        tier && (self.filters.is_empty() || self.filters.iter().any(matches)) && !self.skip.iter().any(matches)
+    }
+}
+
+/// Runs the tests that the command line asks for; fails if one of them does.
+pub fn run(cases: Vec<Case>) -> ExitCode {
+    let wanted = Wanted::read(std::env::args().skip(1));
+    let chosen: Vec<Case> = cases.into_iter().filter(|case| wanted.wants(case.name, case.tier)).collect();
+    if wanted.list {
+        chosen.iter().for_each(|case| println!("{}: test", case.name));
+        return ExitCode::SUCCESS;
+    }
+    if chosen.is_empty() {
+        println!("no test is asked for");
+        return ExitCode::SUCCESS;
+    }
+    if let Ok(filter) = std::env::var("RUST_LOG") {
+        let filter = tracing_subscriber::EnvFilter::new(filter);
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads can be started");
+    runtime.block_on(run_all(chosen, wanted.at_once.unwrap_or(AT_ONCE)))
+}
+
+async fn run_all(cases: Vec<Case>, at_once: usize) -> ExitCode {
+    let bed = match Bed::start().await {
+        Ok(bed) => bed,
+        Err(error) => {
+            println!("no control plane: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let begun = Instant::now();
+    let count = cases.len();
+    println!("running {count} tests, {at_once} at once");
+    let failures: Vec<(&'static str, String)> = stream::iter(cases)
+        .map(|case| {
+            let bed = bed.clone();
+            async move { (case.name, run_one(&bed, case).await) }
+        })
+        .buffer_unordered(at_once)
+        .filter_map(|(name, failure)| async move { Some((name, failure?)) })
+        .collect()
+        .await;
+    for (name, failure) in &failures {
+        println!("\n---- {name} ----\n{failure}");
+    }
+    let passed = count - failures.len();
+    println!("\ntest result: {passed} passed; {} failed; {:.1} s", failures.len(), begun.elapsed().as_secs_f64());
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs one test in a task of its own; answers why it failed.
+async fn run_one(bed: &Arc<Bed>, case: Case) -> Option<String> {
+    let begun = Instant::now();
+    let space = match bed.space(case.name).await {
+        Ok(space) => space,
+        Err(error) => return Some(format!("no namespace: {error:#}")),
+    };
+    let namespace = space.namespace.clone();
+    let task = tokio::spawn((case.run)(space));
+    let abort = task.abort_handle();
+    let failure = match tokio::time::timeout(LIMIT, task).await {
+        Ok(Ok(Ok(()))) => None,
+        Ok(Ok(Err(error))) => Some(format!("{error:#}")),
+        Ok(Err(panic)) => Some(format!("panicked: {panic}")),
+        Err(_) => {
+            abort.abort();
+            Some(format!("not over after {} s", LIMIT.as_secs()))
+        }
+    };
+    let verdict = if failure.is_none() { "ok" } else { "FAILED" };
+    println!("test {} ... {verdict} ({:.1} s)", case.name, begun.elapsed().as_secs_f64());
+    failure.map(|failure| format!("namespace {namespace}: {failure}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(arguments: &str) -> Wanted {
+        Wanted::read(arguments.split_whitespace().map(String::from))
+    }
+
+    #[test]
+    fn the_command_line_chooses_tests() {
+        for (arguments, name, tier, expected) in [
+            ("", "a::b", Tier::Usual, true),
+            ("", "a::b", Tier::Ignored, false),
+            ("--ignored", "a::b", Tier::Usual, false),
+            ("--ignored", "a::b", Tier::Ignored, true),
+            ("--include-ignored", "a::b", Tier::Usual, true),
+            ("a::", "a::b", Tier::Usual, true),
+            ("a --exact", "a::b", Tier::Usual, false),
+            ("--skip b", "a::b", Tier::Usual, false),
+            ("--skip=b", "a::b", Tier::Usual, false),
+            ("--nocapture --format pretty x", "a::b", Tier::Usual, false),
+        ] {
+            assert_eq!(wanted(arguments).wants(name, tier), expected, "{arguments}");
+        }
+        assert_eq!(wanted("--test-threads=3").at_once, Some(3));
+    }
+}

@@ -1,0 +1,25 @@
+//! The bed of the cluster tests: whole managers inside the test process, against one real API server.
+//!
+//! All tests of a binary share one control plane; each has a [`Space`] of its own: a namespace, and managers that see
+//! nothing else. A [`Manager`] runs under kcm's real identities, so that a right that is missing fails a test.
+//! [`Faults`] stands between a manager and the API server: it counts, delays, refuses and loses requests. States are
+//! awaited with [`eventually`], never slept for.
+
+#![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
+
+mod call;
+mod faults;
+mod harness;
+mod manager;
+pub mod objects;
+mod observer;
+mod space;
+mod wait;
+
+pub use call::{Call, Verb};
+pub use faults::{Effect, Faults, Rule, Seen, fails};
+pub use harness::{Case, Tier, run, variants};
+pub use manager::Manager;
+pub use observer::{Observer, View};
+pub use space::{Bed, Space};
+pub use wait::{DEADLINE, QUIET, during, eventually};

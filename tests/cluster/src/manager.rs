@@ -1,0 +1,118 @@
+//! A whole kcm inside the test process, for one namespace, that can end well or crash.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+use control_plane::Identity;
+use kcm::flags::{Invocation, parse};
+use runtime::client::ConnectOptions;
+use runtime::manager::Ended;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tracing::Instrument as _;
+
+use crate::faults::Faults;
+use crate::space::Space;
+
+/// Controllers whose objects have no namespace: managers of one namespace each would all do the same work.
+const CLUSTER_WIDE: &[&str] = &[
+    "clusterrole-aggregation-controller",
+    "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+    "ttl-controller",
+];
+
+/// A running manager. Dropping it is a crash.
+pub struct Manager {
+    task: JoinHandle<Ended>,
+    stop: oneshot::Sender<()>,
+    dead: Arc<AtomicBool>,
+    faults: Faults,
+}
+
+impl Manager {
+    /// Starts kcm as `system:kube-controller-manager` with a service account for each controller, as kubeadm does, for
+    /// the objects of the space's namespace. Without leader election, and without controllers of what has no
+    /// namespace, unless `flags` say otherwise.
+    pub async fn start_with(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
+        let chosen = flags.iter().any(|flag| flag.starts_with("--controllers"));
+        let others = format!("--controllers=*,-{}", CLUSTER_WIDE.join(",-"));
+        let flags: Vec<&str> = flags.iter().copied().chain((!chosen).then_some(&*others)).collect();
+        Self::start_in(space, faults, &flags, Some(space.namespace.clone())).await
+    }
+
+    /// As [`Manager::start_with`], for the whole cluster, and with all controllers unless `flags` choose some.
+    pub async fn start_cluster_wide(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
+        Self::start_in(space, faults, flags, None).await
+    }
+
+    async fn start_in(space: &Space, faults: &Faults, flags: &[&str], namespace: Option<String>) -> Result<Self> {
+        let kubeconfig = space.bed.cluster.kubeconfig(Identity::ControllerManager)?;
+        let mut arguments = vec![
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--use-service-account-credentials".to_owned(),
+            "--leader-elect=false".to_owned(),
+            "--kube-api-qps=200".to_owned(),
+            "--kube-api-burst=400".to_owned(),
+            // Tests of other controllers look at what it would delete, and its watches are many.
+            "--enable-garbage-collector=false".to_owned(),
+            // Of the namespace, for only the Lease of this name may be written.
+            format!("--leader-elect-resource-namespace={}", space.namespace),
+        ];
+        arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        let options = match parse(arguments)? {
+            Invocation::Run(options) => *options,
+            other => bail!("the flags {flags:?} do not run a manager: {other:?}"),
+        };
+        let dead = Arc::new(AtomicBool::new(false));
+        let connection = ConnectOptions {
+            kubeconfig: Some(kubeconfig),
+            user_agent: "kube-controller-manager/test".into(),
+            layer: Some(faults.layer(dead.clone())),
+            ..ConnectOptions::default()
+        };
+        let manager = kcm::app::manager_in(options, &connection, namespace).await?;
+        let (stop, stopped) = oneshot::channel();
+        let run = manager.run(async {
+            if stopped.await.is_err() {
+                // Dropped: that is no wish to end well.
+                std::future::pending::<()>().await;
+            }
+        });
+        let task = tokio::spawn(run.instrument(tracing::info_span!("manager", namespace = space.namespace)));
+        Ok(Self { task, stop, dead, faults: faults.clone() })
+    }
+
+    /// As [`Manager::start_with`], without more flags.
+    pub async fn start(space: &Space, faults: &Faults) -> Result<Self> {
+        Self::start_with(space, faults, &[]).await
+    }
+
+    /// Ends it at once; when this returns nothing of it is left, and the server has done what had been sent.
+    pub async fn crash(mut self) {
+        self.dead.store(true, Ordering::SeqCst);
+        self.task.abort();
+        // Cancelled, or ended by itself a moment ago: it is over either way.
+        let _ = (&mut self.task).await;
+        self.faults.settled().await;
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub async fn stop(mut self) -> Result<Ended> {
+        let (stop, _) = oneshot::channel();
+        let _ = std::mem::replace(&mut self.stop, stop).send(());
+        (&mut self.task).await.context("the manager panicked")
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ended(mut self) -> Result<Ended> {
+        (&mut self.task).await.context("the manager panicked")
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.dead.store(true, Ordering::SeqCst);
+        self.task.abort();
+    }
+}

@@ -1,0 +1,132 @@
+//! Sees every change of a namespace's pods and ReplicaSets, and judges each state on the way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use futures::StreamExt as _;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use tokio::task::JoinSet;
+
+use crate::space::{Namespaced, Space};
+
+/// The pause after a watch that was refused.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What there is. Pods and ReplicaSets are each as they were at one time, but not both at the same.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// Pods by uid.
+    pub pods: BTreeMap<String, Pod>,
+    /// ReplicaSets by uid.
+    pub sets: BTreeMap<String, ReplicaSet>,
+    /// Uids of all pods that were ever there.
+    pub pods_ever: BTreeSet<String>,
+    /// Uids of all ReplicaSets that were ever there.
+    pub sets_ever: BTreeSet<String>,
+    states: usize,
+    broken: Option<String>,
+}
+
+impl View {
+    fn put_pod(&mut self, uid: String, pod: Option<Pod>) {
+        self.pods_ever.insert(uid.clone());
+        put(&mut self.pods, uid, pod);
+    }
+
+    fn put_set(&mut self, uid: String, set: Option<ReplicaSet>) {
+        self.sets_ever.insert(uid.clone());
+        put(&mut self.sets, uid, set);
+    }
+
+    fn judge(&mut self, judge: &dyn Fn(&View) -> Result<()>) {
+        self.states += 1;
+        let verdict = judge(self);
+        self.broken = self.broken.take().or_else(|| Some(format!("state {}: {:#}", self.states, verdict.err()?)));
+    }
+}
+
+/// A watcher of a namespace, for as long as it lives.
+pub struct Observer {
+    view: Arc<Mutex<View>>,
+    _watches: JoinSet<()>,
+}
+
+impl Observer {
+    /// Watches from now on; `judge` sees every state that a change leads to.
+    pub async fn start(space: &Space, judge: impl Fn(&View) -> Result<()> + Send + Sync + 'static) -> Result<Self> {
+        let pods = space.api::<Pod>().list(&ListParams::default()).await?;
+        let sets = space.api::<ReplicaSet>().list(&ListParams::default()).await?;
+        let versions = [&pods.metadata, &sets.metadata].map(|list| list.resource_version.clone().unwrap_or_default());
+        let mut first = View::default();
+        pods.items.into_iter().for_each(|pod| first.put_pod(pod.uid().unwrap_or_default(), Some(pod)));
+        sets.items.into_iter().for_each(|set| first.put_set(set.uid().unwrap_or_default(), Some(set)));
+
+        let (view, judge) = (Arc::new(Mutex::new(first)), Arc::new(judge));
+        let mut watches = JoinSet::new();
+        let [pods_version, sets_version] = versions;
+        let (seen, judged) = (view.clone(), judge.clone());
+        watches.spawn(follow(space.api::<Pod>(), pods_version, move |uid, pod| {
+            let mut view = lock(&seen);
+            view.put_pod(uid, pod);
+            view.judge(&*judged);
+        }));
+        let seen = view.clone();
+        watches.spawn(follow(space.api::<ReplicaSet>(), sets_version, move |uid, set| {
+            let mut view = lock(&seen);
+            view.put_set(uid, set);
+            view.judge(&*judge);
+        }));
+        Ok(Self { view, _watches: watches })
+    }
+
+    /// What there is now.
+    pub fn view(&self) -> View {
+        lock(&self.view).clone()
+    }
+
+    /// Fails if a state was not as it should be, or if there was none to judge.
+    pub fn verdict(&self) -> Result<()> {
+        let view = lock(&self.view);
+        match &view.broken {
+            Some(why) => Err(anyhow!("on the way, {why}")),
+            None if view.states == 0 => Err(anyhow!("nothing was seen: this proves nothing")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
+    view.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn put<K>(objects: &mut BTreeMap<String, K>, uid: String, object: Option<K>) {
+    match object {
+        Some(object) => drop(objects.insert(uid, object)),
+        None => drop(objects.remove(&uid)),
+    }
+}
+
+/// Hands every change after a version to `each`: the object, or `None` when it is gone.
+async fn follow<K: Namespaced>(api: Api<K>, mut version: String, each: impl Fn(String, Option<K>)) {
+    loop {
+        let Ok(changes) = api.watch(&WatchParams::default(), &version).await else {
+            tokio::time::sleep(AGAIN).await;
+            continue;
+        };
+        let mut changes = std::pin::pin!(changes);
+        while let Some(Ok(change)) = changes.next().await {
+            let (object, gone) = match change {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
+                WatchEvent::Deleted(object) => (object, true),
+                WatchEvent::Bookmark(_) | WatchEvent::Error(_) => continue,
+            };
+            version = object.resource_version().unwrap_or_default();
+            each(object.uid().unwrap_or_default(), (!gone).then_some(object));
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The shared control plane, and a test's own corner of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use control_plane::{ControlPlane, Identity, Options};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Nodes for the pods of all tests.
+const NODES: u32 = 4;
+
+/// The control plane that all tests of a binary share.
+pub struct Bed {
+    /// The control plane.
+    pub cluster: ControlPlane,
+    /// The admin's client.
+    pub client: Client,
+}
+
+impl Bed {
+    /// Starts it.
+    pub async fn start() -> Result<Arc<Self>> {
+        let cluster = ControlPlane::start(Options { nodes: NODES, ..Options::default() }).await?;
+        let client = cluster.client(Identity::Admin).await?;
+        Ok(Arc::new(Self { cluster, client }))
+    }
+
+    /// Makes a namespace for a test; its name begins with `name`.
+    pub async fn space(self: &Arc<Self>, name: &str) -> Result<Space> {
+        let prefix: String = name.rsplit("::").next().unwrap_or(name).replace('_', "-").chars().take(40).collect();
+        let namespace: Namespace = serde_json::from_value(json!({"metadata": {"generateName": format!("{prefix}-")}}))?;
+        let made = Api::all(self.client.clone()).create(&PostParams::default(), &namespace).await?;
+        Ok(Space { bed: self.clone(), namespace: made.metadata.name.context("a namespace without a name")? })
+    }
+}
+
+/// A namespace that nobody else works in, seen by the admin.
+#[derive(Clone)]
+pub struct Space {
+    /// The control plane.
+    pub bed: Arc<Bed>,
+    /// The namespace's name.
+    pub namespace: String,
+}
+
+/// What all methods here need of a kind.
+pub trait Namespaced:
+    Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned
+{
+}
+
+impl<K> Namespaced for K where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + Serialize
+        + DeserializeOwned
+{
+}
+
+impl Space {
+    /// The admin's way to a kind's objects.
+    pub fn api<K: Namespaced>(&self) -> Api<K> {
+        Api::namespaced(self.bed.client.clone(), &self.namespace)
+    }
+
+    /// Creates an object from JSON without `apiVersion` and `kind`.
+    pub async fn create<K: Namespaced>(&self, object: Value) -> Result<K> {
+        let typed: K = serde_json::from_value(object.clone()).with_context(|| format!("read {object}"))?;
+        self.api().create(&PostParams::default(), &typed).await.with_context(|| format!("create {object}"))
+    }
+
+    /// Reads an object.
+    pub async fn get<K: Namespaced>(&self, name: &str) -> Result<K> {
+        self.api().get(name).await.with_context(|| format!("get {} {name}", K::kind(&())))
+    }
+
+    /// Reads all objects with the label `app=<app>`; of all if `app` is empty.
+    pub async fn list<K: Namespaced>(&self, app: &str) -> Result<Vec<K>> {
+        let mut which = ListParams::default();
+        if !app.is_empty() {
+            which = which.labels(&format!("app={app}"));
+        }
+        Ok(self.api().list(&which).await?.items)
+    }
+
+    /// Changes an object by a merge patch.
+    pub async fn patch<K: Namespaced>(&self, name: &str, patch: Value) -> Result<K> {
+        self.api()
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .with_context(|| format!("patch {name}: {patch}"))
+    }
+
+    /// Changes an object's status by a merge patch.
+    pub async fn patch_status<K: Namespaced>(&self, name: &str, patch: Value) -> Result<K> {
+        let patched = self.api().patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        patched.with_context(|| format!("patch the status of {name}: {patch}"))
+    }
+
+    /// Deletes an object by its kind's own propagation policy.
+    pub async fn delete<K: Namespaced>(&self, name: &str) -> Result<()> {
+        self.api::<K>().delete(name, &DeleteParams::default()).await.with_context(|| format!("delete {name}"))?;
+        Ok(())
+    }
+
+    /// Sets the scale of a workload.
+    pub async fn scale<K: Namespaced>(&self, name: &str, replicas: i32) -> Result<()> {
+        self.patch::<K>(name, json!({"spec": {"replicas": replicas}})).await?;
+        Ok(())
+    }
+
+    /// Pods with the label `app=<app>` that are not being deleted and have not ended.
+    pub async fn pods(&self, app: &str) -> Result<Vec<Pod>> {
+        let mut pods = self.list::<Pod>(app).await?;
+        pods.retain(crate::objects::is_active);
+        Ok(pods)
+    }
+
+    /// Counts of the events about an object: `<type> <reason> <message>` to how often.
+    pub async fn events(&self, about: &str) -> Result<BTreeMap<String, i32>> {
+        let mut counts = BTreeMap::new();
+        for event in self.list::<Event>("").await? {
+            if event.involved_object.name.as_deref() == Some(about) {
+                let text = |field: Option<String>| field.unwrap_or_default();
+                let key = format!("{} {} {}", text(event.type_), text(event.reason), text(event.message));
+                *counts.entry(key).or_default() += event.count.unwrap_or(1);
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Runs kubectl in the namespace as the admin, off the async threads; answers what it printed.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let bed = self.bed.clone();
+        let arguments: Vec<String> =
+            ["--namespace", &self.namespace].iter().chain(arguments).map(|argument| (*argument).to_owned()).collect();
+        tokio::task::spawn_blocking(move || {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            bed.cluster.kubectl(&arguments)
+        })
+        .await?
+    }
+}

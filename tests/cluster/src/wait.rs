@@ -1,0 +1,47 @@
+//! Waiting for a state with a deadline, and making sure that nothing happens for a while.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::{Instant, sleep};
+
+/// How long a state may take to come about: far longer than it needs, for machines that are busy.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long nothing must happen for a cluster to count as quiet: longer than any timer of a controller at rest.
+pub const QUIET: Duration = Duration::from_secs(3);
+
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Repeats `check` until it succeeds and answers what it found; after [`DEADLINE`] fails with what it said last.
+pub async fn eventually<T, F: Future<Output = Result<T>>>(
+    what: impl Display,
+    mut check: impl FnMut() -> F,
+) -> Result<T> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match check().await {
+            Ok(found) => return Ok(found),
+            Err(last) if Instant::now() > deadline => {
+                return Err(last).context(format!("after {} s still not: {what}", DEADLINE.as_secs()));
+            }
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Repeats `check` for `time`; fails as soon as it does.
+pub async fn during<F: Future<Output = Result<()>>>(
+    time: Duration,
+    what: impl Display,
+    mut check: impl FnMut() -> F,
+) -> Result<()> {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        check().await.with_context(|| format!("no longer: {what}"))?;
+        sleep(PAUSE).await;
+    }
+    Ok(())
+}

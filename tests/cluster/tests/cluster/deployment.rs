@@ -1,0 +1,273 @@
+//! What users see of a Deployment: ReplicaSets, conditions, revisions, events, and what kubectl says of them.
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{conditions, deployment, image, names, owner, replica_set, uids, with};
+use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, UNREADY};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, PropagationPolicy};
+use serde_json::{Value, json};
+
+/// The annotation with a Deployment's or ReplicaSet's revision.
+const REVISION: &str = "deployment.kubernetes.io/revision";
+
+/// Waits for a rollout's end: all pods of the newest template, available, and a status that says so.
+pub async fn rolled_out(space: &Space, name: &str, replicas: i32) -> Result<Deployment> {
+    eventually(format!("{name} is rolled out with {replicas} pods"), || async {
+        let deployment: Deployment = space.get(name).await?;
+        let status = deployment.status.clone().unwrap_or_default();
+        let counts = [status.replicas, status.updated_replicas, status.ready_replicas, status.available_replicas];
+        ensure!(counts.map(Option::unwrap_or_default) == [replicas; 4], "status {status:?}");
+        ensure!(status.unavailable_replicas.unwrap_or(0) == 0 && status.terminating_replicas.unwrap_or(0) == 0);
+        ensure!(status.observed_generation == deployment.metadata.generation);
+        ensure!(
+            conditions(&deployment)
+                == ["Available=True MinimumReplicasAvailable", "Progressing=True NewReplicaSetAvailable"],
+            "conditions {:?}",
+            conditions(&deployment)
+        );
+        let pods = space.pods(name).await?;
+        ensure!(pods.len() == usize::try_from(replicas)?, "pods {:?}", names(&pods));
+        Ok(deployment)
+    })
+    .await
+}
+
+/// The ReplicaSet with a revision.
+pub async fn revision(space: &Space, name: &str, revision: &str) -> Result<ReplicaSet> {
+    let sets: Vec<ReplicaSet> = space.list(name).await?;
+    let all: Vec<(String, Option<String>)> =
+        sets.iter().map(|set| (set.name_any(), set.annotations().get(REVISION).cloned())).collect();
+    sets.into_iter()
+        .find(|set| set.annotations().get(REVISION).is_some_and(|found| found == revision))
+        .with_context(|| format!("no revision {revision} among {all:?}"))
+}
+
+/// Gives the template another image.
+pub async fn set_image(space: &Space, name: &str, version: u32) -> Result<()> {
+    let image = format!("main=example.com/image:{version}");
+    space.kubectl(&["set", "image", &format!("deployment/{name}"), &image]).await?;
+    Ok(())
+}
+
+/// The size that a ReplicaSet is to have.
+pub fn wanted(set: &ReplicaSet) -> i32 {
+    set.spec.replicas.unwrap_or(1)
+}
+
+/// A patch whose pods never become ready.
+fn unready() -> Value {
+    json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: UNREADY}}}}})
+}
+
+pub async fn a_rollout_and_its_traces(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let made: Deployment = space.create(deployment("web", 3)).await?;
+    let seen = rolled_out(&space, "web", 3).await?;
+    ensure!(seen.annotations().get(REVISION).is_some_and(|revision| revision == "1"), "{:?}", seen.annotations());
+
+    let set = revision(&space, "web", "1").await?;
+    let hash = set.labels().get("pod-template-hash").context("no hash")?.clone();
+    ensure!(set.name_any() == format!("web-{hash}") && wanted(&set) == 3);
+    ensure!(set.owner_references().iter().any(|owner| Some(&owner.uid) == made.metadata.uid.as_ref()));
+    let annotations: Vec<(&str, &str)> = set.annotations().iter().map(|(name, value)| (&**name, &**value)).collect();
+    ensure!(
+        annotations
+            == [
+                ("deployment.kubernetes.io/desired-replicas", "3"),
+                ("deployment.kubernetes.io/max-replicas", "4"),
+                (REVISION, "1"),
+            ],
+        "annotations {annotations:?}"
+    );
+    for pod in space.pods("web").await? {
+        ensure!(pod.labels().get("pod-template-hash") == Some(&hash) && owner(&pod) == set.name_any());
+    }
+    eventually("the scaling is told of", || async {
+        let events = space.events("web").await?;
+        let expected = format!("Normal ScalingReplicaSet Scaled up replica set web-{hash} from 0 to 3");
+        ensure!(events == [(expected, 1)].into(), "events {events:?}");
+        Ok(())
+    })
+    .await?;
+    let said = space.kubectl(&["rollout", "status", "deployment/web", "--timeout=5s"]).await?;
+    ensure!(said.contains("successfully rolled out"), "{said}");
+    space.kubectl(&["wait", "deployment/web", "--for=condition=Available", "--timeout=5s"]).await?;
+    Ok(())
+}
+
+pub async fn history_undo_and_restart(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<Deployment>(deployment("web", 2)).await?;
+    rolled_out(&space, "web", 2).await?;
+    let first = revision(&space, "web", "1").await?;
+    set_image(&space, "web", 2).await?;
+    space.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]).await?;
+    rolled_out(&space, "web", 2).await?;
+    let history = space.kubectl(&["rollout", "history", "deployment/web"]).await?;
+    ensure!(history.lines().filter(|line| line.starts_with(['1', '2'])).count() == 2, "{history}");
+
+    space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
+    eventually("the first is back as revision 3", || async {
+        let third = revision(&space, "web", "3").await?;
+        ensure!(third.uid() == first.uid(), "another ReplicaSet was made");
+        let history = third.annotations().get("deployment.kubernetes.io/revision-history");
+        ensure!(history.is_some_and(|history| history == "1"), "history {history:?}");
+        Ok(())
+    })
+    .await?;
+    let back = rolled_out(&space, "web", 2).await?;
+    ensure!(back.annotations().get(REVISION).is_some_and(|revision| revision == "3"));
+    ensure!(image(first.spec.template.as_ref()) == "example.com/image:1");
+
+    let before = uids(&space.pods("web").await?);
+    space.kubectl(&["rollout", "restart", "deployment/web"]).await?;
+    eventually("the restart is revision 4", || async { revision(&space, "web", "4").await }).await?;
+    rolled_out(&space, "web", 2).await?;
+    let after = uids(&space.pods("web").await?);
+    ensure!(after.iter().all(|uid| !before.contains(uid)), "a pod was not restarted");
+    Ok(())
+}
+
+pub async fn history_has_a_limit(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<Deployment>(with(deployment("web", 1), json!({"spec": {"revisionHistoryLimit": 1}}))).await?;
+    rolled_out(&space, "web", 1).await?;
+    for version in 2..=4 {
+        set_image(&space, "web", version).await?;
+        eventually("the next revision", || async { revision(&space, "web", &version.to_string()).await }).await?;
+        rolled_out(&space, "web", 1).await?;
+    }
+    eventually("the newest and one more are left", || async {
+        let sets: Vec<ReplicaSet> = space.list("web").await?;
+        ensure!(sets.len() == 2, "left {:?}", names(&sets));
+        Ok(())
+    })
+    .await?;
+    revision(&space, "web", "3").await?;
+    revision(&space, "web", "4").await?;
+    Ok(())
+}
+
+pub async fn a_pause_holds_a_rollout_and_no_scaling(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<Deployment>(deployment("web", 2)).await?;
+    rolled_out(&space, "web", 2).await?;
+    space.kubectl(&["rollout", "pause", "deployment/web"]).await?;
+    set_image(&space, "web", 2).await?;
+    space.kubectl(&["scale", "deployment/web", "--replicas=4"]).await?;
+    eventually("it is scaled and paused", || async {
+        let paused: Deployment = space.get("web").await?;
+        let status = paused.status.clone().unwrap_or_default();
+        ensure!(status.observed_generation == paused.metadata.generation);
+        ensure!((status.replicas, status.available_replicas) == (Some(4), Some(4)), "status {status:?}");
+        ensure!(conditions(&paused)[1] == "Progressing=Unknown DeploymentPaused", "{:?}", conditions(&paused));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "there is one ReplicaSet", || async {
+        ensure!(space.list::<ReplicaSet>("web").await?.len() == 1);
+        Ok(())
+    })
+    .await?;
+    space.kubectl(&["rollout", "resume", "deployment/web"]).await?;
+    eventually("it goes on", || async { revision(&space, "web", "2").await }).await?;
+    rolled_out(&space, "web", 4).await?;
+    Ok(())
+}
+
+pub async fn a_stuck_rollout_is_told_of(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<Deployment>(with(deployment("web", 2), json!({"spec": {"progressDeadlineSeconds": 3}}))).await?;
+    rolled_out(&space, "web", 2).await?;
+    space.patch::<Deployment>("web", unready()).await?;
+    eventually("the deadline is exceeded", || async {
+        let stuck: Deployment = space.get("web").await?;
+        ensure!(
+            conditions(&stuck)
+                == ["Available=True MinimumReplicasAvailable", "Progressing=False ProgressDeadlineExceeded"],
+            "conditions {:?}",
+            conditions(&stuck)
+        );
+        Ok(())
+    })
+    .await?;
+    let said = space.kubectl(&["rollout", "status", "deployment/web"]).await;
+    let said = format!("{:#}", said.err().context("kubectl takes it for a success")?);
+    ensure!(said.contains("exceeded its progress deadline"), "{said}");
+    space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
+    rolled_out(&space, "web", 2).await?;
+    Ok(())
+}
+
+pub async fn scaling_in_the_middle_is_proportional(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let rolling = json!({"spec": {"strategy": {"rollingUpdate": {"maxSurge": 3, "maxUnavailable": 2}}}});
+    space.create::<Deployment>(with(deployment("web", 10), rolling)).await?;
+    rolled_out(&space, "web", 10).await?;
+    space.patch::<Deployment>("web", unready()).await?;
+    let sizes = |old: i32, new: i32| {
+        let space = space.clone();
+        eventually(format!("{old} old and {new} new"), move || {
+            let space = space.clone();
+            async move {
+                let found =
+                    (wanted(&revision(&space, "web", "1").await?), wanted(&revision(&space, "web", "2").await?));
+                ensure!(found == (old, new), "sizes {found:?}");
+                Ok(())
+            }
+        })
+    };
+    sizes(8, 5).await?;
+    space.kubectl(&["scale", "deployment/web", "--replicas=15"]).await?;
+    sizes(11, 7).await
+}
+
+pub async fn a_taken_name_is_a_collision(space: Space) -> Result<()> {
+    let manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<Deployment>(deployment("web", 1)).await?;
+    rolled_out(&space, "web", 1).await?;
+    let name = revision(&space, "web", "1").await?.name_any();
+    manager.stop().await?;
+    space.delete::<Deployment>("web").await?;
+    space.delete::<ReplicaSet>(&name).await?;
+    space.kubectl(&["delete", "pods", "--all", "--wait=false"]).await?;
+    eventually("all is gone", || async {
+        ensure!(space.pods("").await?.is_empty() && space.list::<ReplicaSet>("").await?.is_empty());
+        Ok(())
+    })
+    .await?;
+
+    let foreign = with(replica_set("foreign", 0), json!({"metadata": {"name": name}}));
+    space.create::<ReplicaSet>(foreign).await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<Deployment>(deployment("web", 1)).await?;
+    let seen = rolled_out(&space, "web", 1).await?;
+    let status = seen.status.unwrap_or_default();
+    ensure!(status.collision_count == Some(1), "status {status:?}");
+    ensure!(revision(&space, "web", "1").await?.name_any() != name);
+    ensure!(owner(&space.get::<ReplicaSet>(&name).await?).is_empty(), "the foreign one was taken");
+    Ok(())
+}
+
+pub async fn orphans_are_adopted_with_their_pods(space: Space) -> Result<()> {
+    let manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<Deployment>(deployment("web", 2)).await?;
+    rolled_out(&space, "web", 2).await?;
+    let (set, pods) = (revision(&space, "web", "1").await?, uids(&space.pods("web").await?));
+    manager.stop().await?;
+    // The garbage collector's part of an orphaning deletion.
+    let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+    space.api::<Deployment>().delete("web", &orphan).await?;
+    space.patch::<ReplicaSet>(&set.name_any(), json!({"metadata": {"ownerReferences": null}})).await?;
+    space.patch::<Deployment>("web", json!({"metadata": {"finalizers": null}})).await?;
+
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let again: Deployment = space.create(deployment("web", 2)).await?;
+    rolled_out(&space, "web", 2).await?;
+    let adopted = revision(&space, "web", "1").await?;
+    ensure!(adopted.uid() == set.uid() && adopted.owner_references()[0].uid == again.uid().unwrap_or_default());
+    ensure!(uids(&space.pods("web").await?) == pods, "pods were recreated");
+    Ok(())
+}

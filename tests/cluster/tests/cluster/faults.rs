@@ -1,0 +1,248 @@
+//! A ReplicaSet through faults: whatever breaks, the end is the same, and no pod is made twice.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{names, replica_set};
+use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, fails, variants};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::Pod;
+use runtime::manager::Ended;
+use serde_json::json;
+
+use crate::invariants::quiet;
+use crate::replicaset::settled;
+
+/// A scenario whose end is known: create 3, lose one, scale to 5, scale to 2.
+async fn scenario(space: &Space, name: &str) -> Result<()> {
+    space.create::<ReplicaSet>(replica_set(name, 3)).await?;
+    settled(space, name, 3).await?;
+    let victim = names(&space.pods(name).await?).first().context("no pod")?.clone();
+    space.delete::<Pod>(&victim).await?;
+    settled(space, name, 3).await?;
+    space.scale::<ReplicaSet>(name, 5).await?;
+    settled(space, name, 5).await?;
+    space.scale::<ReplicaSet>(name, 2).await?;
+    settled(space, name, 2).await?;
+    Ok(())
+}
+
+/// Runs managers one after the other, each until it crashes.
+pub async fn lives(space: &Space, faults: &Faults) -> Result<()> {
+    loop {
+        let manager = Manager::start(space, faults).await?;
+        faults.crashes().await;
+        manager.crash().await;
+    }
+}
+
+/// Pods that were created, whether the manager heard of it or not.
+fn created(faults: &Faults) -> usize {
+    let seen = faults.seen();
+    seen.iter()
+        .filter(|seen| (seen.call.verb, seen.call.resource.as_str(), seen.status) == (Verb::Create, "pods", Some(201)))
+        .count()
+}
+
+/// Pods that the scenario creates: three, one for the victim, two more.
+const PODS: usize = 6;
+
+/// Writes that there are in every run: creations, three deletions, and one status for each of four sizes.
+const CERTAIN: usize = PODS + 3 + 4;
+
+/// Plays the scenario with a script of faults; fails unless it ends as it should, with no pod too many.
+async fn play(space: &Space, script: Rule, must_strike: bool) -> Result<usize> {
+    let faults = Faults::script([script]);
+    tokio::select! {
+        played = scenario(space, "web") => played?,
+        lived = lives(space, &faults) => lived?,
+    }
+    let deeds = faults.count(Call::is_deed);
+    ensure!(faults.unmet() == 0 || !must_strike, "the fault did not strike: this proves nothing");
+    ensure!(created(&faults) == PODS, "{} pods were created instead of {PODS}", created(&faults));
+    // The last manager went with the scenario's end: another one must find nothing to do.
+    let after = Faults::default();
+    let _manager = Manager::start(space, &after).await?;
+    eventually("the new one has listed", || async {
+        ensure!(after.most_watches().contains_key("pods"));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "there is nothing left to do", || async {
+        ensure!(after.writes() == 0, "{:?}", after.seen());
+        Ok(())
+    })
+    .await?;
+    settled(space, "web", 2).await?;
+    Ok(deeds)
+}
+
+/// Plays the scenario once for each write that it consists of, with a crash there.
+async fn crash_at_each(space: Space, effect: Effect) -> Result<()> {
+    let undisturbed = play(&space, Rule::new(|_| false, effect.clone()), false).await?;
+    ensure!(undisturbed > CERTAIN, "only {undisturbed} writes: the scenario is not what it says");
+    // How status writes fall together differs from run to run: the last few may not come.
+    let rule = |n| (format!("crash at write {n}"), (Rule::new(Call::is_deed, effect.clone()).nth(n), n <= CERTAIN));
+    let rules = (1..=undisturbed).map(rule).collect();
+    play_each(&space, rules).await
+}
+
+/// Plays the scenario once with each rule, which must strike if it says so.
+async fn play_each(space: &Space, rules: Vec<(String, (Rule, bool))>) -> Result<()> {
+    variants(space, rules, |space, (rule, must_strike)| async move {
+        play(&space, rule, must_strike).await?;
+        Ok(())
+    })
+    .await
+}
+
+pub async fn crash_after_each_write(space: Space) -> Result<()> {
+    crash_at_each(space, Effect::CrashAfter).await
+}
+
+pub async fn crash_before_each_answer(space: Space) -> Result<()> {
+    crash_at_each(space, Effect::CrashBeforeAnswer).await
+}
+
+pub async fn each_write_fails_each_way(space: Space) -> Result<()> {
+    type Matches = fn(&Call) -> bool;
+    let writes: [(&str, Matches, usize); 4] = [
+        ("first creation", |call| call.to_string() == "create pods", 1),
+        ("third creation", |call| call.to_string() == "create pods", 3),
+        ("status", |call| call.resource == "replicasets/status", 2),
+        ("deletion", |call| call.verb == Verb::Delete, 2),
+    ];
+    let mut rules = Vec::new();
+    for (what, matches, n) in writes {
+        rules
+            .extend(fails().map(|(how, effect)| (format!("{what}: {how}"), (Rule::new(matches, effect).nth(n), true))));
+    }
+    play_each(&space, rules).await
+}
+
+pub async fn a_frozen_watch_leads_to_no_more_pods(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    space.create::<ReplicaSet>(replica_set("web", 2)).await?;
+    settled(&space, "web", 2).await?;
+    faults.freeze("pods");
+    space.scale::<ReplicaSet>("web", 6).await?;
+    eventually("it creates what is missing", || async {
+        ensure!(created(&faults) == 6, "created {}", created(&faults));
+        Ok(())
+    })
+    .await?;
+    // Each change of the ReplicaSet makes it look again at pods that it cannot see yet.
+    for n in 0..6 {
+        space.patch::<ReplicaSet>("web", json!({"metadata": {"annotations": {"turn": n.to_string()}}})).await?;
+        during(Duration::from_millis(500), "no pod too many while the watch brings nothing", || async {
+            ensure!(created(&faults) == 6, "created {}", created(&faults));
+            Ok(())
+        })
+        .await?;
+    }
+    faults.thaw("pods");
+    settled(&space, "web", 6).await?;
+    ensure!(created(&faults) == 6, "created {}", created(&faults));
+    quiet(&faults).await
+}
+
+/// Times of an election that fit a test.
+const ELECT: [&str; 4] = [
+    "--leader-elect=true",
+    "--leader-elect-lease-duration=4s",
+    "--leader-elect-renew-deadline=3s",
+    "--leader-elect-retry-period=500ms",
+];
+
+/// Two managers, of which the first leads and has made three pods.
+async fn pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
+    let (first, second) = (Faults::default(), Faults::default());
+    let leader = Manager::start_with(space, &first, &ELECT).await?;
+    space.create::<ReplicaSet>(replica_set("web", 3)).await?;
+    settled(space, "web", 3).await?;
+    let standby = Manager::start_with(space, &second, &ELECT).await?;
+    eventually("the standby knows the pods", || async {
+        ensure!(second.most_watches().contains_key("pods"));
+        Ok(())
+    })
+    .await?;
+    ensure!(second.count(Call::is_deed) == 0, "a standby writes");
+    Ok([(leader, first), (standby, second)])
+}
+
+pub async fn a_killed_leader_is_followed(space: Space) -> Result<()> {
+    let [(leader, first), (_standby, second)] = pair(&space).await?;
+    // In the middle of its work: two of four more pods are made.
+    first.add(Rule::on(Verb::Create, "pods", Effect::CrashAfter).nth(2));
+    space.scale::<ReplicaSet>("web", 7).await?;
+    first.crashes().await;
+    leader.crash().await;
+    settled(&space, "web", 7).await?;
+    let made = created(&first) + created(&second);
+    ensure!(made == 7 && created(&second) >= 1, "created {} and {}", created(&first), created(&second));
+    quiet(&second).await
+}
+
+pub async fn a_paused_leader_is_followed(space: Space) -> Result<()> {
+    let [(leader, first), (_standby, second)] = pair(&space).await?;
+    first.pause(true);
+    space.scale::<ReplicaSet>("web", 7).await?;
+    settled(&space, "web", 7).await?;
+    ensure!(created(&second) == 4, "created {}", created(&second));
+    let ended = leader.ended().await?;
+    ensure!(matches!(ended, Ended::LeaseLost(_)), "the paused one ended with {ended:?}");
+    first.pause(false);
+    quiet(&second).await?;
+    ensure!(created(&first) == 3 && created(&second) == 4, "created {} and {}", created(&first), created(&second));
+    settled(&space, "web", 7).await?;
+    Ok(())
+}
+
+pub async fn a_lost_answer_behind_a_frozen_watch_is_found(space: Space) -> Result<()> {
+    let faults = Faults::script([Rule::on(Verb::Create, "pods", Effect::LostAfter).nth(3)]);
+    let _manager = Manager::start(&space, &faults).await?;
+    space.create::<ReplicaSet>(replica_set("web", 2)).await?;
+    settled(&space, "web", 2).await?;
+    faults.freeze("pods");
+    space.scale::<ReplicaSet>("web", 4).await?;
+    eventually("the answer is lost", || async {
+        ensure!(faults.unmet() == 0);
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "it waits for the pod that it cannot see", || async {
+        ensure!(created(&faults) == 3, "created {}", created(&faults));
+        Ok(())
+    })
+    .await?;
+    faults.thaw("pods");
+    settled(&space, "web", 4).await?;
+    ensure!(created(&faults) == 4, "created {}", created(&faults));
+    Ok(())
+}
+
+pub async fn a_successor_with_an_old_view_looks_first(space: Space) -> Result<()> {
+    let [(leader, first), (_standby, second)] = pair(&space).await?;
+    second.freeze("pods");
+    space.scale::<ReplicaSet>("web", 7).await?;
+    settled(&space, "web", 7).await?;
+    leader.crash().await;
+    space.patch::<ReplicaSet>("web", json!({"metadata": {"annotations": {"turn": "next"}}})).await?;
+    eventually("the successor looks at the pods", || async {
+        let looked = second.count(|call| call.to_string() == "list pods");
+        ensure!(looked > 0, "{:?}", second.seen());
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "it makes no pod that is there already", || async {
+        ensure!(created(&second) == 0, "created {}", created(&second));
+        Ok(())
+    })
+    .await?;
+    second.thaw("pods");
+    quiet(&second).await?;
+    ensure!(created(&first) == 7 && created(&second) == 0, "created {} and {}", created(&first), created(&second));
+    settled(&space, "web", 7).await?;
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The cluster tests: what users see of kcm's controllers on a real API server, also when things go wrong.
+//!
+//! `cargo test -p cluster-tests --test cluster` runs them; `-- --ignored` those that need upstream's manager.
+
+#![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
+
+mod accounts;
+mod cluster_wide;
+mod deployment;
+mod faults;
+mod garbagecollector;
+mod invariants;
+mod job;
+mod replicaset;
+mod replicaset_pods;
+mod rollout;
+mod takeover;
+
+use cluster_tests::{Case, cases, run};
+
+fn main() -> std::process::ExitCode {
+    let mut cases: Vec<Case> = cases![Usual:
+        replicaset::{
+            pods_come_and_are_told_of, deleted_pods_come_back, scales_both_ways, a_quota_is_told_of_until_it_is_lifted,
+            six_hundred_pods, long_names_leave_room_for_suffixes, a_set_being_deleted_is_left_alone,
+            overlapping_sets_keep_their_own, status_follows_labels_of_the_template,
+        },
+        replicaset_pods::{
+            orphans_are_adopted_and_strangers_released, scaling_down_takes_the_least_useful_first,
+            availability_takes_its_time, terminating_pods_are_counted_and_replaced, failed_pods_are_replaced_and_stay,
+        },
+        faults::{
+            crash_after_each_write, crash_before_each_answer, each_write_fails_each_way, a_frozen_watch_leads_to_no_more_pods,
+            a_lost_answer_behind_a_frozen_watch_is_found, a_successor_with_an_old_view_looks_first,
+            a_killed_leader_is_followed, a_paused_leader_is_followed,
+        },
+        invariants::{a_quiet_cluster_is_left_alone, one_watch_a_kind, declared_writes_are_allowed, writes_are_declared},
+        accounts::{
+            a_default_account_comes_and_comes_back, root_certificates_are_published_and_repaired,
+            pods_of_a_deployment_carry_a_token, pods_wait_for_their_account, tokens_in_secrets_are_good,
+            tokens_of_former_versions_are_marked_and_deleted,
+        },
+        cluster_wide::{
+            roles_are_gathered, cluster_info_is_signed_until_tokens_end, one_trust_bundle_is_published,
+            nodes_are_told_how_long_to_keep,
+        },
+        deployment::{
+            a_rollout_and_its_traces, history_undo_and_restart, history_has_a_limit,
+            a_pause_holds_a_rollout_and_no_scaling, a_stuck_rollout_is_told_of, scaling_in_the_middle_is_proportional,
+            a_taken_name_is_a_collision, orphans_are_adopted_with_their_pods,
+        },
+        rollout::{
+            an_update_keeps_within_its_bounds, recreation_never_overlaps, a_frozen_watch_leads_to_no_second_set, crash_after_a_sample_of_writes,
+            each_write_fails_each_way,
+        },
+        garbagecollector::{
+            a_deployment_goes_with_all_that_it_owns, a_recreated_owner_holds_nothing, custom_resources_own_and_are_owned,
+            owners_that_went_unseen_are_found, references_into_another_namespace_are_told_of,
+            a_crash_in_the_middle_loses_nothing, solid_owners_hold_and_dangling_references_go, one_request_a_deletion,
+        },
+        job::{
+            a_job_completes, failures_end_a_job, a_deadline_ends_a_job, indexes_are_completed, an_elastic_job_shrinks,
+            an_index_fails_alone, a_success_policy_ends_a_job_early, a_failure_policy_decides, suspended_and_resumed,
+            replaced_only_once_failed, somebody_elses_job_is_left_alone, pods_of_a_lost_job_may_go,
+            pods_are_adopted_and_counted, crash_after_a_sample_of_writes, each_write_fails_each_way,
+        },
+    ]
+    .into();
+    cases.extend(cases![Ignored: takeover::{rollouts_go_on_under_the_other}, job::{crash_after_every_write}, rollout::{crash_after_every_write}]);
+    run(cases)
+}

@@ -1,0 +1,114 @@
+//! The bench's own requests: JSON in, a uid out, many at once.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt, stream};
+use http::{Method, Request, header};
+use kube::Client;
+use serde_json::{Value, json};
+
+/// Requests under way at once.
+const AT_ONCE: usize = 24;
+
+/// Asks for an answer without spec and status, which nobody reads here.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+/// Pause between two looks at something that is awaited.
+pub const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Pause between two lines of progress.
+const SAY_EVERY: Duration = Duration::from_secs(2);
+
+/// Creates an object as `writer` (its field manager); answers its uid.
+pub async fn create(client: &Client, collection: &str, writer: &str, object: &Value) -> Result<String> {
+    let path = format!("{collection}?fieldManager={writer}");
+    let answer = send(client, Method::POST, &path, "application/json", object).await?;
+    let uid = answer.pointer("/metadata/uid").and_then(Value::as_str);
+    uid.map(String::from).with_context(|| format!("POST {path}: the answer has no uid"))
+}
+
+/// How a patch is to be understood.
+#[derive(Clone, Copy, Debug)]
+pub enum Patch {
+    /// Lists replace lists.
+    Merge,
+    /// Items of lists are found by their names.
+    Strategic,
+}
+
+/// Sends a patch as `writer`.
+pub async fn patch(client: &Client, path: &str, writer: &str, kind: Patch, patch: &Value) -> Result<()> {
+    let path = format!("{path}?fieldManager={writer}");
+    let content = match kind {
+        Patch::Merge => "application/merge-patch+json",
+        Patch::Strategic => "application/strategic-merge-patch+json",
+    };
+    send(client, Method::PATCH, &path, content, patch).await?;
+    Ok(())
+}
+
+/// Deletes an object at once, without a grace period.
+pub async fn delete(client: &Client, path: &str) -> Result<()> {
+    let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0 });
+    send(client, Method::DELETE, path, "application/json", &options).await?;
+    Ok(())
+}
+
+/// Creates namespaces.
+pub async fn create_namespaces(client: &Client, names: impl IntoIterator<Item = String>) -> Result<()> {
+    for name in names {
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        create(client, "/api/v1/namespaces", "bench", &namespace).await?;
+    }
+    Ok(())
+}
+
+async fn send(client: &Client, method: Method, path: &str, content: &str, body: &Value) -> Result<Value> {
+    let what = format!("{method} {path}");
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::CONTENT_TYPE, content)
+        .header(header::ACCEPT, METADATA)
+        .body(serde_json::to_vec(body)?)?;
+    client.request(request).await.context(what)
+}
+
+/// Does the same with every item, many at once, until the first failure.
+/// `doing` is what progress lines say, in front of how many are done.
+pub async fn each<I, O>(
+    doing: &str,
+    items: impl ExactSizeIterator<Item = I>,
+    one: impl AsyncFn(I) -> Result<O>,
+) -> Result<Vec<O>> {
+    let count = items.len();
+    let mut progress = Progress::new();
+    let mut answers = Vec::with_capacity(count);
+    let mut running = stream::iter(items).map(|item| one(item)).buffered(AT_ONCE);
+    while let Some(answer) = running.try_next().await? {
+        answers.push(answer);
+        progress.say(|| format!("{doing}: {} of {count}", answers.len()));
+    }
+    Ok(answers)
+}
+
+/// Lines on standard error for what takes more than two seconds.
+pub struct Progress {
+    next: Instant,
+}
+
+impl Progress {
+    /// The first line is due in two seconds.
+    pub fn new() -> Self {
+        Self { next: Instant::now() + SAY_EVERY }
+    }
+
+    /// Prints a line if one is due.
+    pub fn say(&mut self, line: impl FnOnce() -> String) {
+        if Instant::now() >= self.next {
+            eprintln!("    {}", line());
+            self.next = Instant::now() + SAY_EVERY;
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Many pods that run already: what a manager costs that finds nothing to do,
+//! and how soon it does something after its start.
+//!
+//! The pods are written once, as a finished history that no manager made; then
+//! the managers take turns on the same API server, each with a Lease of its own.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use control_plane::{ControlPlane, Identity, Options};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use tokio::time::{sleep, timeout};
+
+use super::api::{self, Patch, Progress};
+use super::measure::{Measurement, Scenario};
+use super::subject::{Binaries, Mode, Running, Subject};
+use super::workload::App;
+
+/// The pods of one Deployment.
+const REPLICAS: u32 = 50;
+
+/// Namespaces that the Deployments are spread over.
+const NAMESPACES: u32 = 10;
+
+/// Nodes that the pods say they run on; there are none.
+const NODES: u32 = 100;
+
+/// The field managers of the two halves of a pod.
+const MANAGER: &str = "kube-controller-manager";
+const KUBELET: &str = "kubelet";
+
+/// Where the ReplicaSet that waits for its pod is.
+const WAITING: &str = "waiting";
+
+/// How long a start may take before it is given up.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+/// How often the process is looked at meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+type Events<'a> = BoxStream<'a, kube::Result<WatchEvent<Pod>>>;
+
+/// A control plane that is full of pods.
+pub struct Crowd {
+    cluster: ControlPlane,
+    client: Client,
+    starts: u32,
+}
+
+impl Crowd {
+    /// Starts a control plane and fills it with `pods` pods, rounded up to
+    /// whole Deployments.
+    pub async fn gather(pods: u32) -> Result<Self> {
+        let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
+        let cluster = ControlPlane::start(options).await?;
+        let client = cluster.client(Identity::Admin).await?;
+        let namespaces = (0..NAMESPACES).map(namespace).chain([WAITING.to_owned()]);
+        api::create_namespaces(&client, namespaces).await?;
+
+        let start = Instant::now();
+        let apps: Vec<App> = (0..pods.div_ceil(REPLICAS)).map(app).collect();
+        eprintln!("  creating {} Deployments with {} pods", apps.len(), apps.len() as u32 * REPLICAS);
+        let sets = api::each("Deployments made", apps.iter(), async |app| workload(&client, app).await).await?;
+        let numbers = 0..apps.len() as u32 * REPLICAS;
+        api::each("pods made", numbers, async |number| {
+            let index = (number / REPLICAS) as usize;
+            pod(&client, &apps[index], number, &sets[index]).await
+        })
+        .await?;
+        eprintln!("  all are there after {:.0} s", start.elapsed().as_secs_f64());
+        let crowd = Self { cluster, client, starts: 0 };
+        crowd.describe_and_warm_up(&apps[0])?;
+        Ok(crowd)
+    }
+
+    /// Says how large a pod is, and makes the API server read every pod once,
+    /// so that the first manager does not pay for what the second then finds.
+    fn describe_and_warm_up(&self, app: &App) -> Result<()> {
+        let path = format!("/api/v1/namespaces/{}/pods/{}", app.namespace, app.pod_name(0));
+        let bytes = self.cluster.kubectl(&["get", "--raw", &path])?.len();
+        eprintln!("  a pod is {bytes} bytes of JSON");
+        self.cluster.kubectl(&["get", "--raw", "/api/v1/pods?resourceVersion=0"])?;
+        Ok(())
+    }
+
+    /// Starts a manager, measures, and ends it: a cold start, and the idle
+    /// time of that length after it; the manager's log is kept at `log`.
+    pub async fn measure(
+        &mut self,
+        binaries: &Binaries,
+        about: (Subject, Mode),
+        idle: Duration,
+        log: &Path,
+    ) -> Result<Vec<Measurement>> {
+        self.starts += 1;
+        let app = App { namespace: WAITING.into(), name: format!("waiting-{}", self.starts), replicas: 1 };
+        let collection = format!("/apis/apps/v1/namespaces/{WAITING}/replicasets");
+        api::create(&self.client, &collection, "bench", &app.replica_set_alone()).await?;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), WAITING);
+        let version = pods.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
+        let mut events = pods.watch(&WatchParams::default(), &version).await?.boxed();
+
+        let manager = Running::start(&self.cluster, binaries, about.0, about.1)?;
+        let measured = course(&manager, about, &mut events, idle).await;
+        manager.keep_log(log)?;
+        let ended = manager.end(&self.client).await;
+        let measured = measured?;
+        ended?;
+        api::delete(&self.client, &format!("{collection}/{}", app.replica_set())).await?;
+        for pod in pods.list(&ListParams::default()).await?.items {
+            let name = pod.metadata.name.unwrap_or_default();
+            api::delete(&self.client, &format!("/api/v1/namespaces/{WAITING}/pods/{name}")).await?;
+        }
+        Ok(measured)
+    }
+}
+
+async fn course(
+    manager: &Running<'_>,
+    (subject, mode): (Subject, Mode),
+    events: &mut Events<'_>,
+    idle: Duration,
+) -> Result<Vec<Measurement>> {
+    until_pod(manager, events).await?;
+    let wall = manager.started.elapsed().as_secs_f64();
+    let to = manager.mark()?;
+    let asked = manager.asked_since(&manager.born)?;
+    let start = Measurement::new((subject, mode, Scenario::ColdStart), Some(wall), (&manager.born, &to), asked);
+
+    manager.until_quiet().await?;
+    eprintln!("  memory: {} s without work", idle.as_secs());
+    let from = manager.mark()?;
+    sleep(idle).await;
+    let to = manager.mark()?;
+    let asked = manager.asked_since(&from)?;
+    Ok(vec![start, Measurement::new((subject, mode, Scenario::Memory), None, (&from, &to), asked)])
+}
+
+/// Waits until somebody makes a pod.
+async fn until_pod(manager: &Running<'_>, events: &mut Events<'_>) -> Result<()> {
+    eprintln!("  cold-start: until the first pod is made");
+    let mut progress = Progress::new();
+    loop {
+        match timeout(LOOK_AGAIN, events.try_next()).await {
+            Ok(event) => match event.context("watch for the first pod")? {
+                Some(WatchEvent::Added(_)) => return Ok(()),
+                Some(WatchEvent::Error(status)) => bail!("the watch for the first pod failed: {status:?}"),
+                Some(_) => {}
+                None => bail!("the API server ended the watch for the first pod: run again"),
+            },
+            Err(_) => {
+                manager.check()?;
+                let elapsed = manager.started.elapsed();
+                if elapsed > DEADLINE {
+                    bail!(
+                        "no pod was made in {} s; the manager's last lines:\n{}",
+                        DEADLINE.as_secs(),
+                        manager.last_lines()
+                    );
+                }
+                progress.say(|| format!("{:.0} s: waiting for the first pod", elapsed.as_secs_f64()));
+            }
+        }
+    }
+}
+
+fn namespace(index: u32) -> String {
+    format!("crowd-{index}")
+}
+
+fn app(index: u32) -> App {
+    App { namespace: namespace(index % NAMESPACES), name: format!("app-{index}"), replicas: REPLICAS }
+}
+
+/// Makes a Deployment and its ReplicaSet with their status; answers the
+/// ReplicaSet's uid.
+async fn workload(client: &Client, app: &App) -> Result<String> {
+    let base = format!("/apis/apps/v1/namespaces/{}", app.namespace);
+    let (deployments, sets) = (format!("{base}/deployments"), format!("{base}/replicasets"));
+    let deployment = api::create(client, &deployments, "bench", &app.finished_deployment()).await?;
+    let set = api::create(client, &sets, MANAGER, &app.finished_replica_set(&deployment)).await?;
+    let status = format!("{sets}/{}/status", app.replica_set());
+    api::patch(client, &status, MANAGER, Patch::Merge, &app.replica_set_status()).await?;
+    let status = format!("{deployments}/{}/status", app.name);
+    api::patch(client, &status, MANAGER, Patch::Merge, &app.deployment_status()).await?;
+    Ok(set)
+}
+
+async fn pod(client: &Client, app: &App, number: u32, set: &str) -> Result<()> {
+    let collection = format!("/api/v1/namespaces/{}/pods", app.namespace);
+    let (index, node) = (number % REPLICAS, format!("node-{}", number % NODES));
+    api::create(client, &collection, MANAGER, &app.pod(index, &node, set)).await?;
+    let status = format!("{collection}/{}/status", app.pod_name(index));
+    api::patch(client, &status, KUBELET, Patch::Merge, &app.pod_status(number)).await
+}

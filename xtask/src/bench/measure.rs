@@ -1,0 +1,242 @@
+//! Scenarios, what is measured in each, and the goals: data and arithmetic.
+
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+
+use super::requests::Tally;
+use super::subject::{Mark, Mode, Subject};
+
+/// A stretch of a manager's life that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Scenario {
+    /// Deployments are created, until all their pods are ready
+    Create,
+    /// All of them get a new image, until the last old pod is gone
+    Update,
+    /// Nothing happens in an empty cluster
+    IdleEmpty,
+    /// Nothing happens beside the Deployments of `create`
+    Idle,
+    /// A start among many pods, until the first new pod is created
+    ColdStart,
+    /// Nothing happens among many pods
+    Memory,
+}
+
+/// Something that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    /// Seconds to the goal state.
+    Wall,
+    /// Seconds of user and system time, trailing work included.
+    Cpu,
+    /// MiB resident at the end.
+    Resident,
+    /// The most MiB ever resident.
+    Peak,
+    /// Writes to objects, events included.
+    Writes,
+    /// Writes of events.
+    Events,
+    /// All requests.
+    Requests,
+}
+
+/// What ours has to reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// The ratio ours to upstream is at most that.
+    Ratio(f64),
+    /// Ours is zero.
+    Zero,
+}
+
+/// One scenario of one run of one subject.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// Who.
+    pub subject: Subject,
+    /// Under which limits.
+    pub mode: Mode,
+    /// Doing what.
+    pub scenario: Scenario,
+    /// The values.
+    pub values: BTreeMap<Metric, f64>,
+    /// Requests by kind.
+    pub requests: BTreeMap<String, u64>,
+}
+
+/// A metric of one scenario, of both subjects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Under which limits.
+    pub mode: Mode,
+    /// Doing what.
+    pub scenario: Scenario,
+    /// What was measured.
+    pub metric: Metric,
+    /// The median of our runs.
+    pub ours: Option<f64>,
+    /// The median of upstream's runs.
+    pub upstream: Option<f64>,
+}
+
+impl Scenario {
+    /// Its name in tables, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scenario::Create => "create",
+            Scenario::Update => "update",
+            Scenario::IdleEmpty => "idle-empty",
+            Scenario::Idle => "idle",
+            Scenario::ColdStart => "cold-start",
+            Scenario::Memory => "memory",
+        }
+    }
+
+    /// What ours has to reach in a metric.
+    pub fn goal(self, metric: Metric) -> Option<Goal> {
+        match (self, metric) {
+            (Scenario::Create | Scenario::Update, Metric::Wall) => Some(Goal::Ratio(1.0)),
+            (Scenario::Create | Scenario::Update, Metric::Cpu) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::Create | Scenario::Update, Metric::Writes) => Some(Goal::Ratio(0.8)),
+            (Scenario::IdleEmpty | Scenario::Idle | Scenario::Memory, Metric::Writes) => Some(Goal::Zero),
+            (Scenario::Memory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 6.0)),
+            (Scenario::ColdStart, Metric::Wall | Metric::Cpu) => Some(Goal::Ratio(1.0 / 3.0)),
+            _ => None,
+        }
+    }
+}
+
+impl Metric {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Wall => "wall time (s)",
+            Metric::Cpu => "CPU (s)",
+            Metric::Resident => "resident memory (MiB)",
+            Metric::Peak => "peak memory (MiB)",
+            Metric::Writes => "object writes",
+            Metric::Events => "of them events",
+            Metric::Requests => "all requests",
+        }
+    }
+
+    /// A value as tables show it.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Metric::Wall | Metric::Cpu => format!("{value:.2}"),
+            Metric::Resident | Metric::Peak => format!("{value:.1}"),
+            Metric::Writes | Metric::Events | Metric::Requests => format!("{value:.0}"),
+        }
+    }
+}
+
+impl Measurement {
+    /// What lies between two marks; `wall` in seconds, if time mattered.
+    pub fn new(
+        (subject, mode, scenario): (Subject, Mode, Scenario),
+        wall: Option<f64>,
+        (from, to): (&Mark, &Mark),
+        tally: Tally,
+    ) -> Self {
+        let counts = [
+            (Metric::Cpu, to.usage.cpu - from.usage.cpu),
+            (Metric::Resident, to.usage.resident),
+            (Metric::Peak, to.usage.peak),
+            (Metric::Writes, tally.writes as f64),
+            (Metric::Events, tally.events as f64),
+            (Metric::Requests, tally.all as f64),
+        ];
+        let values = wall.map(|wall| (Metric::Wall, wall)).into_iter().chain(counts).collect();
+        Self { subject, mode, scenario, values, requests: tally.kinds }
+    }
+}
+
+impl Row {
+    /// Ours divided by upstream's, if both are known and upstream's is not 0.
+    pub fn ratio(&self) -> Option<f64> {
+        self.upstream.filter(|value| *value > 0.0).and_then(|upstream| Some(self.ours? / upstream))
+    }
+
+    /// The goal, if there is one.
+    pub fn goal(&self) -> Option<Goal> {
+        self.scenario.goal(self.metric)
+    }
+
+    /// Whether the goal is met; nothing if there is none or it cannot be told.
+    pub fn met(&self) -> Option<bool> {
+        match self.goal()? {
+            Goal::Ratio(most) => Some(self.ratio()? <= most),
+            Goal::Zero => Some(self.ours? == 0.0),
+        }
+    }
+}
+
+/// The medians of all runs, in the order of modes, scenarios and metrics.
+pub fn rows(measurements: &[Measurement]) -> Vec<Row> {
+    let mut groups: BTreeMap<(Mode, Scenario, Metric), BTreeMap<Subject, Vec<f64>>> = BTreeMap::new();
+    for measurement in measurements {
+        for (metric, value) in &measurement.values {
+            let group = groups.entry((measurement.mode, measurement.scenario, *metric)).or_default();
+            group.entry(measurement.subject).or_default().push(*value);
+        }
+    }
+    let row = |((mode, scenario, metric), mut runs): (_, BTreeMap<Subject, Vec<f64>>)| {
+        let mut of = |subject| runs.remove(&subject).and_then(median);
+        Row { mode, scenario, metric, ours: of(Subject::Ours), upstream: of(Subject::Upstream) }
+    };
+    groups.into_iter().map(row).collect()
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(subject: Subject, cpu: f64) -> Measurement {
+        Measurement {
+            subject,
+            mode: Mode::Raised,
+            scenario: Scenario::Create,
+            values: [(Metric::Cpu, cpu)].into(),
+            requests: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn ratios_are_of_medians_and_meet_goals_or_not() {
+        use Subject::{Ours, Upstream};
+        let runs = [(Ours, 1.0), (Ours, 9.0), (Ours, 2.0), (Upstream, 5.0), (Upstream, 7.0)];
+        let mut rows = rows(&runs.map(|(subject, cpu)| measured(subject, cpu)));
+        let row = rows.pop().unwrap();
+        assert!(rows.is_empty());
+        assert_eq!((row.ours, row.upstream), (Some(2.0), Some(6.0)));
+        assert_eq!(row.met(), Some(true));
+        assert_eq!(Row { ours: Some(2.1), ..row.clone() }.met(), Some(false));
+        assert_eq!(Row { upstream: None, ..row.clone() }.met(), None);
+        assert_eq!(Row { upstream: Some(0.0), ..row }.ratio(), None);
+    }
+
+    #[test]
+    fn a_goal_of_zero_needs_no_upstream() {
+        let row = |ours| Row {
+            mode: Mode::Default,
+            scenario: Scenario::Idle,
+            metric: Metric::Writes,
+            ours: Some(ours),
+            upstream: None,
+        };
+        assert_eq!((row(0.0).met(), row(1.0).met()), (Some(true), Some(false)));
+    }
+}

@@ -1,0 +1,217 @@
+//! `cargo xtask bench`: this project's manager beside upstream's, on control
+//! planes of the same kind, one after the other; ratios instead of timings.
+
+mod api;
+mod crowd;
+mod measure;
+mod plot;
+mod process;
+mod report;
+mod requests;
+mod rollout;
+mod subject;
+mod workload;
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use control_plane::assets::Assets;
+use serde_json::Value;
+
+use crate::cargo::cargo;
+use crowd::Crowd;
+use measure::{Measurement, Scenario, rows};
+use report::Report;
+use rollout::Size;
+use subject::{Binaries, Mode, Subject};
+
+/// Measure our controller manager beside upstream's and print ratios.
+///
+/// Both run the Deployment and ReplicaSet controllers, one after the other,
+/// each on a control plane of its own with fake nodes; the scenarios with many
+/// pods share one, where neither has anything to change. Wall time, CPU,
+/// memory and API requests are compared; the report (Markdown, a plot, all
+/// measurements as JSON, the managers' logs) goes to a folder that is printed.
+///
+/// Builds our manager with --release, and upstream's with Go the first time.
+/// Takes some 20 minutes; absolute figures depend on what else the machine does.
+#[derive(clap::Args)]
+#[command(after_long_help = "Examples:
+  cargo xtask bench --quick                          # is it still fast? a few minutes
+  cargo xtask bench --scenario memory,cold-start     # the pods that are there already
+  cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
+pub struct Arguments {
+    /// What to measure; everything by default
+    #[arg(long, value_name = "SCENARIO", value_delimiter = ',')]
+    scenario: Vec<Scenario>,
+
+    /// Under which limits; both by default
+    #[arg(long, value_name = "MODE", value_delimiter = ',')]
+    mode: Vec<Mode>,
+
+    /// How often to do all of it; medians are compared
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+
+    /// Small numbers: says whether it works, not how well
+    #[arg(long)]
+    quick: bool,
+
+    /// How many pods there are in memory and cold-start [default: 20000, or 1000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
+    pods: Option<u32>,
+
+    /// Run one of the two only; there are no ratios then
+    #[arg(long)]
+    only: Option<Subject>,
+
+    /// Our manager's binary, instead of building it
+    #[arg(long, value_name = "PATH")]
+    kcm: Option<PathBuf>,
+
+    /// Where to write the report [default: target/bench/<date>]
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+
+    /// Fail if a goal is missed
+    #[arg(long)]
+    assert: bool,
+}
+
+impl Arguments {
+    fn scenarios(&self) -> Vec<Scenario> {
+        if self.scenario.is_empty() { Scenario::value_variants().to_vec() } else { self.scenario.clone() }
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        if self.mode.is_empty() { Mode::value_variants().to_vec() } else { self.mode.clone() }
+    }
+
+    /// Who runs first changes from run to run, as what comes second finds
+    /// another machine.
+    fn subjects(&self, run: u32) -> Vec<Subject> {
+        let mut both = vec![Subject::Upstream, Subject::Ours];
+        if run % 2 == 1 {
+            both.reverse();
+        }
+        both.retain(|subject| self.only.is_none_or(|only| only == *subject));
+        both
+    }
+
+    fn size(&self, mode: Mode) -> Size {
+        let (deployments, replicas) = match (mode, self.quick) {
+            (Mode::Raised, false) => (40, 50),
+            (Mode::Default, false) => (10, 20),
+            (Mode::Raised, true) => (8, 10),
+            (Mode::Default, true) => (4, 5),
+        };
+        Size { deployments, replicas, idle: self.idle() }
+    }
+
+    fn idle(&self) -> Duration {
+        Duration::from_secs(if self.quick { 8 } else { 30 })
+    }
+
+    fn pods(&self) -> u32 {
+        self.pods.unwrap_or(if self.quick { 1000 } else { 20_000 })
+    }
+}
+
+/// Measures, prints and writes the report.
+pub fn run(arguments: Arguments) -> Result<()> {
+    let upstream = match arguments.only {
+        Some(Subject::Ours) => PathBuf::new(),
+        _ => Assets::of(&[])?.upstream_manager()?,
+    };
+    let ours = match (&arguments.kcm, arguments.only) {
+        (_, Some(Subject::Upstream)) => PathBuf::new(),
+        (Some(path), _) => path.canonicalize().with_context(|| format!("--kcm {}", path.display()))?,
+        (None, _) => build()?,
+    };
+    let binaries = Binaries { ours, upstream };
+    let report = Report::create(arguments.report.clone())?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let (measurements, failures) = runtime.block_on(measure(&arguments, &binaries, &report))?;
+
+    let rows = rows(&measurements);
+    println!("{}", report::table(&rows));
+    report.write(&measurements, &rows, &failures, arguments.runs)?;
+    println!("Report: {}", report.folder().join("README.md").display());
+    ensure!(failures.is_empty(), "{} of the measurements failed:\n{}", failures.len(), failures.join("\n"));
+    let missed = rows.iter().filter(|row| row.met() == Some(false)).count();
+    if arguments.assert && missed > 0 {
+        bail!("{missed} goals are missed");
+    }
+    Ok(())
+}
+
+/// Every measurement that could be made, and a sentence for each that could not.
+async fn measure(
+    arguments: &Arguments,
+    binaries: &Binaries,
+    report: &Report,
+) -> Result<(Vec<Measurement>, Vec<String>)> {
+    let scenarios = arguments.scenarios();
+    let (crowded, rollouts): (Vec<Scenario>, Vec<Scenario>) =
+        scenarios.into_iter().partition(|scenario| matches!(scenario, Scenario::Memory | Scenario::ColdStart));
+    let (mut measurements, mut failures) = (Vec::new(), Vec::new());
+    let mut note = |what: String, measured: Result<Vec<Measurement>>| match measured {
+        Ok(measured) => measurements.extend(measured),
+        Err(error) => {
+            eprintln!("  FAILED: {error:#}");
+            failures.push(format!("{what}: {error:#}"));
+        }
+    };
+
+    let turns = |kind: &'static str| {
+        let runs = (1..=arguments.runs).flat_map(move |run| arguments.modes().into_iter().map(move |mode| (run, mode)));
+        runs.flat_map(move |(run, mode)| arguments.subjects(run).into_iter().map(move |subject| (run, mode, subject)))
+            .map(move |(run, mode, subject)| {
+                (mode, subject, format!("{kind}-{}-{}-{run}", mode.name(), subject.name()))
+            })
+    };
+    if !rollouts.is_empty() {
+        for (mode, subject, name) in turns("rollout") {
+            eprintln!("{name}");
+            let about = (subject, mode);
+            let measured = rollout::measure(binaries, about, arguments.size(mode), &rollouts, &report.log(&name)).await;
+            note(name, measured);
+        }
+    }
+    if !crowded.is_empty() {
+        eprintln!("crowd of {} pods", arguments.pods());
+        match Crowd::gather(arguments.pods()).await {
+            Ok(mut crowd) => {
+                for (mode, subject, name) in turns("crowd") {
+                    eprintln!("{name}");
+                    let about = (subject, mode);
+                    let measured = crowd.measure(binaries, about, arguments.idle(), &report.log(&name)).await;
+                    note(name, measured);
+                }
+            }
+            Err(error) => note("crowd".into(), Err(error)),
+        }
+    }
+    measurements.retain(|measurement| arguments.scenarios().contains(&measurement.scenario));
+    Ok((measurements, failures))
+}
+
+/// Builds our manager as it is released; answers the binary's path.
+fn build() -> Result<PathBuf> {
+    eprintln!("building kcm with --release");
+    let output = cargo()
+        .args(["build", "--release", "--package", "kcm", "--message-format", "json-render-diagnostics"])
+        .stderr(Stdio::inherit())
+        .output()
+        .context("run cargo")?;
+    ensure!(output.status.success(), "kcm cannot be built: see cargo's words above");
+    let messages = String::from_utf8(output.stdout).context("read cargo's messages")?;
+    let binary = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .find_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?)));
+    binary.context("cargo built no executable for the package kcm")
+}

@@ -1,0 +1,114 @@
+//! What a manager asked of the API server, sorted into what counts as a write
+//! to objects and what does not.
+
+use std::collections::BTreeMap;
+
+use control_plane::audit::{Counts, Request};
+
+/// Requests of one stretch of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Every request, leases and reviews included.
+    pub all: u64,
+    /// Creates, updates, patches and deletes of objects, events included;
+    /// leases, reviews and tokens are not objects that a user would see.
+    pub writes: u64,
+    /// Those of [`Tally::writes`] that concern events.
+    pub events: u64,
+    /// How often each kind of request was sent, by verb, resource and, if it
+    /// was refused, status.
+    pub kinds: BTreeMap<String, u64>,
+}
+
+/// Sorts the counts of an audit log.
+pub fn tally(counts: &Counts) -> Tally {
+    let mut tally = Tally::default();
+    for (request, count) in counts {
+        tally.all += count;
+        if is_write(request) {
+            tally.writes += count;
+            tally.events += if is_event(request) { *count } else { 0 };
+        }
+        *tally.kinds.entry(kind(request)).or_default() += count;
+    }
+    tally
+}
+
+/// Whether nothing was asked but to stay the leader.
+pub fn is_quiet(counts: &Counts) -> bool {
+    counts.keys().all(is_lease)
+}
+
+fn kind(request: &Request) -> String {
+    let Request { verb, resource, subresource, code, .. } = request;
+    let mut kind = format!("{verb} {resource}");
+    if !subresource.is_empty() {
+        kind += "/";
+        kind += subresource;
+    }
+    if *code >= 400 {
+        kind += &format!(" ({code})");
+    }
+    kind
+}
+
+fn is_write(request: &Request) -> bool {
+    let writes = ["create", "update", "patch", "delete", "deletecollection"];
+    let group = request.resource.split_once('.').map_or("", |(_, group)| group);
+    writes.contains(&request.verb.as_str())
+        && !is_lease(request)
+        && !["authentication.k8s.io", "authorization.k8s.io"].contains(&group)
+        && request.subresource != "token"
+}
+
+fn is_event(request: &Request) -> bool {
+    matches!(request.resource.as_str(), "events" | "events.events.k8s.io")
+}
+
+fn is_lease(request: &Request) -> bool {
+    request.resource == "leases.coordination.k8s.io"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(requests: &[(&str, &str, &str, u16, u64)]) -> Counts {
+        let count = |(verb, resource, subresource, code, count): &(&str, &str, &str, u16, u64)| {
+            let request = Request {
+                user: "ann".into(),
+                verb: (*verb).into(),
+                resource: (*resource).into(),
+                subresource: (*subresource).into(),
+                code: *code,
+            };
+            (request, *count)
+        };
+        requests.iter().map(count).collect()
+    }
+
+    #[test]
+    fn only_writes_to_objects_count_as_writes() {
+        let tally = tally(&counts(&[
+            ("create", "events", "", 201, 5),
+            ("patch", "events", "", 200, 2),
+            ("create", "pods", "", 201, 10),
+            ("update", "replicasets.apps", "status", 409, 1),
+            ("update", "leases.coordination.k8s.io", "", 200, 7),
+            ("create", "serviceaccounts", "token", 201, 1),
+            ("create", "serviceaccounts", "", 201, 1),
+            ("create", "subjectaccessreviews.authorization.k8s.io", "", 201, 3),
+            ("create", "tokenreviews.authentication.k8s.io", "", 201, 3),
+            ("watch", "pods", "", 200, 1),
+        ]));
+        assert_eq!((tally.all, tally.writes, tally.events), (34, 19, 7));
+        assert_eq!(tally.kinds["update replicasets.apps/status (409)"], 1);
+        assert_eq!(tally.kinds["create pods"], 10);
+    }
+
+    #[test]
+    fn staying_the_leader_is_quiet() {
+        assert!(is_quiet(&counts(&[("update", "leases.coordination.k8s.io", "", 200, 3)])));
+        assert!(!is_quiet(&counts(&[("watch", "pods", "", 200, 1)])));
+    }
+}

@@ -1,0 +1,209 @@
+//! One manager on a fresh control plane: idle, Deployments created, updated,
+//! idle again.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use control_plane::{ControlPlane, Identity, Options};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Client;
+use kube::api::{Api, ListParams};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::api::{self, LOOK_EVERY, Patch, Progress};
+use super::measure::{Measurement, Scenario};
+use super::subject::{Binaries, Mode, Running, Subject};
+use super::workload::App;
+
+/// The namespace of everything that is created.
+const NAMESPACE: &str = "bench";
+
+/// Fake nodes.
+const NODES: u32 = 10;
+
+/// How long a rollout may take before it is given up.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// How much there is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// How many Deployments.
+    pub deployments: u32,
+    /// The pods of each.
+    pub replicas: u32,
+    /// How long nothing happens.
+    pub idle: Duration,
+}
+
+/// Measures the scenarios that are `wanted`, on a control plane that is made
+/// for it and ends with it; the manager's log is kept at `log`.
+pub async fn measure(
+    binaries: &Binaries,
+    (subject, mode): (Subject, Mode),
+    size: Size,
+    wanted: &[Scenario],
+    log: &Path,
+) -> Result<Vec<Measurement>> {
+    let cluster = ControlPlane::start(Options { nodes: NODES, audit: true, ..Options::default() }).await?;
+    let client = cluster.client(Identity::Admin).await?;
+    api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
+    let manager = Running::start(&cluster, binaries, subject, mode)?;
+    let measured = Bench { client, manager: &manager, subject, mode, size }.scenarios(wanted).await;
+    manager.keep_log(log)?;
+    measured
+}
+
+struct Bench<'a> {
+    client: Client,
+    manager: &'a Running<'a>,
+    subject: Subject,
+    mode: Mode,
+    size: Size,
+}
+
+impl Bench<'_> {
+    async fn scenarios(&self, wanted: &[Scenario]) -> Result<Vec<Measurement>> {
+        self.manager.until_leader(&self.client).await?;
+        self.manager.until_quiet().await?;
+        let wants = |scenario| wanted.contains(&scenario);
+        let mut measured = Vec::new();
+        if wants(Scenario::IdleEmpty) {
+            measured.push(self.idle(Scenario::IdleEmpty).await?);
+        }
+        if [Scenario::Create, Scenario::Update, Scenario::Idle].into_iter().any(wants) {
+            measured.push(self.create().await?);
+        }
+        if wants(Scenario::Update) {
+            measured.push(self.update().await?);
+        }
+        if wants(Scenario::Idle) {
+            measured.push(self.idle(Scenario::Idle).await?);
+        }
+        measured.retain(|measurement| wants(measurement.scenario));
+        Ok(measured)
+    }
+
+    async fn idle(&self, scenario: Scenario) -> Result<Measurement> {
+        eprintln!("  {}: {} s without work", scenario.name(), self.size.idle.as_secs());
+        let from = self.manager.mark()?;
+        sleep(self.size.idle).await;
+        let to = self.manager.mark()?;
+        let about = (self.subject, self.mode, scenario);
+        Ok(Measurement::new(about, None, (&from, &to), self.manager.asked_since(&from)?))
+    }
+
+    async fn create(&self) -> Result<Measurement> {
+        let collection = deployments();
+        self.course(Scenario::Create, self.apps(), async |app| {
+            api::create(&self.client, &collection, "bench", &app.deployment()).await.map(drop)
+        })
+        .await
+    }
+
+    async fn update(&self) -> Result<Measurement> {
+        let collection = deployments();
+        self.course(Scenario::Update, self.apps(), async |app| {
+            let containers = json!([{ "name": "main", "image": app.image("v1.5.0") }]);
+            let patch = json!({ "spec": { "template": { "spec": { "containers": containers } } } });
+            api::patch(&self.client, &format!("{collection}/{}", app.name), "bench", Patch::Strategic, &patch).await
+        })
+        .await
+    }
+
+    /// From the first request of ours to the goal state; CPU and requests to
+    /// the silence after it.
+    async fn course(
+        &self,
+        scenario: Scenario,
+        apps: Vec<App>,
+        change: impl AsyncFn(App) -> Result<()>,
+    ) -> Result<Measurement> {
+        let Size { deployments, replicas, .. } = self.size;
+        eprintln!("  {}: {deployments} Deployments of {replicas} pods", scenario.name());
+        let from = self.manager.mark()?;
+        let start = Instant::now();
+        api::each("Deployments sent", apps.into_iter(), change).await?;
+        self.until_complete(start).await?;
+        let wall = start.elapsed().as_secs_f64();
+        self.manager.until_quiet().await?;
+        let to = self.manager.mark()?;
+        let about = (self.subject, self.mode, scenario);
+        Ok(Measurement::new(about, Some(wall), (&from, &to), self.manager.asked_since(&from)?))
+    }
+
+    async fn until_complete(&self, start: Instant) -> Result<()> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let cached = ListParams::default().match_any();
+        let mut progress = Progress::new();
+        loop {
+            let deployments = api.list(&cached).await?.items;
+            let complete = deployments.iter().filter(|deployment| is_complete(deployment)).count();
+            if complete == self.size.deployments as usize {
+                return Ok(());
+            }
+            self.manager.check()?;
+            let line = || {
+                let ready = |deployment: &Deployment| deployment.status.as_ref().and_then(|s| s.ready_replicas);
+                let ready: i32 = deployments.iter().filter_map(ready).sum();
+                format!(
+                    "{:.0} s: {complete} of {} Deployments complete, {ready} pods ready",
+                    start.elapsed().as_secs_f64(),
+                    self.size.deployments
+                )
+            };
+            ensure!(
+                start.elapsed() < DEADLINE,
+                "given up after {}; the manager's last lines:\n{}",
+                line(),
+                self.manager.last_lines()
+            );
+            progress.say(line);
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn apps(&self) -> Vec<App> {
+        let app =
+            |index| App { namespace: NAMESPACE.into(), name: format!("app-{index}"), replicas: self.size.replicas };
+        (0..self.size.deployments).map(app).collect()
+    }
+}
+
+fn deployments() -> String {
+    format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments")
+}
+
+/// Whether the newest template runs everywhere and nothing else does.
+fn is_complete(deployment: &Deployment) -> bool {
+    let Some(status) = &deployment.status else { return false };
+    let spec = &deployment.spec;
+    let counts = [status.replicas, status.updated_replicas, status.ready_replicas, status.available_replicas];
+    status.observed_generation >= deployment.metadata.generation && counts.iter().all(|count| *count == spec.replicas)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complete_means_seen_updated_available_and_nothing_more() {
+        let deployment = |generation: i64, replicas: i32, updated: i32, available: i32| -> Deployment {
+            serde_json::from_value(json!({
+                "metadata": { "generation": generation },
+                "spec": { "replicas": 3, "selector": {}, "template": {} },
+                "status": {
+                    "observedGeneration": 2, "replicas": replicas, "updatedReplicas": updated,
+                    "readyReplicas": available, "availableReplicas": available,
+                },
+            }))
+            .unwrap()
+        };
+        assert!(is_complete(&deployment(2, 3, 3, 3)));
+        assert!(!is_complete(&deployment(3, 3, 3, 3)), "the change was not seen yet");
+        assert!(!is_complete(&deployment(2, 4, 3, 3)), "an old pod is left");
+        assert!(!is_complete(&deployment(2, 3, 2, 3)), "one is not updated");
+        assert!(!is_complete(&deployment(2, 3, 3, 2)), "one is not available");
+    }
+}

@@ -1,0 +1,214 @@
+//! The two managers, started alike: same controllers, same identity, same
+//! limits; and a running one with what it used and asked.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use control_plane::{ControlPlane, Identity};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use tokio::time::sleep;
+
+use super::api::{self, LOOK_EVERY, Progress};
+use super::process::{Usage, usage};
+use super::requests::{Tally, is_quiet, tally};
+
+/// The name of the manager's process in its control plane.
+const MANAGER: &str = "manager";
+
+/// How long a manager may take to become the leader.
+const LEADER_DEADLINE: Duration = Duration::from_secs(60);
+
+/// No request for so long is silence.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// How long silence is awaited.
+const SILENCE_DEADLINE: Duration = Duration::from_secs(120);
+
+/// One of the two that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Subject {
+    /// This project's kcm.
+    Ours,
+    /// Upstream's kube-controller-manager.
+    Upstream,
+}
+
+/// The limits that both managers run under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Mode {
+    /// `--kube-api-qps=2000 --kube-api-burst=4000`: what the managers can do
+    Raised,
+    /// Default flags: what most clusters run
+    Default,
+}
+
+impl Subject {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Subject::Ours => "ours",
+            Subject::Upstream => "upstream",
+        }
+    }
+}
+
+impl Mode {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Raised => "raised",
+            Mode::Default => "default",
+        }
+    }
+
+    /// The flags that make it.
+    pub fn flags(self) -> &'static [&'static str] {
+        match self {
+            Mode::Raised => &["--kube-api-qps=2000", "--kube-api-burst=4000"],
+            Mode::Default => &[],
+        }
+    }
+}
+
+/// The flags that both managers get in every mode, but for the kubeconfig.
+/// Neither serves: a port and its certificate are no part of what is compared.
+pub const FLAGS: [&str; 3] =
+    ["--controllers=deployment,replicaset", "--use-service-account-credentials=true", "--secure-port=0"];
+
+/// The managers' binaries.
+#[derive(Clone, Debug)]
+pub struct Binaries {
+    /// This project's.
+    pub ours: PathBuf,
+    /// Upstream's.
+    pub upstream: PathBuf,
+}
+
+impl Binaries {
+    fn of(&self, subject: Subject) -> &Path {
+        match subject {
+            Subject::Ours => &self.ours,
+            Subject::Upstream => &self.upstream,
+        }
+    }
+}
+
+/// A running manager.
+pub struct Running<'a> {
+    cluster: &'a ControlPlane,
+    id: u32,
+    /// Just before it was executed.
+    pub started: Instant,
+    /// The beginning of its life.
+    pub born: Mark,
+}
+
+/// A moment in a manager's life: where the audit log ended and what it had
+/// used.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    position: u64,
+    /// CPU and memory until then.
+    pub usage: Usage,
+}
+
+impl<'a> Running<'a> {
+    /// Executes a manager in a control plane that has none.
+    pub fn start(cluster: &'a ControlPlane, binaries: &Binaries, subject: Subject, mode: Mode) -> Result<Self> {
+        let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?;
+        let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+        let flags = FLAGS.iter().chain(mode.flags()).map(ToString::to_string).chain([kubeconfig]);
+        let nothing = Usage { cpu: 0.0, resident: 0.0, peak: 0.0 };
+        let born = Mark { position: cluster.audit_position()?, usage: nothing };
+        let started = Instant::now();
+        let id = cluster.run(MANAGER, binaries.of(subject), &flags.collect::<Vec<_>>())?;
+        Ok(Self { cluster, id, started, born })
+    }
+
+    /// Waits until it holds the Lease.
+    pub async fn until_leader(&self, client: &Client) -> Result<()> {
+        let holder = |lease: Option<Lease>| lease?.spec?.holder_identity.filter(|holder| !holder.is_empty());
+        let mut progress = Progress::new();
+        while holder(leases(client).get_opt(LEASE).await?).is_none() {
+            self.check()?;
+            ensure!(
+                self.started.elapsed() < LEADER_DEADLINE,
+                "the manager did not become the leader in {} s; its last lines:\n{}",
+                LEADER_DEADLINE.as_secs(),
+                self.last_lines()
+            );
+            progress.say(|| "waiting for the manager to become the leader".into());
+            sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until it asks for nothing but its Lease.
+    pub async fn until_quiet(&self) -> Result<()> {
+        let deadline = Instant::now() + SILENCE_DEADLINE;
+        let mut progress = Progress::new();
+        loop {
+            let before = self.cluster.audit_position()?;
+            sleep(SILENCE).await;
+            self.check()?;
+            let asked = self.cluster.audit_counts(before)?;
+            if is_quiet(&asked) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "the manager is not quiet after {} s: in the last {} s it asked for {:?}",
+                    SILENCE_DEADLINE.as_secs(),
+                    SILENCE.as_secs(),
+                    tally(&asked).kinds
+                );
+            }
+            progress.say(|| "waiting for the manager to become quiet".into());
+        }
+    }
+
+    /// The present moment.
+    pub fn mark(&self) -> Result<Mark> {
+        Ok(Mark { position: self.cluster.audit_position()?, usage: usage(self.id)? })
+    }
+
+    /// What it asked since a moment.
+    pub fn asked_since(&self, mark: &Mark) -> Result<Tally> {
+        Ok(tally(&self.cluster.audit_counts(mark.position)?))
+    }
+
+    /// Fails with the last words of a process that has ended by itself.
+    pub fn check(&self) -> Result<()> {
+        self.cluster.check()
+    }
+
+    /// The end of its log.
+    pub fn last_lines(&self) -> String {
+        let log = fs::read_to_string(self.cluster.log(MANAGER)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+
+    /// Copies its log.
+    pub fn keep_log(&self, path: &Path) -> Result<()> {
+        fs::copy(self.cluster.log(MANAGER), path).with_context(|| format!("write {}", path.display()))?;
+        Ok(())
+    }
+
+    /// Kills it and takes its Lease and its log away, so that the next need not wait.
+    pub async fn end(self, client: &Client) -> Result<()> {
+        self.cluster.kill(MANAGER)?;
+        fs::remove_file(self.cluster.log(MANAGER)).context("remove the manager's log")?;
+        api::delete(client, &format!("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{LEASE}")).await
+    }
+}
+
+const LEASE: &str = "kube-controller-manager";
+
+fn leases(client: &Client) -> Api<Lease> {
+    Api::namespaced(client.clone(), "kube-system")
+}

@@ -1,0 +1,86 @@
+//! Calling cargo from a command that cargo itself has started.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// What `cargo run` tells a program about its own package. Build scripts that look at these would see them change,
+/// and be built again, whenever cargo is called from here and from a shell in turn.
+const OF_THIS_PACKAGE: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+
+/// The workspace's folder.
+pub fn workspace() -> &'static Path {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package)
+}
+
+/// The cargo that runs this, in the workspace's folder, with the environment that it would have in a shell.
+pub fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    command.current_dir(workspace());
+    for (name, _) in env::vars_os() {
+        if OF_THIS_PACKAGE.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Builds a package's binary of the same name, with cargo's progress on standard error; answers the binary's path.
+pub fn build(package: &str) -> Result<PathBuf> {
+    let arguments = ["build", "--package", package, "--bin", package, "--message-format", "json-render-diagnostics"];
+    let output = cargo()
+        .args(arguments)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .with_context(|| format!("run cargo build --package {package}"))?;
+    if !output.status.success() {
+        bail!("cargo could not build {package} ({}); its words are above", output.status);
+    }
+    let messages = String::from_utf8(output.stdout).context("read cargo's messages")?;
+    executable(&messages, package).with_context(|| format!("cargo built {package} and did not say where"))
+}
+
+/// The path of a binary in cargo's messages, one JSON object a line.
+fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == name)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+}
+
+/// The names of the workspace's packages.
+pub fn packages() -> Result<Vec<String>> {
+    let output = cargo()
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("run cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata failed ({}); its words are above", output.status);
+    }
+    let metadata: Value = serde_json::from_slice(&output.stdout).context("read the output of cargo metadata")?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    Ok(packages.iter().filter_map(|package| package["name"].as_str().map(String::from)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_is_found_among_other_messages() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"kinds"},"executable":null}
+not json
+{"reason":"compiler-artifact","target":{"name":"kcm"},"executable":null}
+{"reason":"compiler-artifact","target":{"name":"kcm"},"executable":"/target/debug/kcm"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(executable(messages, "kcm"), Some(PathBuf::from("/target/debug/kcm")));
+        assert_eq!(executable(messages, "ccm"), None);
+    }
+}

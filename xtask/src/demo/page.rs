@@ -1,0 +1,94 @@
+//! How the story looks: plain lines, in colour only on a terminal.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Where the story is printed, and whether in colour.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    colour: bool,
+    to_error: bool,
+}
+
+const BOLD: &str = "1";
+const DIM: &str = "2";
+const RED: &str = "31";
+const GREEN: &str = "32";
+const CYAN: &str = "36";
+
+impl Page {
+    /// Standard output.
+    pub fn output() -> Self {
+        Self { colour: colour(std::io::stdout().is_terminal(), std::env::var("NO_COLOR").ok()), to_error: false }
+    }
+
+    /// Standard error.
+    pub fn error() -> Self {
+        Self { colour: colour(std::io::stderr().is_terminal(), std::env::var("NO_COLOR").ok()), to_error: true }
+    }
+
+    /// A line of its own.
+    pub fn line(&self, text: &str) {
+        if self.to_error { eprintln!("{text}") } else { println!("{text}") }
+    }
+
+    /// The heading of what comes.
+    pub fn title(&self, text: &str) {
+        self.line(&format!("\n{}", self.paint(BOLD, text)));
+    }
+
+    /// A command as one would type it.
+    pub fn command(&self, text: &str) {
+        self.line(&format!("    {}", self.paint(CYAN, &format!("$ {text}"))));
+    }
+
+    /// What happened, this long after the step began.
+    pub fn happened(&self, after: Duration, text: &str) {
+        self.line(&format!("    {} {text}", self.paint(DIM, &format!("{:6.2} s ", after.as_secs_f64()))));
+    }
+
+    /// How a step ended well.
+    pub fn done(&self, after: Duration, text: &str) {
+        self.line(&format!("  {} {text} ({:.1} s)", self.paint(GREEN, "✓"), after.as_secs_f64()));
+    }
+
+    /// How a step, or all, failed.
+    pub fn failed(&self, text: &str) {
+        self.line(&format!("  {} {text}", self.paint(RED, "✗")));
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+}
+
+/// `NO_COLOR` counts when it is set and not empty (no-color.org).
+fn colour(terminal: bool, no_color: Option<String>) -> bool {
+    terminal && no_color.is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colour_needs_a_terminal_and_no_objection() {
+        let cases = [
+            (true, None, true),
+            (true, Some(""), true),
+            (true, Some("1"), false),
+            (false, None, false),
+            (false, Some("1"), false),
+        ];
+        for (terminal, no_color, expected) in cases {
+            assert_eq!(colour(terminal, no_color.map(String::from)), expected, "{terminal} {no_color:?}");
+        }
+    }
+
+    #[test]
+    fn without_colour_there_are_no_escapes() {
+        let page = |colour| Page { colour, to_error: false };
+        assert_eq!(page(false).paint(RED, "text"), "text");
+        assert_eq!(page(true).paint(RED, "text"), "\u{1b}[31mtext\u{1b}[0m");
+    }
+}

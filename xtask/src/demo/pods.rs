@@ -1,0 +1,207 @@
+//! Every change of the story's pods, in order, so that the fewest available ones ever are known and not guessed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+
+use super::stage::Stage;
+
+/// How often time alone may make a pod available, and the processes are looked after.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Pods by image, and those that count as available for a Deployment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Pods that are not being deleted, by image.
+    pub images: BTreeMap<String, usize>,
+    /// Those among them that have been Ready for long enough.
+    pub available: usize,
+}
+
+impl Count {
+    /// Counts at one moment; a pod is available once it has been Ready for `min_ready`.
+    fn of<'a>(pods: impl IntoIterator<Item = &'a Pod>, min_ready: SignedDuration, now: Timestamp) -> Self {
+        let mut count = Self::default();
+        for pod in pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+            *count.images.entry(image(pod).to_owned()).or_default() += 1;
+            let long_enough = |since: Timestamp| since.saturating_add(min_ready).is_ok_and(|then| then <= now);
+            count.available += usize::from(ready_since(pod).is_some_and(long_enough));
+        }
+        count
+    }
+
+    /// Pods that are not being deleted.
+    pub fn alive(&self) -> usize {
+        self.images.values().sum()
+    }
+
+    /// True when there are this many pods of one image, all available, and no others.
+    pub fn is_all(&self, image: &str, replicas: usize) -> bool {
+        self.available == replicas && self.alive() == replicas && self.images.get(image) == Some(&replicas)
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let images: Vec<_> = self.images.iter().map(|(image, count)| format!("{count} of {image}")).collect();
+        match images.is_empty() {
+            true => f.write_str("no pods"),
+            false => write!(f, "pods: {}; available: {}", images.join(", "), self.available),
+        }
+    }
+}
+
+fn image(pod: &Pod) -> &str {
+    let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    container.and_then(|container| container.image.as_deref()).unwrap_or("no image")
+}
+
+fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
+    ready.last_transition_time.as_ref().map(|time| time.0)
+}
+
+/// The pods of one label, followed from a moment on.
+pub struct Pods<'a> {
+    stage: &'a Stage,
+    min_ready: SignedDuration,
+    events: BoxStream<'static, kube::Result<WatchEvent<Pod>>>,
+    pods: BTreeMap<String, Pod>,
+    shown: Count,
+    /// The fewest that were available at any moment.
+    pub fewest: usize,
+    /// The most that there were at any moment, those being deleted not counted.
+    pub most: usize,
+}
+
+impl<'a> Pods<'a> {
+    /// Follows the pods with this label (`name=value`) in a namespace from now on. They count as available once they
+    /// have been Ready for `min_ready` seconds.
+    pub async fn follow(stage: &'a Stage, namespace: &str, label: &str, min_ready: i64) -> Result<Self> {
+        let api: Api<Pod> = Api::namespaced(stage.client.clone(), namespace);
+        let list = api.list(&ListParams::default().labels(label)).await.context("list pods")?;
+        let version = list.metadata.resource_version.clone().context("the list of pods has no version")?;
+        let events = api.watch(&WatchParams::default().labels(label), &version).await.context("watch pods")?.boxed();
+        let min_ready = SignedDuration::from_secs(min_ready);
+        let pods = list.items.into_iter().map(|pod| (uid(&pod), pod)).collect::<BTreeMap<_, _>>();
+        let shown = Count::of(pods.values(), min_ready, Timestamp::now());
+        Ok(Self { stage, min_ready, events, pods, fewest: shown.available, most: shown.alive(), shown })
+    }
+
+    /// How many there are now.
+    pub fn count(&self) -> Count {
+        Count::of(self.pods.values(), self.min_ready, Timestamp::now())
+    }
+
+    /// The names of those that are not being deleted, in order.
+    pub fn names(&self) -> Vec<&str> {
+        let alive = self.pods.values().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let mut names: Vec<_> = alive.filter_map(|pod| pod.metadata.name.as_deref()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Follows the pods until they are as wanted, telling each change. The caller's step has the deadline.
+    pub async fn until(&mut self, mut reached: impl FnMut(&Count) -> bool) -> Result<()> {
+        loop {
+            let count = self.count();
+            self.fewest = self.fewest.min(count.available);
+            self.most = self.most.max(count.alive());
+            if count != self.shown {
+                self.stage.saw(&count.to_string());
+                self.shown = count.clone();
+            }
+            if reached(&count) {
+                return Ok(());
+            }
+            if let Ok(event) = tokio::time::timeout(TICK, self.events.next()).await {
+                self.apply(event.context("the watch of the pods ended")??)?;
+            } else {
+                self.stage.cluster.check()?;
+            }
+        }
+    }
+
+    fn apply(&mut self, event: WatchEvent<Pod>) -> Result<()> {
+        match event {
+            WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
+                self.pods.insert(uid(&pod), pod);
+            }
+            WatchEvent::Deleted(pod) => {
+                self.pods.remove(&uid(&pod));
+            }
+            WatchEvent::Bookmark(_) => {}
+            WatchEvent::Error(status) => bail!("the watch of the pods failed: {}", status.message),
+        }
+        Ok(())
+    }
+
+    /// Fails if there were fewer available pods or more pods than allowed at any moment; else says what was seen.
+    pub fn kept_within(&self, fewest: usize, most: usize) -> Result<String> {
+        ensure!(self.fewest >= fewest, "only {} pods were available at a time, {fewest} are promised", self.fewest);
+        ensure!(self.most <= most, "there were {} pods at a time, {most} are allowed", self.most);
+        Ok(format!(
+            "never fewer than {} available (allowed: {fewest}), never more than {} pods (allowed: {most})",
+            self.fewest, self.most
+        ))
+    }
+}
+
+fn uid(pod: &Pod) -> String {
+    pod.metadata.uid.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(image: &str, ready_since: Option<i64>, deleting: bool) -> Pod {
+        let time = |second: i64| Timestamp::from_second(second).unwrap().to_string();
+        serde_json::from_value(json!({
+            "metadata": { "deletionTimestamp": deleting.then(|| time(0)) },
+            "spec": { "containers": [{ "name": "main", "image": image }] },
+            "status": { "conditions": ready_since.map(|second| {
+                json!([{ "type": "Ready", "status": "True", "lastTransitionTime": time(second) }])
+            }) },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_counts_as_available() {
+        let pods = [
+            pod("old", Some(10), false),
+            pod("old", Some(10), true),
+            pod("new", Some(97), false),
+            pod("new", Some(98), false),
+            pod("new", None, false),
+        ];
+        let count = |min_ready| {
+            Count::of(&pods, SignedDuration::from_secs(min_ready), Timestamp::from_second(100).unwrap()).to_string()
+        };
+        assert_eq!(count(0), "pods: 3 of new, 1 of old; available: 3");
+        assert_eq!(count(3), "pods: 3 of new, 1 of old; available: 2");
+        assert_eq!(count(1000), "pods: 3 of new, 1 of old; available: 0");
+        assert_eq!(Count::default().to_string(), "no pods");
+    }
+
+    #[test]
+    fn all_of_an_image_are_available_ones_and_no_others() {
+        let is_all = |pods: &[Pod]| Count::of(pods, SignedDuration::ZERO, Timestamp::now()).is_all("new", 1);
+        assert!(is_all(&[pod("new", Some(1), false)]));
+        assert!(is_all(&[pod("new", Some(1), false), pod("old", Some(1), true)]));
+        assert!(!is_all(&[pod("new", None, false)]));
+        assert!(!is_all(&[pod("new", Some(1), false), pod("old", None, false)]));
+        assert!(!is_all(&[pod("old", Some(1), false)]));
+    }
+}

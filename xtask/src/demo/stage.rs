@@ -1,0 +1,167 @@
+//! Where the story plays: the cluster, the manager under test, and the user's hand with kubectl.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use control_plane::assets::Program;
+use control_plane::{ControlPlane, Identity};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::page::Page;
+
+/// The name of the manager's package, process and log.
+pub const MANAGER: &str = "kcm";
+
+/// What the steps have to work with.
+pub struct Stage {
+    /// The control plane.
+    pub cluster: ControlPlane,
+    /// A client that may do everything.
+    pub client: kube::Client,
+    /// Where the story is printed.
+    pub page: Page,
+    manager: PathBuf,
+    step: Mutex<(Instant, String)>,
+}
+
+impl Stage {
+    /// A stage with this manager's binary, which does not run yet.
+    pub async fn new(cluster: ControlPlane, page: Page, manager: PathBuf) -> Result<Self> {
+        let client = cluster.client(Identity::Admin).await?;
+        Ok(Self { cluster, client, page, manager, step: Mutex::new((Instant::now(), String::new())) })
+    }
+
+    /// Starts the manager as kubeadm does; answers its process id.
+    pub fn start_manager(&self) -> Result<u32> {
+        let arguments = kubeadm_flags(&self.cluster)?;
+        let id = self.cluster.run(MANAGER, &self.manager, &arguments)?;
+        self.page.line(&format!("The controller manager runs as process {id}: {}", self.manager.display()));
+        Ok(id)
+    }
+
+    /// Kills the manager: it has no chance to finish or to give its Lease back.
+    pub fn kill_manager(&self) -> Result<()> {
+        self.cluster.kill(MANAGER)
+    }
+
+    /// Sets the step's clock to zero.
+    pub fn begin_step(&self) {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now(), "nothing".into());
+    }
+
+    /// How long the step has taken.
+    pub fn since_step(&self) -> Duration {
+        self.step.lock().unwrap_or_else(PoisonError::into_inner).0.elapsed()
+    }
+
+    /// The last thing that [`Stage::saw`] was told in this step.
+    pub fn last_seen(&self) -> String {
+        self.step.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// Prints what happened, and keeps it for the error of an exceeded deadline.
+    pub fn saw(&self, text: &str) {
+        self.page.happened(self.since_step(), text);
+        text.clone_into(&mut self.step.lock().unwrap_or_else(PoisonError::into_inner).1);
+    }
+
+    /// Shows a kubectl command and runs it as the admin; answers what it printed.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.kubectl_with_input(arguments, "").await
+    }
+
+    /// As [`Stage::kubectl`], with a text to read.
+    pub async fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let shown = shown(arguments);
+        self.page.command(&shown);
+        self.run_kubectl(arguments, input).await.with_context(|| shown)
+    }
+
+    async fn run_kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let mut kubectl = Command::new(self.cluster.assets().path(Program::Kubectl)?)
+            .arg("--kubeconfig")
+            .arg(self.cluster.kubeconfig(Identity::Admin)?)
+            .arg("--cache-dir")
+            .arg(self.cluster.folder().join("kubectl"))
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("run kubectl")?;
+        let mut stdin = kubectl.stdin.take().context("kubectl has no input")?;
+        stdin.write_all(input.as_bytes()).await.context("write kubectl's input")?;
+        drop(stdin);
+        let output = kubectl.wait_with_output().await.context("wait for kubectl")?;
+        if !output.status.success() {
+            bail!("{} ({})", String::from_utf8_lossy(&output.stderr).trim_end(), output.status);
+        }
+        String::from_utf8(output.stdout).context("read kubectl's output")
+    }
+
+    /// Copies the processes' logs, and a look at the objects, to a folder that stays; answers its path.
+    pub async fn keep_logs(&self) -> Result<PathBuf> {
+        let folder = tempfile::Builder::new().prefix("kcm-demo-logs-").tempdir().context("make a folder for logs")?;
+        for entry in fs::read_dir(self.cluster.folder()).context("look for logs")? {
+            let path = entry?.path();
+            if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|end| end == "log")) {
+                fs::copy(&path, folder.path().join(name)).with_context(|| format!("copy {}", path.display()))?;
+            }
+        }
+        let objects = ["get", "deployments,replicasets,pods,events,leases", "--all-namespaces", "--output=wide"];
+        if let Ok(objects) = self.run_kubectl(&objects, "").await {
+            fs::write(folder.path().join("objects.txt"), objects).context("write objects.txt")?;
+        }
+        Ok(folder.keep())
+    }
+}
+
+/// The command line that kubeadm gives to its kube-controller-manager, without a port: several demos may run at once.
+fn kubeadm_flags(cluster: &ControlPlane) -> Result<Vec<String>> {
+    let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?;
+    let flags = [
+        ("authentication-kubeconfig", kubeconfig.clone()),
+        ("authorization-kubeconfig", kubeconfig.clone()),
+        ("bind-address", "127.0.0.1".into()),
+        ("client-ca-file", cluster.ca_certificate()),
+        ("cluster-name", "kubernetes".into()),
+        ("cluster-signing-cert-file", cluster.ca_certificate()),
+        ("cluster-signing-key-file", cluster.ca_key()),
+        ("controllers", "*,bootstrapsigner,tokencleaner".into()),
+        ("kubeconfig", kubeconfig),
+        ("leader-elect", "true".into()),
+        ("requestheader-client-ca-file", cluster.front_proxy_ca()),
+        ("root-ca-file", cluster.ca_certificate()),
+        ("secure-port", "0".into()),
+        ("service-account-private-key-file", cluster.service_account_key()),
+        ("use-service-account-credentials", "true".into()),
+    ];
+    Ok(flags.into_iter().map(|(name, value): (&str, PathBuf)| format!("--{name}={}", value.display())).collect())
+}
+
+/// A command as one would type it.
+fn shown(arguments: &[&str]) -> String {
+    let plain = |argument: &str| !argument.is_empty() && !argument.contains([' ', '"', '{', '*', '$']);
+    let quoted = arguments.iter().map(|argument| match plain(argument) {
+        true => (*argument).to_owned(),
+        false => format!("'{argument}'"),
+    });
+    ["kubectl".to_owned()].into_iter().chain(quoted).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_shown_as_one_would_type_them() {
+        assert_eq!(shown(&["get", "pods", "--selector=app=web"]), "kubectl get pods --selector=app=web");
+        assert_eq!(shown(&["patch", "x", r#"--patch={"a":1}"#]), r#"kubectl patch x '--patch={"a":1}'"#);
+    }
+}

@@ -1,0 +1,163 @@
+//! What the story shows, one function a step. The steps build upon each other.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::FutureExt;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use kube::api::{Api, ListParams};
+
+use super::pods::Pods;
+use super::stage::{MANAGER, Stage};
+use super::story::Step;
+
+/// The Deployment that the story is about.
+pub const DEPLOYMENT: &str = "web";
+
+const NAMESPACE: &str = "default";
+const LABEL: &str = "app=web";
+const REPLICAS: usize = 3;
+/// `maxUnavailable` is 0.
+const FEWEST: usize = REPLICAS;
+/// `maxSurge` is 1.
+const MOST: usize = REPLICAS + 1;
+
+const FIRST: &str = "nginx:1.28";
+const SECOND: &str = "nginx:1.29";
+const THIRD: &str = "nginx:1.30";
+
+/// Seconds that a new pod must be Ready for in the last step: the rollout is slow enough to be broken off halfway.
+const MIN_READY: i64 = 3;
+
+const MANIFEST: &str = "apiVersion: apps/v1
+kind: Deployment
+metadata: { name: web, labels: { app: web } }
+spec:
+  replicas: 3
+  selector: { matchLabels: { app: web } }
+  strategy: { rollingUpdate: { maxUnavailable: 0, maxSurge: 1 } }
+  template:
+    metadata: { labels: { app: web } }
+    spec:
+      containers:
+      - { name: nginx, image: 'nginx:1.28', ports: [{ containerPort: 80 }] }
+";
+
+/// The story, in order.
+pub const STORY: &[Step] = &[
+    Step {
+        title: "A Deployment with three replicas comes up",
+        deadline: Duration::from_secs(60),
+        play: |stage| come_up(stage).boxed(),
+    },
+    Step {
+        title: "A deleted pod comes back",
+        deadline: Duration::from_secs(30),
+        play: |stage| come_back(stage).boxed(),
+    },
+    Step {
+        title: "A rolling update goes through",
+        deadline: Duration::from_secs(60),
+        play: |stage| roll(stage).boxed(),
+    },
+    Step { title: "The update is undone", deadline: Duration::from_secs(60), play: |stage| undo(stage).boxed() },
+    Step {
+        title: "The manager is killed in the middle of a rolling update, and started again",
+        deadline: Duration::from_secs(120),
+        play: |stage| crash(stage).boxed(),
+    },
+];
+
+async fn come_up(stage: &Stage) -> Result<String> {
+    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, 0).await?;
+    for line in MANIFEST.lines() {
+        stage.page.line(&format!("      {line}"));
+    }
+    stage.kubectl_with_input(&["apply", "--filename=-"], MANIFEST).await?;
+    pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
+    rolled_out(stage).await?;
+    Ok(format!("{REPLICAS} of {REPLICAS} pods are available"))
+}
+
+async fn come_back(stage: &Stage) -> Result<String> {
+    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, 0).await?;
+    let before: Vec<String> = pods.names().into_iter().map(String::from).collect();
+    let victim = before.first().context("there is no pod to delete")?;
+    stage.kubectl(&["delete", "pod", victim, "--wait=false"]).await?;
+    pods.until(|count| count.available < REPLICAS).await.context("wait for the pod to go")?;
+    pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
+    let new: Vec<_> = pods.names().into_iter().filter(|name| !before.iter().any(|old| old == name)).collect();
+    ensure!(new.len() == 1, "one pod was deleted, but the new ones are: {new:?}");
+    let others = before.iter().skip(1).filter(|name| pods.names().contains(&name.as_str())).count();
+    ensure!(others == REPLICAS - 1, "only {others} of the other {} pods are still there", REPLICAS - 1);
+    Ok(format!("{} stands in for {victim}; the other pods were left alone", new[0]))
+}
+
+async fn roll(stage: &Stage) -> Result<String> {
+    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, 0).await?;
+    set_image(stage, SECOND).await?;
+    pods.until(|count| count.is_all(SECOND, REPLICAS)).await?;
+    rolled_out(stage).await?;
+    pods.kept_within(FEWEST, MOST)
+}
+
+async fn undo(stage: &Stage) -> Result<String> {
+    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, 0).await?;
+    stage.kubectl(&["rollout", "undo", &resource()]).await?;
+    pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
+    rolled_out(stage).await?;
+    let sets = replica_sets(stage).await?;
+    ensure!(sets.len() == 2, "the first ReplicaSet was to be used again, but there are {}", sets.len());
+    let kept = pods.kept_within(FEWEST, MOST)?;
+    Ok(format!("back at {FIRST} by its old ReplicaSet; {kept}"))
+}
+
+async fn crash(stage: &Stage) -> Result<String> {
+    let patch = format!(r#"--patch={{"spec":{{"minReadySeconds":{MIN_READY}}}}}"#);
+    stage.kubectl(&["patch", &resource(), &patch]).await?;
+    rolled_out(stage).await?;
+
+    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, MIN_READY).await?;
+    set_image(stage, THIRD).await?;
+    pods.until(|count| count.images.contains_key(THIRD)).await?;
+    stage.kill_manager()?;
+    stage.page.command(&format!("kill -9 {MANAGER}"));
+    let halfway = pods.count();
+    ensure!(halfway.images.contains_key(FIRST), "the update was over before the manager was killed: {halfway}");
+    stage.saw(&format!("killed with the update half done; {halfway}"));
+
+    stage.start_manager()?;
+    stage.saw("the new one waits until the Lease of the killed one has run out, up to 15 s and a little");
+    pods.until(|count| count.is_all(THIRD, REPLICAS)).await?;
+    rolled_out(stage).await?;
+    let sets = replica_sets(stage).await?;
+    let in_use: Vec<_> = sets.iter().filter(|(_, replicas)| *replicas > 0).collect();
+    ensure!(in_use.len() == 1, "one ReplicaSet should have pods, but these have: {in_use:?}");
+    ensure!(sets.len() == 3, "three templates were used, but there are {} ReplicaSets: {sets:?}", sets.len());
+    let kept = pods.kept_within(FEWEST, MOST)?;
+    Ok(format!("the update was finished and nothing was lost; {kept}"))
+}
+
+fn resource() -> String {
+    format!("deployment/{DEPLOYMENT}")
+}
+
+async fn set_image(stage: &Stage, image: &str) -> Result<()> {
+    stage.kubectl(&["set", "image", &resource(), &format!("nginx={image}")]).await?;
+    Ok(())
+}
+
+/// Waits until kubectl finds the rollout complete in the Deployment's status.
+async fn rolled_out(stage: &Stage) -> Result<()> {
+    let output = stage.kubectl(&["rollout", "status", &resource()]).await?;
+    stage.saw(output.lines().last().unwrap_or("kubectl said nothing"));
+    Ok(())
+}
+
+/// The names of the Deployment's ReplicaSets, and how many replicas each is to have.
+async fn replica_sets(stage: &Stage) -> Result<Vec<(String, i32)>> {
+    let api: Api<ReplicaSet> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let sets = api.list(&ListParams::default().labels(LABEL)).await.context("list ReplicaSets")?;
+    let replicas = |set: &ReplicaSet| set.spec.replicas.unwrap_or(1);
+    Ok(sets.iter().map(|set| (set.metadata.name.clone().unwrap_or_default(), replicas(set))).collect())
+}

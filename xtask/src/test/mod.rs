@@ -1,0 +1,55 @@
+//! `cargo xtask test`: everything that must hold, in stages, cheap ones first.
+
+mod plan;
+mod run;
+mod tally;
+
+use anyhow::Result;
+
+/// Check and test everything: lints, unit and property tests, tests on a real control plane.
+///
+/// It ends with a table of the stages and, on a line of its own, the sum of all tests: "N passed, N failed". The exit
+/// status is 0 only if every stage passed.
+///
+/// Needed are Rust with rustfmt and clippy, and Go, which builds the control plane once (some ten minutes) and knows
+/// where upstream's files with the field numbers are.
+#[derive(clap::Args)]
+#[command(after_long_help = "Examples:
+  cargo xtask test                       # everything, up to the first stage that fails
+  cargo xtask test lints unit            # without a control plane
+  cargo xtask test unit -- rollout       # the unit tests with 'rollout' in their names
+  cargo xtask test -- rollout            # ... and the cluster tests
+  cargo xtask test --keep-going")]
+pub struct Arguments {
+    /// Which stages to run; all without a selector
+    #[arg(value_enum, value_name = "SELECTOR")]
+    selectors: Vec<plan::Selector>,
+
+    /// Only tests with one of these texts in their names (with the selector faults alone: at
+    /// the beginning, behind 'faults::'); no lints then
+    #[arg(last = true, value_name = "TEST NAME")]
+    names: Vec<String>,
+
+    /// Run the other stages too after one has failed
+    #[arg(long)]
+    keep_going: bool,
+
+    /// Look for security advisories too, which needs a network and cargo-deny
+    #[arg(long)]
+    advisories: bool,
+}
+
+/// Runs the stages. A failure ends the process after the closing line.
+pub fn run(arguments: Arguments) -> Result<()> {
+    let wish = plan::Wish {
+        selectors: arguments.selectors,
+        names: arguments.names,
+        advisories: arguments.advisories,
+        packages: crate::cargo::packages()?,
+    };
+    let stages = plan::plan(&wish)?;
+    if !run::run(&stages, arguments.keep_going, !wish.names.is_empty())? {
+        std::process::exit(1);
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Which stages there are for a wish: data, and one pure function.
+
+use anyhow::{Result, bail};
+
+/// The package whose tests run controllers on a real control plane.
+const CLUSTER_TESTS: &str = "cluster-tests";
+
+/// Packages whose tests start control planes.
+const ON_A_CLUSTER: [&str; 2] = ["control-plane", CLUSTER_TESTS];
+
+/// The module of the cluster tests with crashes, lost answers and the like.
+const FAULTS: &str = "faults::";
+
+/// A group of stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Selector {
+    /// Formatting, clippy, licences and bans, documentation
+    Lints,
+    /// Unit, table and property tests; they need no control plane
+    Unit,
+    /// Tests on a real control plane
+    Cluster,
+    /// Crashes and faults on a real control plane
+    Faults,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// The groups; all if there are none.
+    pub selectors: Vec<Selector>,
+    /// Parts of the tests' names; any test if there are none.
+    pub names: Vec<String>,
+    /// Whether to look for advisories.
+    pub advisories: bool,
+    /// The packages of the workspace.
+    pub packages: Vec<String>,
+}
+
+/// How a stage is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// cargo with these arguments; warnings of rustdoc are errors.
+    Cargo(Vec<String>),
+    /// As [`Work::Cargo`], skipped with a word if cargo-deny is not installed.
+    CargoDeny(Vec<String>),
+    /// cargo with these arguments, whose tests are counted; the environment says where upstream's files are.
+    Tests(Vec<String>),
+    /// The programs of the control plane.
+    Programs,
+}
+
+/// One line of the closing table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// Its name in headers and in the table.
+    pub name: &'static str,
+    /// What it does.
+    pub work: Work,
+}
+
+/// The stages, in order. Fails if a group is asked for whose package does not exist.
+pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
+    let has = |package: &str| wish.packages.iter().any(|known| known == package);
+    let asked = |selector| wish.selectors.contains(&selector);
+    let wanted = |selector| wish.selectors.is_empty() || asked(selector);
+    if asked(Selector::Faults) && !has(CLUSTER_TESTS) {
+        bail!("the selector faults needs the package {CLUSTER_TESTS}, which this workspace does not have");
+    }
+    let mut stages = Vec::new();
+    if asked(Selector::Lints) || wanted(Selector::Lints) && wish.names.is_empty() {
+        stages.extend(lints(wish.advisories));
+    }
+    if wanted(Selector::Unit) {
+        let packages = ON_A_CLUSTER.iter().filter(|package| has(package));
+        let others = packages.flat_map(|package| ["--exclude".to_owned(), (*package).to_owned()]);
+        let arguments = words("test --no-fail-fast --workspace").into_iter().chain(others).collect();
+        stages.push(Stage { name: "unit", work: tests(arguments, &[], &wish.names) });
+    }
+    let (cluster, faults) = (wanted(Selector::Cluster), wanted(Selector::Faults) && has(CLUSTER_TESTS));
+    if cluster || faults {
+        stages.push(Stage { name: "programs", work: Work::Programs });
+    }
+    // A test program cannot be asked for faults that also match a name: with names, one stage has both groups.
+    let together = cluster && faults && !wish.names.is_empty();
+    if cluster {
+        let packages = ON_A_CLUSTER.iter().filter(|package| has(package));
+        let packages = packages.flat_map(|package| ["--package".to_owned(), (*package).to_owned()]);
+        let arguments = words("test --no-fail-fast").into_iter().chain(packages).collect();
+        let harness: &[&str] = if together { &[] } else { &["--skip", FAULTS] };
+        stages.push(Stage { name: "cluster", work: tests(arguments, harness, &wish.names) });
+    }
+    if faults && !together {
+        let arguments = [words("test --no-fail-fast --package"), words(CLUSTER_TESTS)].concat();
+        let names = match wish.names.is_empty() {
+            true => vec![FAULTS.to_owned()],
+            false => wish.names.iter().map(|name| in_faults(name)).collect(),
+        };
+        stages.push(Stage { name: "faults", work: tests(arguments, &[], &names) });
+    }
+    Ok(stages)
+}
+
+/// The beginning of a name in the faults' module.
+fn in_faults(name: &str) -> String {
+    if name.starts_with(FAULTS) { name.to_owned() } else { format!("{FAULTS}{name}") }
+}
+
+fn lints(advisories: bool) -> Vec<Stage> {
+    let deny = words("deny check licenses bans sources").into_iter().chain(advisories.then(|| "advisories".to_owned()));
+    let stage = |name, work| Stage { name, work };
+    vec![
+        stage("fmt", Work::Cargo(words("fmt --check"))),
+        stage("clippy", Work::Cargo(words("clippy --workspace --all-targets -- -D warnings"))),
+        stage("deny", Work::CargoDeny(deny.collect())),
+        stage("doc", Work::Cargo(words("doc --workspace --no-deps"))),
+    ]
+}
+
+/// A stage of tests: cargo's arguments, those of the test programs, and parts of names.
+fn tests(mut arguments: Vec<String>, harness: &[&str], names: &[String]) -> Work {
+    arguments.push("--".into());
+    arguments.extend(harness.iter().map(ToString::to_string));
+    arguments.extend(names.iter().cloned());
+    Work::Tests(arguments)
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(String::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(stage: &Stage) -> String {
+        match &stage.work {
+            Work::Cargo(arguments) | Work::CargoDeny(arguments) | Work::Tests(arguments) => arguments.join(" "),
+            Work::Programs => String::new(),
+        }
+    }
+
+    fn planned(selectors: &[Selector], names: &[&str], packages: &[&str]) -> Result<Vec<(&'static str, String)>> {
+        let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let wish =
+            Wish { selectors: selectors.to_vec(), names: texts(names), advisories: false, packages: texts(packages) };
+        Ok(plan(&wish)?.iter().map(|stage| (stage.name, line(stage))).collect())
+    }
+
+    fn names(selectors: &[Selector], filter: &[&str]) -> Vec<&'static str> {
+        let stages = planned(selectors, filter, &["kinds", "control-plane", "cluster-tests"]).unwrap();
+        stages.into_iter().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn selectors_choose_stages() {
+        let all = ["fmt", "clippy", "deny", "doc", "unit", "programs", "cluster", "faults"];
+        assert_eq!(names(&[], &[]), all);
+        assert_eq!(names(&[Selector::Faults, Selector::Unit, Selector::Lints, Selector::Cluster], &[]), all);
+        assert_eq!(names(&[Selector::Lints], &[]), ["fmt", "clippy", "deny", "doc"]);
+        assert_eq!(names(&[Selector::Unit], &[]), ["unit"]);
+        assert_eq!(names(&[Selector::Cluster], &[]), ["programs", "cluster"]);
+        assert_eq!(names(&[Selector::Faults], &[]), ["programs", "faults"]);
+        assert_eq!(names(&[], &["rollout"]), ["unit", "programs", "cluster"]);
+        assert_eq!(names(&[Selector::Faults], &["rollout"]), ["programs", "faults"]);
+        assert_eq!(names(&[Selector::Lints, Selector::Unit], &["rollout"]), ["fmt", "clippy", "deny", "doc", "unit"]);
+    }
+
+    #[test]
+    fn every_test_is_in_one_stage() {
+        let stages = planned(&[], &[], &["kinds", "control-plane", "cluster-tests"]).unwrap();
+        let lines: Vec<_> = stages.iter().map(|(_, line)| line.as_str()).collect();
+        assert_eq!(lines[4], "test --no-fail-fast --workspace --exclude control-plane --exclude cluster-tests --");
+        assert_eq!(lines[6], "test --no-fail-fast --package control-plane --package cluster-tests -- --skip faults::");
+        assert_eq!(lines[7], "test --no-fail-fast --package cluster-tests -- faults::");
+    }
+
+    #[test]
+    fn a_filter_goes_to_every_test_program() {
+        let endings = |selectors: &[Selector]| -> Vec<String> {
+            let packages = ["control-plane", "cluster-tests"];
+            let stages = planned(selectors, &["rollout", "faults::crash"], &packages).unwrap();
+            stages.iter().filter_map(|(_, line)| Some(line.split_once(" -- ")?.1.to_owned())).collect()
+        };
+        assert_eq!(endings(&[]), ["rollout faults::crash", "rollout faults::crash"]);
+        assert_eq!(endings(&[Selector::Cluster]), ["--skip faults:: rollout faults::crash"]);
+        assert_eq!(endings(&[Selector::Faults]), ["faults::rollout faults::crash"]);
+    }
+
+    #[test]
+    fn a_package_that_is_not_there_is_left_out_or_an_error() {
+        let packages = ["kinds", "control-plane"];
+        let stages = planned(&[], &[], &packages).unwrap();
+        assert_eq!(stages.last().unwrap().1, "test --no-fail-fast --package control-plane -- --skip faults::");
+        assert!(planned(&[Selector::Faults], &[], &packages).is_err());
+    }
+}

@@ -1,0 +1,241 @@
+//! Running the stages one after another, with headers between them and the table at the end.
+
+use std::env;
+use std::fmt;
+use std::io::{self, IsTerminal, Read, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use control_plane::assets::Assets;
+use serde_json::Value;
+
+use super::plan::{Stage, Work};
+use super::tally::{Sum, Tally};
+use crate::cargo::{cargo, workspace};
+
+/// The module that says which version of upstream's files counts.
+const GO_MODULE: &str = "tests/control-plane";
+
+/// Upstream's modules with `generated.proto` files, and the variable that tells the tests where each is.
+const PROTO_MODULES: [(&str, &str); 2] =
+    [("k8s.io/api", "KINDS_PROTO_API"), ("k8s.io/apimachinery", "KINDS_PROTO_APIMACHINERY")];
+
+/// How a stage ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Passed => f.write_str("passed"),
+            Outcome::Failed(why) => write!(f, "FAILED: {why}"),
+            Outcome::Skipped(why) => write!(f, "skipped: {why}"),
+        }
+    }
+}
+
+/// A line of the table.
+struct Row {
+    name: &'static str,
+    took: Duration,
+    sum: Option<Sum>,
+    outcome: Outcome,
+}
+
+/// Runs stages, up to the first that fails unless `keep_going`, and prints the table. True if all is well. With a
+/// filter, a run without any test is a failure.
+pub fn run(stages: &[Stage], keep_going: bool, filtered: bool) -> Result<bool> {
+    let start = Instant::now();
+    let mut rows = Vec::new();
+    for stage in stages {
+        println!("\n==> {} (after {})", stage.name, seconds(start.elapsed()));
+        let begin = Instant::now();
+        let (outcome, sum) = work(&stage.work).unwrap_or_else(|error| (Outcome::Failed(format!("{error:#}")), None));
+        if outcome != Outcome::Passed {
+            println!("{}: {outcome}", stage.name);
+        }
+        let failed = matches!(outcome, Outcome::Failed(_));
+        rows.push(Row { name: stage.name, took: begin.elapsed(), sum, outcome });
+        if failed && !keep_going {
+            break;
+        }
+    }
+    let left_out: Vec<_> = stages.iter().skip(rows.len()).map(|stage| stage.name).collect();
+    let sum = total(&rows);
+    print!("\n{}", table(&rows, start.elapsed()));
+    if !left_out.is_empty() {
+        println!("not run: {} (--keep-going runs them in spite of a failure)", left_out.join(", "));
+    }
+    let none = filtered && sum == Sum::default();
+    if none {
+        println!("no test has such a name");
+    }
+    println!("{sum}");
+    Ok(!none && rows.iter().all(|row| !matches!(row.outcome, Outcome::Failed(_))))
+}
+
+fn total(rows: &[Row]) -> Sum {
+    rows.iter().filter_map(|row| row.sum).fold(Sum::default(), |mut total, sum| {
+        total += sum;
+        total
+    })
+}
+
+fn table(rows: &[Row], total: Duration) -> String {
+    let line = |name: &str, took, sum: Option<Sum>, end: String| {
+        let sum = sum.map(|sum| sum.to_string()).unwrap_or_default();
+        format!("{:<10}{:>10}  {sum:<24}{end}", name, seconds(took)).trim_end().to_owned() + "\n"
+    };
+    let lines = rows.iter().map(|row| line(row.name, row.took, row.sum, row.outcome.to_string()));
+    lines.chain([line("in all", total, None, String::new())]).collect()
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+fn work(work: &Work) -> Result<(Outcome, Option<Sum>)> {
+    match work {
+        Work::Cargo(arguments) => {
+            Ok((plainly(cargo().args(arguments).env("RUSTDOCFLAGS", rustdoc_flags()), arguments)?, None))
+        }
+        Work::CargoDeny(arguments) => Ok((deny(arguments)?, None)),
+        Work::Tests(arguments) => tests(arguments).map(|(outcome, sum)| (outcome, Some(sum))),
+        Work::Programs => Assets::base().map(|_| (Outcome::Passed, None)),
+    }
+}
+
+fn rustdoc_flags() -> String {
+    format!("{} -D warnings", env::var("RUSTDOCFLAGS").unwrap_or_default()).trim_start().to_owned()
+}
+
+fn plainly(command: &mut Command, arguments: &[String]) -> Result<Outcome> {
+    let status = command.status().with_context(|| format!("run cargo {}", arguments.join(" ")))?;
+    Ok(if status.success() { Outcome::Passed } else { failed(arguments, &status) })
+}
+
+fn failed(arguments: &[String], status: &std::process::ExitStatus) -> Outcome {
+    Outcome::Failed(format!("cargo {} ended with {status}", arguments.join(" ")))
+}
+
+fn deny(arguments: &[String]) -> Result<Outcome> {
+    let version = cargo().args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    match version.context("run cargo deny --version")?.success() {
+        true => plainly(cargo().args(arguments), arguments),
+        false if arguments.iter().any(|argument| argument == "advisories") => {
+            bail!("--advisories needs cargo-deny: cargo install --locked cargo-deny")
+        }
+        false => Ok(Outcome::Skipped("cargo-deny is not installed (cargo install --locked cargo-deny)".into())),
+    }
+}
+
+/// Runs tests, with their output passed through and counted.
+fn tests(arguments: &[String]) -> Result<(Outcome, Sum)> {
+    let mut command = cargo();
+    command.args(arguments).args(harness_colour()).stdout(Stdio::piped());
+    for (variable, folder) in proto_folders()? {
+        command.env(variable, folder);
+    }
+    let mut child = command.spawn().with_context(|| format!("run cargo {}", arguments.join(" ")))?;
+    let mut output = child.stdout.take().context("cargo has no output")?;
+    let sum = count(&mut output, &mut io::stdout())?;
+    let status = child.wait().context("wait for cargo")?;
+    let outcome = match (status.success(), sum.failed) {
+        (true, 0) => Outcome::Passed,
+        (true, n) => Outcome::Failed(format!("{n} tests failed, although cargo ended well")),
+        (false, _) => failed(arguments, &status),
+    };
+    Ok((outcome, sum))
+}
+
+/// Copies a stream as it comes, and counts the tests in it.
+fn count(from: &mut impl Read, to: &mut impl Write) -> Result<Sum> {
+    let mut tally = Tally::default();
+    let mut buffer = [0; 8192];
+    loop {
+        match from.read(&mut buffer).context("read the tests' output")? {
+            0 => return Ok(tally.finish()),
+            n => {
+                to.write_all(&buffer[..n]).and_then(|()| to.flush()).context("pass the tests' output on")?;
+                tally.read(&buffer[..n]);
+            }
+        }
+    }
+}
+
+/// The test programs write to a pipe, so that they must be told whether to use colour.
+fn harness_colour() -> &'static [&'static str] {
+    let objection = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    match env::var("CARGO_TERM_COLOR").as_deref() {
+        Ok("always") => &["--color", "always"],
+        Ok("never") => &[],
+        _ if io::stdout().is_terminal() && !objection => &["--color", "always"],
+        _ => &[],
+    }
+}
+
+/// Where upstream's files with the field numbers are, for the test that compares ours with them. None without Go: the
+/// test then says that it was skipped.
+fn proto_folders() -> Result<Vec<(&'static str, String)>> {
+    let modules = PROTO_MODULES.map(|(module, _)| module);
+    let output = match Command::new("go")
+        .args(["mod", "download", "-json"])
+        .args(modules)
+        .current_dir(workspace().join(GO_MODULE))
+        .stderr(Stdio::inherit())
+        .output()
+    {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        output => output.context("run go mod download")?,
+    };
+    if !output.status.success() {
+        bail!("go mod download {} failed ({}); its words are above", modules.join(" "), output.status);
+    }
+    let found = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+    let found: Vec<Value> = found.collect::<Result<_, _>>().context("read the output of go mod download")?;
+    let folder = |module: &str| {
+        let value = found.iter().find(|value| value["Path"] == module);
+        let folder = value.and_then(|value| value["Dir"].as_str());
+        folder.map(String::from).with_context(|| format!("go mod download does not say where {module} is"))
+    };
+    PROTO_MODULES.iter().map(|(module, variable)| Ok((*variable, folder(module)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_passes_unchanged_and_is_counted() {
+        let text = "test a ... ok\n\ntest result: ok. 3 passed; 1 failed; 0 ignored\n";
+        let mut passed = Vec::new();
+        let sum = count(&mut text.as_bytes(), &mut passed).unwrap();
+        assert_eq!((sum.passed, sum.failed), (3, 1));
+        assert_eq!(passed, text.as_bytes());
+    }
+
+    #[test]
+    fn the_table_has_a_line_a_stage() {
+        let row = |name, seconds, sum, outcome| Row { name, took: Duration::from_secs(seconds), sum, outcome };
+        let rows = [
+            row("fmt", 1, None, Outcome::Passed),
+            row("deny", 0, None, Outcome::Skipped("not there".into())),
+            row("unit", 100, Some(Sum { passed: 12, failed: 3 }), Outcome::Failed("3 tests".into())),
+            row("cluster", 5, Some(Sum { passed: 1, failed: 0 }), Outcome::Passed),
+        ];
+        let expected = "\
+fmt            1.0 s                          passed
+deny           0.0 s                          skipped: not there
+unit         100.0 s  12 passed, 3 failed     FAILED: 3 tests
+cluster        5.0 s  1 passed, 0 failed      passed
+in all       106.0 s
+";
+        assert_eq!(table(&rows, Duration::from_secs(106)), expected);
+        assert_eq!(total(&rows).to_string(), "13 passed, 3 failed");
+    }
+}
