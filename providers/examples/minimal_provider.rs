@@ -1,2 +1,228 @@
-//! placeholder
-fn main() {}
+//! A whole provider for a cloud that is a cupboard: machines and load balancers, no routes.
+//!
+//! `cargo run -p provider-conformance --example minimal-provider` prints the suite's report on it, and its tests are
+//! the suite. The guide to it is `docs/providers.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use providers::*;
+
+/// The cloud: a real provider has a client for its API here instead.
+#[derive(Default)]
+struct Cupboard {
+    machines: BTreeMap<String, bool>,
+    balancers: BTreeMap<LoadBalancerId, Balancer>,
+    last_address: u8,
+}
+
+#[derive(Clone, Default)]
+struct Cupboards(Arc<Mutex<Cupboard>>);
+
+impl Cupboards {
+    fn open(&self) -> MutexGuard<'_, Cupboard> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl CloudProvider for Cupboards {
+    fn name(&self) -> &'static str {
+        "cupboard"
+    }
+
+    fn has_cluster_id(&self) -> bool {
+        true
+    }
+
+    async fn initialize(&self) -> Result<(), CloudError> {
+        Ok(())
+    }
+
+    fn instances(&self) -> Option<Arc<dyn Instances>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn routes(&self) -> Option<Arc<dyn Routes>> {
+        None
+    }
+}
+
+fn describe_one(cupboard: &Cupboard, wanted: &InstanceRef) -> InstanceState {
+    let name = match wanted.provider_id.as_deref() {
+        None => wanted.node.as_str(),
+        Some(id) => match id.strip_prefix("cupboard://") {
+            Some(name) => name,
+            None => {
+                let message = format!("spec.providerID is {id:?}, which is not of this cloud");
+                return InstanceState::Unknown(CloudError::new(ErrorKind::Invalid, "ReadProviderId", message));
+            }
+        },
+    };
+    match cupboard.machines.get(name) {
+        None => InstanceState::Gone,
+        Some(false) => InstanceState::Stopped,
+        Some(true) => InstanceState::Running(Box::new(Instance {
+            provider_id: format!("cupboard://{name}"),
+            zone: "shelf-1".into(),
+            addresses: vec![Address { kind: AddressKind::Hostname, address: name.into() }],
+            ..Instance::default()
+        })),
+    }
+}
+
+#[async_trait]
+impl Instances for Cupboards {
+    async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState> {
+        let cupboard = self.open();
+        instances.iter().map(|wanted| describe_one(&cupboard, wanted)).collect()
+    }
+}
+
+/// The one annotation: whether the balancer has a bell.
+const BELL: &str = "cupboard.example/bell";
+
+fn targets_of(targets: &Targets) -> Vec<ObservedTarget> {
+    let ids: BTreeSet<_> = targets.nodes.iter().filter_map(|node| node.provider_id.clone()).collect();
+    ids.into_iter().map(|id| ObservedTarget { target: TargetId::Instance(id), health: Health::Unknown }).collect()
+}
+
+#[async_trait]
+impl LoadBalancers for Cupboards {
+    fn features(&self) -> Features {
+        Features { protocols: vec![Protocol::Tcp], ..Features::default() }
+    }
+
+    fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
+        if let Some(value) = spec.annotations.get(BELL).filter(|value| !["yes", "no"].contains(&value.as_str())) {
+            return Err(CloudError::invalid_annotation(BELL, value, "use yes or no, or leave it out"));
+        }
+        if let Some(port) = spec.ports.iter().find(|port| port.protocol != Protocol::Tcp) {
+            return Err(CloudError::invalid_field("spec.ports[].protocol", port.protocol, "only TCP is balanced"));
+        }
+        if let Some(range) = spec.source_ranges.first() {
+            let fix = "this cloud has no firewall; leave it empty";
+            return Err(CloudError::invalid_field("spec.loadBalancerSourceRanges", range, fix));
+        }
+        if spec.ip_family_policy == IpFamilyPolicy::RequireDualStack {
+            return Err(CloudError::invalid_field("spec.ipFamilyPolicy", "RequireDualStack", "use PreferDualStack"));
+        }
+        Ok(Targeting::Nodes)
+    }
+
+    async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
+        let found = self.open().balancers.get(id).cloned();
+        Ok(found.map_or(Observed::Absent, |balancer| Observed::Present(Box::new(balancer))))
+    }
+
+    async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
+        self.targeting(spec)?;
+        let mut cupboard = self.open();
+        let status = match cupboard.balancers.get(&spec.id) {
+            Some(found) => found.status.clone(),
+            None => {
+                cupboard.last_address += 1;
+                let ip = IpAddr::V4(Ipv4Addr::new(192, 0, 2, cupboard.last_address));
+                LoadBalancerStatus { ingress: vec![Ingress { ip: Some(ip), ..Ingress::default() }] }
+            }
+        };
+        let listeners: BTreeSet<_> =
+            spec.ports.iter().map(|port| Listener { protocol: port.protocol, port: port.port }).collect();
+        let balancer = Balancer {
+            phase: Phase::Active,
+            status: status.clone(),
+            listeners: listeners.into_iter().collect(),
+            source_ranges: Vec::new(),
+            targets: targets_of(targets),
+        };
+        cupboard.balancers.insert(spec.id.clone(), balancer);
+        Ok(Ensured::settled(status))
+    }
+
+    async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
+        match self.open().balancers.get_mut(&spec.id) {
+            Some(balancer) => {
+                balancer.targets = targets_of(targets);
+                Ok(())
+            }
+            None => Err(CloudError::new(ErrorKind::NotFound, "SetTargets", format!("there is no {}", spec.id))),
+        }
+    }
+
+    async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        self.open().balancers.remove(id);
+        Ok(Deletion::Gone)
+    }
+
+    async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
+        let owned = |(id, balancer): (&LoadBalancerId, &Balancer)| Owned {
+            id: id.clone(),
+            phase: balancer.phase,
+            resources: vec![format!("balancer {}", id.default_name())],
+        };
+        Ok(self.open().balancers.iter().map(owned).collect())
+    }
+}
+
+/// What goes into a binary's list: `ccm --cloud-provider=cupboard`.
+fn factory() -> Factory {
+    Factory { name: "cupboard", build: |_context| Ok(Arc::new(Cupboards::default())) }
+}
+
+/// The cloud from its other side, for the suite.
+struct CupboardFixture(Cupboards);
+
+#[async_trait]
+impl provider_conformance::Fixture for CupboardFixture {
+    fn cluster(&self) -> String {
+        "example".into()
+    }
+
+    async fn create_instance(&self, node: &str) -> Result<InstanceRef, provider_conformance::FixtureError> {
+        self.0.open().machines.insert(node.into(), true);
+        Ok(InstanceRef::named(node).with_provider_id(format!("cupboard://{node}")))
+    }
+
+    async fn stop_instance(&self, instance: &InstanceRef) -> Result<(), provider_conformance::FixtureError> {
+        self.0.open().machines.insert(instance.node.clone(), false);
+        Ok(())
+    }
+
+    async fn delete_instance(&self, instance: &InstanceRef) -> Result<(), provider_conformance::FixtureError> {
+        self.0.open().machines.remove(&instance.node);
+        Ok(())
+    }
+
+    fn invalid_annotation(&self) -> Option<(String, String)> {
+        Some((BELL.into(), "loud".into()))
+    }
+}
+
+async fn make() -> (Arc<dyn CloudProvider>, CupboardFixture) {
+    let cupboards = Cupboards::default();
+    (Arc::new(cupboards.clone()), CupboardFixture(cupboards))
+}
+
+fn main() -> Result<(), ConfigError> {
+    // What a binary's main does with its factories, down to the provider.
+    let provider = build(&[factory()], "cupboard", &BuildContext::default())?;
+    println!("built {}", provider.name());
+    let report = provider_conformance::block_on(async {
+        let (provider, fixture) = make().await;
+        provider_conformance::run(&provider, &fixture).await
+    });
+    println!("{report}");
+    std::process::exit(i32::from(!report.conforms()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::make;
+
+    provider_conformance::conformance_tests!(make());
+}

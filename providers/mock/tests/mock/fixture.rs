@@ -106,6 +106,10 @@ impl Fixture for MockFixture {
         self.arm(Fault::at(Pattern::One(Operation::DeleteBalancer), 1, effect))
     }
 
+    fn patience(&self) -> Duration {
+        Duration::from_secs(5)
+    }
+
     fn destinations(&self) -> Vec<IpNet> {
         ["10.244.1.0/24", "10.244.2.0/24", "10.244.3.0/24", "fd00:10:244:1::/64"]
             .map(|net| net.parse().expect("a network"))
