@@ -125,10 +125,10 @@ fn fnv1a(hash: u32, byte: u8) -> u32 {
 }
 
 /// Pods are named after their owner and a dash, unless that would be no valid name prefix (pkg/controller,
-/// getPodsPrefix): the whole name may have 253 bytes.
+/// getPodsPrefix): a prefix may have one byte more than a name, for the dash at its end is not counted.
 fn pods_prefix(owner: &str) -> String {
-    const LONGEST_NAME: usize = 253;
-    if owner.len() < LONGEST_NAME { format!("{owner}-") } else { owner.to_owned() }
+    const LONGEST_PREFIX: usize = 254;
+    if owner.len() < LONGEST_PREFIX { format!("{owner}-") } else { owner.to_owned() }
 }
 
 fn is_label(field: &Field<'_>, key: &str) -> bool {
@@ -351,8 +351,8 @@ mod tests {
         assert_eq!(map_entry(find(meta, object_meta::LABELS)), Ok(("app", "web")));
         assert!(!find(meta, object_meta::OWNER_REFERENCES).is_empty());
         assert_eq!(find(&message, pod::SPEC), &*template.spec);
-        assert_eq!(pods_prefix(&"x".repeat(253)).len(), 253);
-        assert_eq!(pods_prefix(&"x".repeat(252)).len(), 253);
+        assert_eq!(pods_prefix(&"x".repeat(253)).len(), 254);
+        assert_eq!(pods_prefix(&"x".repeat(254)).len(), 254);
     }
 
     #[test]

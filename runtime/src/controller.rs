@@ -64,6 +64,9 @@ pub trait Reconcile: Send + Sync + 'static {
     /// What identifies the work.
     type Key: Clone + Eq + Hash + Send + Sync + fmt::Display + 'static;
 
+    /// Called once when this process begins to lead, before the first reconcile.
+    fn begin(&self) {}
+
     /// Brings the world closer to what the key's object asks for.
     fn reconcile<'a>(&'a self, key: &'a Self::Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>>;
 }
@@ -100,6 +103,7 @@ pub fn work<R: Reconcile>(
     counts: &Arc<WorkCounts>,
     tasks: &mut JoinSet<()>,
 ) {
+    reconciler.begin();
     for _ in 0..options.workers.max(1) {
         let (queue, reconciler, counts) = (queue.clone(), reconciler.clone(), counts.clone());
         tasks.spawn(async move {

@@ -43,6 +43,10 @@ pub struct ReplicaSets {
 impl Reconcile for ReplicaSets {
     type Key = ObjectKey;
 
+    fn begin(&self) {
+        self.begun.get_or_init(|| (self.clock)());
+    }
+
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         self.sync(key).boxed()
     }

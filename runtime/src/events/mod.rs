@@ -165,8 +165,10 @@ impl Recorder {
         let occurrence = Occurrence { about: about.clone(), kind, reason, message, at: (self.clock)() };
         let accepted = !*self.closing.borrow() && self.queue.try_send(occurrence).is_ok();
         if !accepted {
-            self.tally.dropped.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(component = self.component, reason, "event dropped: the queue is full or closed");
+            let dropped = self.tally.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+            if dropped.is_power_of_two() {
+                tracing::warn!(component = self.component, reason, dropped, "events dropped: the queue is full or closed");
+            }
         }
     }
 
