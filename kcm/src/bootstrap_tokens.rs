@@ -97,7 +97,7 @@ fn is_id(text: &str) -> bool {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use kinds::schema::{object_meta, secret as f};

@@ -155,7 +155,8 @@ impl Aggregation {
         };
         let unreadable = self.roles.undecodable();
         if unreadable > 0 {
-            let message = format!("not gathering rules while {unreadable} ClusterRoles cannot be decoded (see the log)");
+            let message =
+                format!("not gathering rules while {unreadable} ClusterRoles cannot be decoded (see the log)");
             return Err(ReconcileError::new(message));
         }
         let rules = gather(role, selectors, |selector| self.found(selector)).map_err(ReconcileError::new)?;

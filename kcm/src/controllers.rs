@@ -71,16 +71,22 @@ pub struct Descriptor {
 /// All controllers.
 pub const CONTROLLERS: &[Descriptor] = &[
     crate::bootstrap_signer::DESCRIPTOR,
+    crate::cronjob::DESCRIPTOR,
+    crate::csr_approving::DESCRIPTOR,
+    crate::csr_cleaning::DESCRIPTOR,
+    crate::csr_signing::DESCRIPTOR,
     crate::clusterrole_aggregation::DESCRIPTOR,
     crate::deployment::DESCRIPTOR,
     crate::garbagecollector::DESCRIPTOR,
     crate::job::DESCRIPTOR,
     crate::trust_bundle_publisher::DESCRIPTOR,
     crate::legacy_token_cleaner::DESCRIPTOR,
+    crate::namespace::DESCRIPTOR,
     crate::replicaset::DESCRIPTOR,
     crate::root_ca_publisher::DESCRIPTOR,
     crate::serviceaccount::DESCRIPTOR,
     crate::serviceaccount_token::DESCRIPTOR,
     crate::token_cleaner::DESCRIPTOR,
     crate::ttl::DESCRIPTOR,
+    crate::ttlafterfinished::DESCRIPTOR,
 ];

@@ -223,9 +223,7 @@ impl Cleaner {
         let map: ConfigMap = answer
             .and_then(|answer| Ok(answer.decode(&decode)?))
             .map_err(|error| format!("ConfigMap {tracking}: {error}"))?;
-        let since = |body: &Body| {
-            body.data().find_map(|(key, value)| (key == TRACKED_SINCE).then(|| value.to_owned()))
-        };
+        let since = |body: &Body| body.data().find_map(|(key, value)| (key == TRACKED_SINCE).then(|| value.to_owned()));
         map.body.as_ref().and_then(since).ok_or_else(|| format!("ConfigMap {tracking} has no {TRACKED_SINCE}"))
     }
 

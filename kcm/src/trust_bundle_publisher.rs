@@ -120,8 +120,7 @@ impl Publisher {
         let written = match (plan(ours.map(|bundle| &**bundle), &self.content), ours) {
             (Plan::Nothing, _) => None,
             (Plan::Update, Some(bundle)) => {
-                let object =
-                    bundle.update(&self.content).map_err(|error| ReconcileError::new(error.to_string()))?;
+                let object = bundle.update(&self.content).map_err(|error| ReconcileError::new(error.to_string()))?;
                 Some(self.writer.replace(&ClusterTrustBundle::RESOURCE, &name, None, &object).await)
             }
             _ => {

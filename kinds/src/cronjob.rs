@@ -102,12 +102,7 @@ impl ActiveJob {
                 _ => {}
             }
         }
-        Ok(Self {
-            namespace: interner.str(namespace),
-            name: name.into(),
-            uid: Uid::parse(uid),
-            raw: message.into(),
-        })
+        Ok(Self { namespace: interner.str(namespace), name: name.into(), uid: Uid::parse(uid), raw: message.into() })
     }
 }
 

@@ -167,6 +167,12 @@ impl Deployment {
 }
 
 impl DeploymentStatus {
+    /// True when nothing but the number of terminating pods differs.
+    pub fn differs_only_in_terminating(&self, other: &Self) -> bool {
+        Self { terminating_replicas: other.terminating_replicas, ..self.clone() } == *other
+            && self.terminating_replicas.is_some() == other.terminating_replicas.is_some()
+    }
+
     const FIELDS: [u32; 9] = [
         t::OBSERVED_GENERATION,
         t::REPLICAS,

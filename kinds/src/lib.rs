@@ -8,6 +8,7 @@
 //! * [`schema`] is the one list of field numbers; a test compares it with upstream's `generated.proto` files.
 //! * [`intern`] shares equal strings, label sets, owner lists and raw templates between records.
 
+pub mod certificate_signing_request;
 pub mod cluster_role;
 pub mod cluster_trust_bundle;
 pub mod config_map;
@@ -19,6 +20,7 @@ pub mod intstr;
 pub mod job;
 pub mod meta;
 pub mod namespace;
+pub mod namespace_ending;
 pub mod node;
 pub mod pod;
 pub mod pod_edit;
@@ -36,6 +38,7 @@ pub mod workload;
 
 use std::sync::Arc;
 
+pub use certificate_signing_request::CertificateSigningRequest;
 pub use cluster_role::ClusterRole;
 pub use cluster_trust_bundle::ClusterTrustBundle;
 pub use config_map::ConfigMap;

@@ -60,7 +60,9 @@ fn put_spec(spec: &mut Vec<u8>, template: &[u8], edits: &PodEdits<'_>) {
     for field in fields(template).flatten() {
         match (field.number, edits.env) {
             (pod_spec::HOSTNAME, _) if edits.hostname.is_some() => {}
-            (pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS, Some(env)) if !has_env(field.value.bytes(), env.name) => {
+            (pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS, Some(env))
+                if !has_env(field.value.bytes(), env.name) =>
+            {
                 spec.put_message(field.number, |container| {
                     container.extend_from_slice(field.value.bytes());
                     put_env(container, env);
@@ -164,8 +166,11 @@ mod tests {
         let meta = find(&message, pod::METADATA);
         assert_eq!(texts(meta, object_meta::GENERATE_NAME), ["pi-3-"]);
         assert_eq!(texts(meta, object_meta::FINALIZERS), ["other", "tracking"]);
-        let labels: Vec<_> =
-            fields(meta).flatten().filter(|field| field.number == object_meta::LABELS).map(|f| map_entry(f.value.bytes())).collect();
+        let labels: Vec<_> = fields(meta)
+            .flatten()
+            .filter(|field| field.number == object_meta::LABELS)
+            .map(|f| map_entry(f.value.bytes()))
+            .collect();
         assert_eq!(labels, [Ok(("app", "pi")), Ok(("index", "3"))]);
         let spec = find(&message, pod::SPEC);
         assert_eq!(texts(spec, pod_spec::HOSTNAME), ["pi-3"]);
@@ -177,7 +182,8 @@ mod tests {
             .collect();
         assert_eq!(variables, [1, 1, 1]);
         let own = find(find(spec, pod_spec::CONTAINERS), container::ENV);
-        let path = find(find(find(own, env_var::VALUE_FROM), env_var_source::FIELD_REF), object_field_selector::FIELD_PATH);
+        let path =
+            find(find(find(own, env_var::VALUE_FROM), env_var_source::FIELD_REF), object_field_selector::FIELD_PATH);
         assert_eq!(path, env.path.as_bytes());
     }
 

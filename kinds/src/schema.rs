@@ -55,7 +55,7 @@ messages! {
 
     pod "Pod" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     pod_spec "PodSpec" "api/core/v1" {
-        RESTART_POLICY "restartPolicy" = 3, HOSTNAME "hostname" = 16,
+        RESTART_POLICY "restartPolicy" = 3, TERMINATION_GRACE_PERIOD_SECONDS "terminationGracePeriodSeconds" = 4, HOSTNAME "hostname" = 16,
         VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, INIT_CONTAINERS "initContainers" = 20,
         OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
         IMAGE_PULL_SECRETS "imagePullSecrets" = 15,
@@ -138,8 +138,12 @@ messages! {
     aggregation_rule "AggregationRule" "api/rbac/v1" { CLUSTER_ROLE_SELECTORS "clusterRoleSelectors" = 1 }
     cluster_trust_bundle "ClusterTrustBundle" "api/certificates/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
     cluster_trust_bundle_spec "ClusterTrustBundleSpec" "api/certificates/v1" { SIGNER_NAME "signerName" = 1, TRUST_BUNDLE "trustBundle" = 2 }
-    namespace "Namespace" "api/core/v1" { METADATA "metadata" = 1, STATUS "status" = 3 }
-    namespace_status "NamespaceStatus" "api/core/v1" { PHASE "phase" = 1 }
+    namespace "Namespace" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    namespace_spec "NamespaceSpec" "api/core/v1" { FINALIZERS "finalizers" = 1 }
+    namespace_status "NamespaceStatus" "api/core/v1" { PHASE "phase" = 1, CONDITIONS "conditions" = 2 }
+    namespace_condition "NamespaceCondition" "api/core/v1" {
+        TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6,
+    }
     node "Node" "api/core/v1" { METADATA "metadata" = 1 }
     local_object_reference "LocalObjectReference" "api/core/v1" { NAME "name" = 1 }
     ephemeral_container "EphemeralContainer" "api/core/v1" { COMMON "ephemeralContainerCommon" = 1 }
@@ -195,4 +199,21 @@ messages! {
     }
     cron_job_status "CronJobStatus" "api/batch/v1" { ACTIVE "active" = 1, LAST_SCHEDULE_TIME "lastScheduleTime" = 4, LAST_SUCCESSFUL_TIME "lastSuccessfulTime" = 5 }
     job_template_spec "JobTemplateSpec" "api/batch/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    certificate_signing_request "CertificateSigningRequest" "api/certificates/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    certificate_signing_request_spec "CertificateSigningRequestSpec" "api/certificates/v1" {
+        REQUEST "request" = 1, USERNAME "username" = 2, UID "uid" = 3, GROUPS "groups" = 4, USAGES "usages" = 5, EXTRA "extra" = 6,
+        SIGNER_NAME "signerName" = 7, EXPIRATION_SECONDS "expirationSeconds" = 8,
+    }
+    certificate_signing_request_status "CertificateSigningRequestStatus" "api/certificates/v1" { CONDITIONS "conditions" = 1, CERTIFICATE "certificate" = 2 }
+    certificate_signing_request_condition "CertificateSigningRequestCondition" "api/certificates/v1" {
+        TYPE "type" = 1, REASON "reason" = 2, MESSAGE "message" = 3, LAST_UPDATE_TIME "lastUpdateTime" = 4, STATUS "status" = 6,
+    }
+    subject_access_review "SubjectAccessReview" "api/authorization/v1" { SPEC "spec" = 2, STATUS "status" = 3 }
+    subject_access_review_spec "SubjectAccessReviewSpec" "api/authorization/v1" {
+        RESOURCE_ATTRIBUTES "resourceAttributes" = 1, USER "user" = 3, GROUPS "groups" = 4, EXTRA "extra" = 5, UID "uid" = 6,
+    }
+    subject_access_review_status "SubjectAccessReviewStatus" "api/authorization/v1" { ALLOWED "allowed" = 1 }
+    resource_attributes "ResourceAttributes" "api/authorization/v1" {
+        VERB "verb" = 2, GROUP "group" = 3, VERSION "version" = 4, RESOURCE "resource" = 5, SUBRESOURCE "subresource" = 6,
+    }
 }

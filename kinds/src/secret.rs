@@ -189,8 +189,7 @@ impl AccountToken {
 impl BootstrapToken {
     fn decode(object: &[u8]) -> Result<Self, WireError> {
         let text = |value| Box::from(String::from_utf8_lossy(value));
-        let mut token =
-            Self { id: Box::default(), secret: Hidden::new(&[]), expiration: Box::default(), signs: false };
+        let mut token = Self { id: Box::default(), secret: Hidden::new(&[]), expiration: Box::default(), signs: false };
         for entry in data(object) {
             match entry? {
                 ("token-id", value) => token.id = text(value),

@@ -355,7 +355,8 @@ mod tests {
                 ]},
             ],
         }]));
-        let preferred: Vec<_> = served.preferred().iter().map(|one| (one.resource.plural, one.resource.version)).collect();
+        let preferred: Vec<_> =
+            served.preferred().iter().map(|one| (one.resource.plural, one.resource.version)).collect();
         assert_eq!(preferred, [("sets", "v1"), ("olds", "v1beta1")]);
         let old = served.of_kind("apps/v1beta1", "Old").expect("served");
         assert!(old.verbs.contains(Verbs::DELETE | Verbs::LIST | Verbs::WATCH) && !old.verbs.contains(Verbs::GET));
@@ -383,6 +384,6 @@ mod tests {
     #[test]
     fn names_are_kept_once() {
         let name = lasting("widgets");
-        assert!(std::ptr::eq(name, lasting(&"widgets".to_owned())));
+        assert!(std::ptr::eq(name, lasting(String::from("widgets").as_str())));
     }
 }

@@ -99,7 +99,8 @@ impl WriteError {
 pub struct Answer(Bytes);
 
 impl Answer {
-    fn object(&self) -> Result<&[u8], DecodeError> {
+    /// The object without its envelope.
+    pub fn object(&self) -> Result<&[u8], DecodeError> {
         envelope::unwrap(&self.0)
     }
 

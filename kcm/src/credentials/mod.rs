@@ -1,5 +1,6 @@
 //! Keys and certificates that the command line names: read and checked once, before anything starts.
 
+pub mod der;
 mod signing_key;
 
 use std::fs;
@@ -14,6 +15,7 @@ use zeroize::Zeroizing;
 
 pub use signing_key::{KeyError, SigningKey};
 
+use crate::csr_signing::authority::{AuthorityError, Signers};
 use crate::flags::Options;
 
 /// What controllers need beside the API server.
@@ -21,6 +23,8 @@ use crate::flags::Options;
 pub struct Credentials {
     /// The certificates that the API server's is signed by, as PEM, for everybody in the cluster; empty if unknown.
     pub root_ca: Arc<[u8]>,
+    /// The authorities that sign certificates.
+    pub signers: Arc<Signers>,
     /// What the tokens of service accounts are signed with; `None` if no key is given.
     pub token_key: Option<Arc<SigningKey>>,
 }
@@ -58,6 +62,9 @@ pub enum CredentialError {
         /// Why.
         source: KeyError,
     },
+    /// A pair that signs certificates cannot be used.
+    #[error("--cluster-signing-*: {0}")]
+    Signer(#[from] AuthorityError),
     /// The kubeconfig cannot be read.
     #[error(transparent)]
     Kubeconfig(#[from] ConnectError),
@@ -80,10 +87,16 @@ impl Credentials {
             let path = options.values.get_str(flag);
             if !path.is_empty() {
                 let pem = Zeroizing::new(read(flag, path)?);
-                let key = SigningKey::from_pem(&pem)
-                    .map_err(|source| CredentialError::Key { flag, path: path.to_owned(), source })?;
+                let key = SigningKey::from_pem(&pem).map_err(|source| CredentialError::Key {
+                    flag,
+                    path: path.to_owned(),
+                    source,
+                })?;
                 credentials.token_key = Some(Arc::new(key));
             }
+        }
+        if runs(crate::csr_signing::DESCRIPTOR.name) {
+            credentials.signers = Arc::new(Signers::read(options)?);
         }
         let publishers = [
             crate::serviceaccount_token::DESCRIPTOR.name,
@@ -102,6 +115,9 @@ impl Credentials {
         if is(&crate::serviceaccount_token::DESCRIPTOR) && self.token_key.is_none() {
             return Some("there is no private key (--service-account-private-key-file)");
         }
+        if is(&crate::csr_signing::DESCRIPTOR) && self.signers.is_empty() {
+            return Some("there is no CA to sign with (--cluster-signing-cert-file and --cluster-signing-key-file)");
+        }
         if is(&crate::trust_bundle_publisher::DESCRIPTOR) && self.root_ca.is_empty() {
             return Some("there is no CA to publish (--root-ca-file, or certificate-authority-data in the kubeconfig)");
         }
@@ -116,8 +132,11 @@ fn root_ca(options: &Options, connection: &ConnectOptions) -> Result<Vec<u8>, Cr
         return Ok(inline_authority(connection)?.unwrap_or_default());
     }
     let pem = read(flag, path)?;
-    check_certificates(&pem)
-        .map_err(|problem| CredentialError::Certificates { flag, path: path.to_owned(), problem })?;
+    check_certificates(&pem).map_err(|problem| CredentialError::Certificates {
+        flag,
+        path: path.to_owned(),
+        problem,
+    })?;
     Ok(pem)
 }
 
@@ -155,7 +174,8 @@ mod tests {
         assert!(none.idle("serviceaccount-token-controller").is_some());
         assert!(none.idle("kube-apiserver-serving-clustertrustbundle-publisher-controller").is_some());
         assert!(none.idle("root-ca-certificate-publisher-controller").is_none());
-        let known = Credentials { root_ca: Arc::from(*b"CA"), token_key: None };
+        assert!(none.idle("certificatesigningrequest-signing-controller").is_some());
+        let known = Credentials { root_ca: Arc::from(*b"CA"), ..Credentials::default() };
         assert!(known.idle("kube-apiserver-serving-clustertrustbundle-publisher-controller").is_none());
     }
 }

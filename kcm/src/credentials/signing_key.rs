@@ -7,13 +7,15 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
 use ring::digest;
 use ring::rand::SystemRandom;
 use ring::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair as _,
-    RSA_PKCS1_SHA256, RsaKeyPair,
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm,
+    KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair,
 };
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 use zeroize::{Zeroize as _, Zeroizing};
+
+use super::der::{OCTET_STRING, SEQUENCE, bits, der, nested, unsigned};
 
 /// Why a key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +46,8 @@ struct Curve {
     name: &'static str,
     /// Its object identifier, as DER.
     id: &'static [u8],
+    /// The object identifier of its signatures in certificates, as DER.
+    signature_id: &'static [u8],
 }
 
 static CURVES: [Curve; 2] = [
@@ -51,22 +55,22 @@ static CURVES: [Curve; 2] = [
         algorithm: &ECDSA_P256_SHA256_FIXED_SIGNING,
         name: "ES256",
         id: &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07],
+        signature_id: &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02],
     },
     Curve {
         algorithm: &ECDSA_P384_SHA384_FIXED_SIGNING,
         name: "ES384",
         id: &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22],
+        signature_id: &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x03],
     },
 ];
 
 /// `rsaEncryption` without parameters, as DER.
 const RSA_ID: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
+/// `sha256WithRSAEncryption` without parameters, as DER.
+const RSA_SIGNATURE_ID: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b, 0x05, 0x00];
 /// `id-ecPublicKey`, as DER.
 const EC_ID: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
-
-const SEQUENCE: u8 = 0x30;
-const BIT_STRING: u8 = 0x03;
-const OCTET_STRING: u8 = 0x04;
 
 /// A key that signs tokens. It is never printed.
 pub struct SigningKey {
@@ -128,6 +132,34 @@ impl SigningKey {
         Ok(token)
     }
 
+    /// The public key as `SubjectPublicKeyInfo`.
+    pub fn public_key(&self) -> Vec<u8> {
+        public_key(&self.pair)
+    }
+
+    /// The algorithm of this key's signatures in certificates, as `AlgorithmIdentifier`.
+    pub fn certificate_algorithm(&self) -> Vec<u8> {
+        match &self.pair {
+            Pair::Rsa(_) => der(SEQUENCE, RSA_SIGNATURE_ID),
+            Pair::Ecdsa(_, curve) => der(SEQUENCE, curve.signature_id),
+        }
+    }
+
+    /// A signature in the form that certificates have.
+    ///
+    /// # Errors
+    /// When the system has no randomness.
+    pub fn sign_certificate(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
+        let signature = self.sign(message)?;
+        Ok(match &self.pair {
+            Pair::Rsa(_) => signature,
+            Pair::Ecdsa(..) => {
+                let (r, s) = signature.split_at(signature.len() / 2);
+                nested(SEQUENCE, &[&unsigned(r), &unsigned(s)])
+            }
+        })
+    }
+
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
         match &self.pair {
             Pair::Rsa(pair) => {
@@ -135,9 +167,7 @@ impl SigningKey {
                 pair.sign(&RSA_PKCS1_SHA256, &self.random, message, &mut signature).map_err(|_| KeyError::Sign)?;
                 Ok(signature)
             }
-            Pair::Ecdsa(pair, _) => {
-                Ok(pair.sign(&self.random, message).map_err(|_| KeyError::Sign)?.as_ref().to_vec())
-            }
+            Pair::Ecdsa(pair, _) => Ok(pair.sign(&self.random, message).map_err(|_| KeyError::Sign)?.as_ref().to_vec()),
         }
     }
 }
@@ -172,25 +202,7 @@ fn public_key(pair: &Pair) -> Vec<u8> {
         Pair::Rsa(pair) => (RSA_ID.to_vec(), pair.public_key().as_ref()),
         Pair::Ecdsa(pair, curve) => ([EC_ID, curve.id].concat(), pair.public_key().as_ref()),
     };
-    // No unused bits.
-    let bits = [&[0][..], key].concat();
-    der(SEQUENCE, &[der(SEQUENCE, &algorithm), der(BIT_STRING, &bits)].concat())
-}
-
-/// One DER value.
-fn der(tag: u8, content: &[u8]) -> Vec<u8> {
-    let mut value = vec![tag];
-    let length = content.len().to_be_bytes();
-    match content.len() {
-        short @ 0..0x80 => value.push(short as u8),
-        _ => {
-            let significant = &length[length.iter().position(|byte| *byte != 0).unwrap_or(0)..];
-            value.push(0x80 | significant.len() as u8);
-            value.extend_from_slice(significant);
-        }
-    }
-    value.extend_from_slice(content);
-    value
+    nested(SEQUENCE, &[&der(SEQUENCE, &algorithm), &bits(key)])
 }
 
 #[cfg(test)]

@@ -79,6 +79,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         expectations: Arc::default(),
         queue: queue.clone(),
         clock: settings.clock.clone(),
+        lazy: Default::default(),
     });
     keys::subscribe(&deployments, &sets, &pods, &queue, &reconciler.expectations);
     let workers = settings.workers("concurrent-deployment-syncs");

@@ -25,6 +25,7 @@ use super::decide_status::{
     is_complete, note_collision, note_create_failed, note_created, note_found, note_pause, recheck_after, status,
 };
 use crate::controllers::Clock;
+use crate::lazy::Lazy;
 use crate::reference::about;
 
 /// The controller's state.
@@ -37,6 +38,7 @@ pub struct Deployments {
     pub expectations: Arc<Expectations>,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
+    pub lazy: Lazy,
 }
 
 /// Why a sync stops half-way.
@@ -75,6 +77,7 @@ impl Deployments {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(deployment) = self.deployments.get(key) else {
             self.expectations.forget(key);
+            self.lazy.forget(key);
             return Ok(Outcome::Done);
         };
         if !self.caught_up(key) {
@@ -117,6 +120,17 @@ impl Deployments {
         };
         let edits =
             if deployment.meta.is_deleting() { AnnotationEdits::new() } else { revision_edit(&deployment, &work.sets) };
+        let again = if course == Course::Rollout { recheck_after(&deployment, &status, now) } else { None };
+        let lazily =
+            if status != deployment.status && edits.is_empty() && status.differs_only_in_terminating(&deployment.status) {
+                self.lazy.wait(key)
+            } else {
+                self.lazy.forget(key);
+                None
+            };
+        if let Some(later) = lazily {
+            return Ok(Outcome::After(again.map_or(later, |again| again.min(later))));
+        }
         if status != deployment.status || !edits.is_empty() {
             match self.put_status(key, &deployment, &status, &edits).await.map_err(Stop::from) {
                 Ok(()) => {}
@@ -124,7 +138,6 @@ impl Deployments {
                 Err(Stop::Failed(error)) => return Err(error),
             }
         }
-        let again = if course == Course::Rollout { recheck_after(&deployment, &status, now) } else { None };
         Ok(again.map_or(Outcome::Done, Outcome::After))
     }
 

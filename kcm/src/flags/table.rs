@@ -145,17 +145,17 @@ flags! {
         "disable-force-detach-on-timeout": Bool = "false", NoEffectYet, "Never detach a volume by force because unmounting took too long";
     }
     "Certificatesigningrequest-signing-controller" {
-        "cluster-signing-cert-file": Text = "", NoEffectYet, "PEM CA certificate that signs all certificate requests; excludes the per-signer flags";
-        "cluster-signing-duration": Duration = "8760h0m0s", NoEffectYet, "Longest life of a signed certificate";
-        "cluster-signing-key-file": Text = "", NoEffectYet, "PEM private key of --cluster-signing-cert-file";
-        "cluster-signing-kube-apiserver-client-cert-file": Text = "", NoEffectYet, "PEM CA certificate of signer kubernetes.io/kube-apiserver-client";
-        "cluster-signing-kube-apiserver-client-key-file": Text = "", NoEffectYet, "PEM private key of signer kubernetes.io/kube-apiserver-client";
-        "cluster-signing-kubelet-client-cert-file": Text = "", NoEffectYet, "PEM CA certificate of signer kubernetes.io/kube-apiserver-client-kubelet";
-        "cluster-signing-kubelet-client-key-file": Text = "", NoEffectYet, "PEM private key of signer kubernetes.io/kube-apiserver-client-kubelet";
-        "cluster-signing-kubelet-serving-cert-file": Text = "", NoEffectYet, "PEM CA certificate of signer kubernetes.io/kubelet-serving";
-        "cluster-signing-kubelet-serving-key-file": Text = "", NoEffectYet, "PEM private key of signer kubernetes.io/kubelet-serving";
-        "cluster-signing-legacy-unknown-cert-file": Text = "", NoEffectYet, "PEM CA certificate of signer kubernetes.io/legacy-unknown";
-        "cluster-signing-legacy-unknown-key-file": Text = "", NoEffectYet, "PEM private key of signer kubernetes.io/legacy-unknown";
+        "cluster-signing-cert-file": Text = "", Effective, "PEM CA certificate that signs all certificate requests; excludes the per-signer flags";
+        "cluster-signing-duration": Duration = "8760h0m0s", Effective, "Longest life of a signed certificate";
+        "cluster-signing-key-file": Text = "", Effective, "PEM private key of --cluster-signing-cert-file";
+        "cluster-signing-kube-apiserver-client-cert-file": Text = "", Effective, "PEM CA certificate of signer kubernetes.io/kube-apiserver-client";
+        "cluster-signing-kube-apiserver-client-key-file": Text = "", Effective, "PEM private key of signer kubernetes.io/kube-apiserver-client";
+        "cluster-signing-kubelet-client-cert-file": Text = "", Effective, "PEM CA certificate of signer kubernetes.io/kube-apiserver-client-kubelet";
+        "cluster-signing-kubelet-client-key-file": Text = "", Effective, "PEM private key of signer kubernetes.io/kube-apiserver-client-kubelet";
+        "cluster-signing-kubelet-serving-cert-file": Text = "", Effective, "PEM CA certificate of signer kubernetes.io/kubelet-serving";
+        "cluster-signing-kubelet-serving-key-file": Text = "", Effective, "PEM private key of signer kubernetes.io/kubelet-serving";
+        "cluster-signing-legacy-unknown-cert-file": Text = "", Effective, "PEM CA certificate of signer kubernetes.io/legacy-unknown";
+        "cluster-signing-legacy-unknown-key-file": Text = "", Effective, "PEM private key of signer kubernetes.io/legacy-unknown";
     }
     "Deployment-controller" {
         "concurrent-deployment-syncs": Int32 = "5", Effective, "Deployments reconciled at once";
@@ -208,14 +208,14 @@ flags! {
         "concurrent-job-syncs": Int32 = "5", Effective, "Jobs reconciled at once";
     }
     "Cronjob-controller" {
-        "concurrent-cron-job-syncs": Int32 = "5", NoEffectYet, "CronJobs reconciled at once";
+        "concurrent-cron-job-syncs": Int32 = "5", Effective, "CronJobs reconciled at once";
     }
     "Legacy-serviceaccount-token-cleaner-controller" {
         "legacy-service-account-token-clean-up-period": Duration = "8760h0m0s", Effective, "A legacy token Secret that was not used for this long may be deleted";
     }
     "Namespace-controller" {
-        "concurrent-namespace-syncs": Int32 = "10", NoEffectYet, "Namespaces finalized at once";
-        "namespace-sync-period": Duration = "5m0s", NoEffectYet, "How often every Namespace is looked at again";
+        "concurrent-namespace-syncs": Int32 = "10", Effective, "Namespaces finalized at once";
+        "namespace-sync-period": Duration = "5m0s", Effective, "How often every Namespace is looked at again";
     }
     "Node-ipam-controller" {
         "node-cidr-mask-size": Int32 = "0", NoEffectYet, "Prefix length of a Node's pod CIDR in a single-stack cluster; 0 takes 24 for IPv4, 64 for IPv6";
@@ -263,7 +263,7 @@ flags! {
         "service-account-private-key-file": Text = "", Effective, "PEM RSA or ECDSA key that signs legacy service account tokens; empty makes none";
     }
     "Ttl-after-finished-controller" {
-        "concurrent-ttl-after-finished-syncs": Int32 = "5", NoEffectYet, "Finished Jobs checked for their time to live at once";
+        "concurrent-ttl-after-finished-syncs": Int32 = "5", Effective, "Finished Jobs checked for their time to live at once";
     }
     "Validatingadmissionpolicy-status-controller" {
         "concurrent-validating-admission-policy-status-syncs": Int32 = "5", NoEffectYet, "ValidatingAdmissionPolicies type-checked at once";

@@ -83,7 +83,7 @@ impl Links {
                 if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
                     effects.extend(graph.gone(&old.uid));
                 }
-                effects.extend(new.into_iter().flat_map(|new| graph.observe(resource, new)));
+                effects.extend(new.iter().flat_map(|new| graph.observe(resource, new)));
             }
             MetaChange::Left { resource } => effects.extend(graph.left(resource)),
         }
@@ -256,7 +256,8 @@ impl Collector {
         match plan(&owners, &meta.finalizers, has_dependents, in_cycle) {
             Plan::Keep => Ok(Outcome::Done),
             Plan::DropReferences(gone) => {
-                let (merged, whole) = (patch::drop_references(&item.uid, &gone), patch::without_references(&meta, &gone));
+                let (merged, whole) =
+                    (patch::drop_references(&item.uid, &gone), patch::without_references(&meta, &gone));
                 self.patch(&resource, item, &merged, &whole).await
             }
             Plan::DeleteForeground { unblock: true } => {
@@ -418,7 +419,8 @@ impl Collector {
             }
         }
         if !problems.is_empty() {
-            let message = format!("{} dependents of {} keep their owner: {}", problems.len(), view.identity, problems[0]);
+            let message =
+                format!("{} dependents of {} keep their owner: {}", problems.len(), view.identity, problems[0]);
             return Err(Trouble::Failed(ReconcileError::new(message)));
         }
         if again {
@@ -431,7 +433,8 @@ impl Collector {
         let resource = self.resource(&dependent.api_version, &dependent.kind).await?;
         let meta = self.latest(&resource, dependent).await?;
         let owners = [owner.clone()];
-        let (merged, whole) = (patch::drop_references(&dependent.uid, &owners), patch::without_references(&meta, &owners));
+        let (merged, whole) =
+            (patch::drop_references(&dependent.uid, &owners), patch::without_references(&meta, &owners));
         self.patch(&resource, dependent, &merged, &whole).await
     }
 

@@ -158,9 +158,8 @@ impl View<'_> {
     /// Pods that ended and are neither counted nor about to be (pkg/controller/job, getNewFinishedPods).
     fn newly_ended(&self, uncounted: &Uncounted) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
         let new = pods_where(self.pods, |pod| self.is_tracked(pod) && self.is_in_range(pod));
-        let succeeded = pods_where(&new, |pod| {
-            pod.phase == Phase::Succeeded && !uncounted.succeeded.contains(&pod.meta.uid)
-        });
+        let succeeded =
+            pods_where(&new, |pod| pod.phase == Phase::Succeeded && !uncounted.succeeded.contains(&pod.meta.uid));
         let failed = pods_where(&new, |pod| self.is_failed(pod) && !uncounted.failed.contains(&pod.meta.uid));
         (succeeded, failed)
     }

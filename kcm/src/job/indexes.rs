@@ -74,7 +74,11 @@ impl Indexes {
         let mut common = 0;
         while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
             common += (a.1.min(b.1) - a.0.max(b.0) + 1).max(0);
-            if a.1 <= b.1 { left.next() } else { right.next() };
+            if a.1 <= b.1 {
+                left.next()
+            } else {
+                right.next()
+            };
         }
         common
     }

@@ -68,7 +68,8 @@ pub fn owners(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     {
         return Vec::new();
     }
-    let mut owners: Vec<ObjectKey> = change.old.into_iter().chain(change.new).filter_map(|pod| owner(&pod.meta)).collect();
+    let mut owners: Vec<ObjectKey> =
+        change.old.into_iter().chain(change.new).filter_map(|pod| owner(&pod.meta)).collect();
     owners.dedup();
     owners
 }
@@ -87,9 +88,7 @@ fn may_be_orphan(pod: &Pod, jobs: &Store<Job>) -> bool {
     let Some(controller) = pod.meta.controller() else { return true };
     pod.meta.is_deleting()
         && &*controller.kind == Job::RESOURCE.kind
-        && jobs
-            .get_with_uid(&pod.meta.namespace, &controller.name, &controller.uid)
-            .is_none_or(|job| job.is_finished())
+        && jobs.get_with_uid(&pod.meta.namespace, &controller.name, &controller.uid).is_none_or(|job| job.is_finished())
 }
 
 /// A pod without a controller that some Job may want now.

@@ -222,7 +222,8 @@ impl View<'_> {
         } else {
             ("False", "JobResumed", "Job resumed")
         };
-        if !ensure(conditions, &Condition { status: status.into(), ..condition(SUSPENDED, reason, message, self.now) }) {
+        if !ensure(conditions, &Condition { status: status.into(), ..condition(SUSPENDED, reason, message, self.now) })
+        {
             return;
         }
         outcome.flush = true;

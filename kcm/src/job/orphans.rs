@@ -125,7 +125,9 @@ impl Orphans {
         // Pods may be ahead of Jobs in our stores: a finalizer that goes too early is a pod that nobody counts.
         let key = ObjectKey { namespace: namespace.clone(), name: controller.name.clone() };
         match self.writer.get(&Job::RESOURCE, &key).await {
-            Ok(answer) if answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.uid == *uid => Ok(true),
+            Ok(answer) if answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.uid == *uid => {
+                Ok(true)
+            }
             Err(error) if !error.is_not_found() => Err(error.into()),
             Ok(_) | Err(_) => {
                 let mut gone = self.gone();

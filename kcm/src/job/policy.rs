@@ -56,8 +56,7 @@ fn fits(codes: &ExitCodes, container: &str, code: i32) -> bool {
 /// (pkg/controller/job, isPodFailed).
 pub fn is_failed(job: &Job, pod: &Pod) -> bool {
     use kinds::pod::Phase;
-    pod.phase == Phase::Failed
-        || !job.replace_only_failed && pod.meta.is_deleting() && pod.phase != Phase::Succeeded
+    pod.phase == Phase::Failed || !job.replace_only_failed && pod.meta.is_deleting() && pod.phase != Phase::Succeeded
 }
 
 /// The message of the first success rule that is met (pkg/controller/job, matchSuccessPolicy).

@@ -20,13 +20,13 @@ use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::write::{WriteError, Writer};
 use tracing::{debug, error, info};
 
+use super::BATCH;
 use super::backoff::Backoff;
 use super::claim::{claim_pods, patch, untracking};
 use super::decide::{COMPLETE, View, has_finalizer, index_of};
 use super::manage::{Deeds, NewPod, Plan, Turn};
 use super::pods::new_pod;
 use super::track::{self, Account};
-use super::BATCH;
 use crate::controllers::Clock;
 use crate::reference::about;
 
@@ -119,8 +119,7 @@ impl Jobs {
         let mut pods = claimed.pods;
         pods.sort_by_key(|pod| index_of(pod).unwrap_or(-1));
         let memory = self.remember(key, &job.meta.uid, |memory| {
-            let shown: HashSet<&Uid> =
-                pods.iter().filter(|pod| has_finalizer(pod)).map(|pod| &pod.meta.uid).collect();
+            let shown: HashSet<&Uid> = pods.iter().filter(|pod| has_finalizer(pod)).map(|pod| &pod.meta.uid).collect();
             memory.settled.retain(|uid| shown.contains(uid));
         });
         let (settled, backoff) = (&memory.settled, memory.backoff);
@@ -235,7 +234,9 @@ impl Jobs {
         for (pod, released) in pods.iter().zip(released) {
             let uid = &pod.meta.uid;
             match released {
-                Ok(version) => version.into_iter().for_each(|version| self.expectations.wrote(key, &self.pods, version)),
+                Ok(version) => {
+                    version.into_iter().for_each(|version| self.expectations.wrote(key, &self.pods, version))
+                }
                 // Gone, or another pod has its name by now.
                 Err(error) if error.is_not_found() || error.is_conflict() => {
                     self.remember(key, &job.meta.uid, |memory| {
@@ -294,7 +295,9 @@ impl Jobs {
         let gone = |error: &WriteError| error.is_not_found() || error.is_conflict();
         if uncounted && has_finalizer(pod) {
             match patch(&self.writer, pod, untracking(pod)).await {
-                Ok(version) => version.into_iter().for_each(|version| self.expectations.wrote(key, &self.pods, version)),
+                Ok(version) => {
+                    version.into_iter().for_each(|version| self.expectations.wrote(key, &self.pods, version))
+                }
                 Err(error) if gone(&error) => return Ok(()),
                 Err(error) => return Err(error),
             }

@@ -13,7 +13,9 @@ use kinds::pod::Phase;
 use kinds::status::Condition;
 use kinds::{Pod, Time, Uid};
 
-use super::decide::{COMPLETE, FAILED, FAILURE_TARGET, Indexed, SUCCESS_CRITERIA_MET, Standing, View, condition, index_of};
+use super::decide::{
+    COMPLETE, FAILED, FAILURE_TARGET, Indexed, SUCCESS_CRITERIA_MET, Standing, View, condition, index_of,
+};
 use super::indexes::Indexes;
 use super::manage::{Outcome, ensure};
 use super::policy;

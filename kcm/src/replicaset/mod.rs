@@ -63,6 +63,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         queue: queue.clone(),
         clock: settings.clock.clone(),
         looked: Default::default(),
+        lazy: Default::default(),
         begun: Default::default(),
     });
     keys::subscribe(&sets, &pods, &queue, &reconciler.expectations);

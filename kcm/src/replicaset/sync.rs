@@ -22,6 +22,7 @@ use tracing::{debug, error, info};
 
 use super::decide::{self, Manage};
 use crate::controllers::Clock;
+use crate::lazy::Lazy;
 use crate::reference::about;
 
 /// The controller's state.
@@ -36,6 +37,7 @@ pub struct ReplicaSets {
     /// ReplicaSets from before our time whose pods were compared with the server's: what another leader did last may
     /// not have reached our stores when we began.
     pub looked: Mutex<HashSet<ObjectKey>>,
+    pub lazy: Lazy,
     /// When our time began.
     pub begun: OnceLock<Timestamp>,
 }
@@ -57,6 +59,7 @@ impl ReplicaSets {
         let Some(set) = self.sets.get(key) else {
             self.expectations.forget(key);
             self.looked().remove(key);
+            self.lazy.forget(key);
             return Ok(Outcome::Done);
         };
         if !self.caught_up(key) {
@@ -95,7 +98,16 @@ impl ReplicaSets {
         }
         let now = (self.clock)();
         let status = decide::status(&set, &active, terminating, failure.as_deref(), now);
-        if status != set.status {
+        let mut next = decide::next_check(&status, &active, set.min_ready_seconds, now);
+        let lazily = if status != set.status && status.differs_only_in_terminating(&set.status) {
+            self.lazy.wait(key)
+        } else {
+            self.lazy.forget(key);
+            None
+        };
+        if let Some(later) = lazily {
+            next = Some(next.map_or(later, |next| next.min(later)));
+        } else if status != set.status {
             let body = set.status_update(&status);
             match self.writer.replace(&ReplicaSet::RESOURCE, key, Some("status"), &body).await {
                 Ok(answer) => {
@@ -113,7 +125,6 @@ impl ReplicaSets {
         if let Some(message) = failure {
             return Err(ReconcileError::new(message));
         }
-        let next = decide::next_check(&status, &active, set.min_ready_seconds, now);
         Ok(next.map_or(Outcome::Done, Outcome::After))
     }
 

@@ -28,11 +28,7 @@ impl Lacks {
 /// Compares a token secret with what it should hold (secretUpdateNeeded). Without certificates of our own those that
 /// are there stay.
 pub fn lacks(token: &AccountToken, root_ca: &[u8]) -> Lacks {
-    Lacks {
-        ca: !root_ca.is_empty() && *token.ca != *root_ca,
-        namespace: !token.has_namespace,
-        token: !token.has_token,
-    }
+    Lacks { ca: !root_ca.is_empty() && *token.ca != *root_ca, namespace: !token.has_namespace, token: !token.has_token }
 }
 
 /// Whether an account is the one that was named; without a uid the name is enough.

@@ -185,9 +185,7 @@ fn reading(sections: kinds::Sections) -> Decode {
 }
 
 /// The body of a PUT, overwritten when it is dropped.
-fn whole(
-    object: Option<Result<Vec<u8>, kinds::wire::WireError>>,
-) -> Result<Zeroizing<Vec<u8>>, ReconcileError> {
+fn whole(object: Option<Result<Vec<u8>, kinds::wire::WireError>>) -> Result<Zeroizing<Vec<u8>>, ReconcileError> {
     match object {
         Some(Ok(object)) => Ok(Zeroizing::new(object)),
         Some(Err(error)) => Err(ReconcileError::new(error.to_string())),

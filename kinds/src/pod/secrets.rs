@@ -66,13 +66,8 @@ fn of_container<'a>(message: &'a [u8], found: &mut impl FnMut(&'a [u8])) -> Resu
         &[ENV_FROM, env_from_source::SECRET_REF, secret_env_source::LOCAL_OBJECT_REFERENCE, NAME],
         &mut *found,
     )?;
-    let path = [
-        ENV,
-        env_var::VALUE_FROM,
-        env_var_source::SECRET_KEY_REF,
-        secret_key_selector::LOCAL_OBJECT_REFERENCE,
-        NAME,
-    ];
+    let path =
+        [ENV, env_var::VALUE_FROM, env_var_source::SECRET_KEY_REF, secret_key_selector::LOCAL_OBJECT_REFERENCE, NAME];
     follow(message, &path, found)
 }
 
@@ -116,7 +111,8 @@ mod tests {
             paths.push(spec(&[&[pod_spec::INIT_CONTAINERS][..], &from].concat()));
             paths.push(spec(&[&[pod_spec::EPHEMERAL_CONTAINERS, ephemeral_container::COMMON][..], &from].concat()));
         }
-        paths.extend(SOURCES.iter().map(|path| spec(&[&[pod_spec::VOLUMES, volume::VOLUME_SOURCE][..], path].concat())));
+        paths
+            .extend(SOURCES.iter().map(|path| spec(&[&[pod_spec::VOLUMES, volume::VOLUME_SOURCE][..], path].concat())));
         for path in paths {
             let pod = nested(&path, "wanted");
             let mut seen = Vec::new();

@@ -59,13 +59,11 @@ pub fn inline_authority(options: &ConnectOptions) -> Result<Option<Vec<u8>>, Con
         .into_iter()
         .find(|named| Some(&named.name) == cluster.as_ref())
         .and_then(|named| named.cluster?.certificate_authority_data);
-    text.map(|text| BASE64.decode(text.trim()))
-        .transpose()
-        .map_err(|error| ConnectError::UseKubeconfig {
-            file: file.to_owned(),
-            problem: format!("certificate-authority-data is not base64: {error}"),
-            fix: "put the base64 text of a PEM certificate there",
-        })
+    text.map(|text| BASE64.decode(text.trim())).transpose().map_err(|error| ConnectError::UseKubeconfig {
+        file: file.to_owned(),
+        problem: format!("certificate-authority-data is not base64: {error}"),
+        fix: "put the base64 text of a PEM certificate there",
+    })
 }
 
 /// Why a kubeconfig could not be read.

@@ -336,10 +336,8 @@ mod tests {
     use crate::store::by_namespace;
 
     fn every() -> EveryKind {
-        let typed: Arc<Store<kinds::Pod>> = Arc::new(Store::new(
-            Decode { interner: Arc::default(), sections: Sections::default() },
-            Vec::new(),
-        ));
+        let typed: Arc<Store<kinds::Pod>> =
+            Arc::new(Store::new(Decode { interner: Arc::default(), sections: Sections::default() }, Vec::new()));
         EveryKind::new(Arc::default(), vec![by_namespace()], [typed as Arc<dyn Source>])
     }
 

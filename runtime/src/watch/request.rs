@@ -17,7 +17,8 @@ use crate::client::{Clients, Identity, SendError};
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 /// Metadata instead of whole objects; what cannot be had as protobuf is not watched.
-const METADATA_STREAM: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch";
+const METADATA_STREAM: &str =
+    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch";
 const METADATA_LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// Objects a page where the server has no streaming lists.
 const PAGE: u32 = 500;
@@ -222,5 +223,28 @@ impl Backoff {
         self.step += 1;
         self.last = tokio::time::Instant::now();
         base.mul_f64(rand::rng().random_range(1.0..2.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sees_one_namespace_sees_one_namespace_object() {
+        let resource = |kind, plural, namespaced| Resource { group: "", version: "v1", kind, plural, namespaced };
+        for (resource, namespace, expected) in [
+            (
+                resource("Namespace", "namespaces", false),
+                Some("a"),
+                "/api/v1/namespaces?fieldSelector=metadata.name%3Da&",
+            ),
+            (resource("Namespace", "namespaces", false), None, "/api/v1/namespaces?limit"),
+            (resource("Node", "nodes", false), Some("a"), "/api/v1/nodes?limit"),
+            (resource("Pod", "pods", true), Some("a"), "/api/v1/namespaces/a/pods?limit"),
+        ] {
+            let scope = Scope { resource, namespace: namespace.map(str::to_owned), metadata_only: false };
+            assert!(scope.page("").starts_with(expected), "{}", scope.page(""));
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Writes to objects of any kind, by their metadata: what the garbage collector and the namespace controller do.
 
 use http::Method;
-use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::Resource;
+use kinds::meta::{Meta, ObjectKey, Uid};
 use serde_json::json;
 
 use super::{METADATA_ONLY, WriteError, Writer, object_path};

@@ -17,6 +17,9 @@ use crate::space::Space;
 
 /// Controllers whose objects have no namespace: managers of one namespace each would all do the same work.
 const CLUSTER_WIDE: &[&str] = &[
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "certificatesigningrequest-signing-controller",
     "clusterrole-aggregation-controller",
     "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     "ttl-controller",

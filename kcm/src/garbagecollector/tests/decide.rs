@@ -8,10 +8,13 @@ use super::super::decide::{Plan, Standing, plan};
 use super::super::patch;
 use super::{A, blocking, deleting, object, owner, uid};
 
+/// Owners and how they stand, finalizers, whether it has dependents, whether it may be in a cycle, and the plan.
+type Case = (&'static [(u128, Standing)], &'static [&'static str], bool, bool, Plan);
+
 #[test]
 fn an_object_goes_when_no_owner_holds_it() {
     let drop = |numbers: &[u128]| Plan::DropReferences(numbers.iter().copied().map(uid).collect());
-    let table: &[(&[(u128, Standing)], &[&str], bool, bool, Plan)] = &[
+    let table: &[Case] = &[
         (&[], &[], false, false, Plan::Keep),
         (&[(1, Solid)], &[], true, true, Plan::Keep),
         (&[(1, Solid), (2, Dangling)], &[], false, false, drop(&[2])),

@@ -99,6 +99,9 @@ fn a_dependent_that_waits_itself_may_be_in_a_cycle() {
     assert!(graph.may_be_in_cycle(&uid(2)) && graph.has_dependents(&uid(2)));
 }
 
+/// What is wrong, the owner, the dependent, and the events.
+type Case = (&'static str, Resource, Meta, Resource, Meta, Vec<Effect>);
+
 /// Upstream's table of conflicting data, in both orders.
 #[test]
 fn references_that_do_not_fit_are_looked_at_and_told_of() {
@@ -108,7 +111,7 @@ fn references_that_do_not_fit_are_looked_at_and_told_of() {
     let told = |dependent: Identity, namespace: &str| {
         vec![Effect::WrongNamespace { dependent, owner: identity(&A, 1, namespace) }]
     };
-    let table: [(&str, Resource, Meta, Resource, Meta, Vec<Effect>); 4] = [
+    let table: [Case; 4] = [
         ("right", A, object(1, "n", vec![]), A, object(5, "n", vec![owner(&A, 1)]), vec![]),
         ("kind", A, object(1, "n", vec![]), A, strange_kind(), vec![]),
         ("namespace", A, object(1, "n", vec![]), A, other_namespace(), told(identity(&A, 5, "m"), "m")),

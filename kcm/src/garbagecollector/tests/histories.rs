@@ -17,11 +17,22 @@ const KINDS: [Resource; 3] = [A, B, C];
 #[derive(Debug, Clone)]
 enum Step {
     /// With references to objects by their place in history; the flags: it blocks, its name is wrong.
-    Create { kind: usize, namespace: bool, owners: Vec<(usize, bool, bool)> },
-    Delete { which: usize, propagation: Propagation },
-    DropOwners { which: usize },
+    Create {
+        kind: usize,
+        namespace: bool,
+        owners: Vec<(usize, bool, bool)>,
+    },
+    Delete {
+        which: usize,
+        propagation: Propagation,
+    },
+    DropOwners {
+        which: usize,
+    },
     /// Our watch of a kind shows the next change.
-    Deliver { kind: usize },
+    Deliver {
+        kind: usize,
+    },
     Work,
     /// Another process takes over with empty hands, and lists.
     Restart,
@@ -108,7 +119,9 @@ impl World {
     fn apply(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Check(uid) | Effect::CheckLater(uid) if !self.checks.contains(&uid) => self.checks.push_back(uid),
+                Effect::Check(uid) | Effect::CheckLater(uid) if !self.checks.contains(&uid) => {
+                    self.checks.push_back(uid)
+                }
                 Effect::Orphan(uid) => self.orphans.push_back(uid),
                 _ => {}
             }
@@ -248,7 +261,13 @@ impl World {
     fn take(&mut self, step: Step) {
         match step {
             Step::Create { kind, namespace, owners } => {
-                let namespace = if !KINDS[kind].namespaced { "" } else if namespace { "n" } else { "m" };
+                let namespace = if !KINDS[kind].namespaced {
+                    ""
+                } else if namespace {
+                    "n"
+                } else {
+                    "m"
+                };
                 let references = owners.into_iter().filter_map(|(which, block, wrong)| {
                     let (owner_kind, meta) = self.history.get(which)?;
                     let Uid::Uuid(number) = meta.uid else { return None };

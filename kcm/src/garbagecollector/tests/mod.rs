@@ -10,8 +10,7 @@ use kinds::meta::{Meta, OwnerRef, Time};
 use kinds::{Resource, Str, Uid};
 
 pub const A: Resource = Resource { group: "", version: "v1", kind: "A", plural: "as", namespaced: true };
-pub const B: Resource =
-    Resource { group: "example.com", version: "v1", kind: "B", plural: "bs", namespaced: true };
+pub const B: Resource = Resource { group: "example.com", version: "v1", kind: "B", plural: "bs", namespaced: true };
 /// Has no namespace.
 pub const C: Resource = Resource { group: "", version: "v1", kind: "C", plural: "cs", namespaced: false };
 

@@ -145,3 +145,31 @@ async fn without_flags_outside_a_pod_the_flags_are_named() {
     let text = error.to_string();
     assert!(text.contains("--kubeconfig") && text.contains("--master"), "{text}");
 }
+
+#[test]
+fn only_an_inline_authority_is_passed_on() {
+    let directory = TempDir::new().expect("a directory");
+    let kubeconfig = |cluster: serde_json::Value| {
+        let text = json!({
+            "current-context": "here",
+            "contexts": [
+                {"name": "there", "context": {"cluster": "other", "user": "u"}},
+                {"name": "here", "context": {"cluster": "c", "user": "u"}},
+            ],
+            "clusters": [
+                {"name": "other", "cluster": {"certificate-authority-data": "AAAA"}},
+                {"name": "c", "cluster": cluster},
+            ],
+        });
+        file(directory.path(), "config", &text.to_string())
+    };
+    let read = |kubeconfig| inline_authority(&ConnectOptions { kubeconfig, ..ConnectOptions::default() });
+    let encoded = base64::engine::general_purpose::STANDARD.encode("# a comment\nPEM");
+    let inline = kubeconfig(json!({"certificate-authority-data": encoded}));
+    assert_eq!(read(Some(inline)).expect("readable").as_deref(), Some(&b"# a comment\nPEM"[..]));
+    let named = kubeconfig(json!({"certificate-authority": "/etc/ca.crt"}));
+    assert_eq!(read(Some(named)).expect("readable"), None);
+    let broken = read(Some(kubeconfig(json!({"certificate-authority-data": "!"})))).expect_err("not base64");
+    assert!(broken.to_string().contains("base64"), "{broken}");
+    assert_eq!(read(None).expect("nothing to read"), None);
+}

@@ -1,7 +1,6 @@
 //! What users see of service accounts: the default one, the root certificates, and tokens that the API server takes.
 //!
-//! These controllers work for the whole cluster, so that they have a control plane of their own, on which pods need
-//! their service account.
+//! They have a control plane of their own, on which admission refuses pods without a service account.
 
 use std::sync::Arc;
 
@@ -19,6 +18,8 @@ use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
+
+use crate::invariants::only_declared;
 
 /// An RSA key pair that the API server takes tokens of, beside its own.
 const RSA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kcm/src/credentials/testdata/rsa");
@@ -51,8 +52,7 @@ async fn default_account(space: &Space) -> Result<ServiceAccount> {
 pub async fn a_default_account_comes_and_comes_back(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let faults = Faults::default();
-    let _manager =
-        Manager::start_cluster_wide(&space, &faults, &["--controllers=serviceaccount-controller"]).await?;
+    let _manager = Manager::start_with(&space, &faults, &["--controllers=serviceaccount-controller"]).await?;
     let first = default_account(&space).await?;
     ensure!(first.secrets.is_none() && first.automount_service_account_token.is_none(), "{first:?}");
     ensure!(first.metadata.labels.is_none() && first.metadata.annotations.is_none(), "{first:?}");
@@ -84,7 +84,7 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
     let space = strict(&space).await?;
     let faults = Faults::default();
     let flags = ["--controllers=root-ca-certificate-publisher-controller", &root_ca_flag(&space)];
-    let _manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;
+    let _manager = Manager::start_with(&space, &faults, &flags).await?;
     let ca = std::fs::read_to_string(space.bed.cluster.ca_certificate())?;
     let whole = |what: &'static str| {
         let (space, ca) = (&space, &ca);
@@ -125,7 +125,7 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
     })
     .await?;
     ensure!(faults.count(writes) == before, "{:?}", faults.seen());
-    Ok(())
+    only_declared(&faults, &["root-ca-certificate-publisher-controller"])
 }
 
 pub async fn pods_of_a_deployment_carry_a_token(space: Space) -> Result<()> {
@@ -197,12 +197,13 @@ pub async fn tokens_in_secrets_are_good(space: Space) -> Result<()> {
     let space = strict(&space).await?;
     let robot = format!("system:serviceaccount:{}:robot", space.namespace);
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
+    let faults = Faults::default();
     let start = |key: String| {
-        let space = space.clone();
+        let (space, faults) = (space.clone(), faults.clone());
         async move {
             let key = format!("--service-account-private-key-file={key}");
             let flags = ["--controllers=serviceaccount-token-controller", &root_ca_flag(&space), &key];
-            Manager::start_cluster_wide(&space, &Faults::default(), &flags).await
+            Manager::start_with(&space, &faults, &flags).await
         }
     };
     let ca = std::fs::read_to_string(space.bed.cluster.ca_certificate())?;
@@ -234,9 +235,14 @@ pub async fn tokens_in_secrets_are_good(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    ensure!(whoami(&space, &other).await.is_err(), "its secret is gone");
+    eventually("its secret is gone: the token is refused", || async {
+        ensure!(whoami(&space, &other).await.is_err());
+        Ok(())
+    })
+    .await?;
     space.delete::<ServiceAccount>("robot").await?;
-    gone(&space, "elliptic", "tokens go with their account").await
+    gone(&space, "elliptic", "tokens go with their account").await?;
+    only_declared(&faults, &["serviceaccount-token-controller"])
 }
 
 async fn gone(space: &Space, secret: &str, what: &str) -> Result<()> {
@@ -279,7 +285,8 @@ pub async fn tokens_of_former_versions_are_marked_and_deleted(space: Space) -> R
         "--controllers=legacy-serviceaccount-token-cleaner-controller",
         "--legacy-service-account-token-clean-up-period=1s",
     ];
-    let manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
+    let faults = Faults::default();
+    let manager = Manager::start_with(&space, &faults, &flags).await?;
     eventually("the unused one is marked", || async {
         ensure!(label("unused").await?.is_some());
         Ok(())
@@ -287,10 +294,10 @@ pub async fn tokens_of_former_versions_are_marked_and_deleted(space: Space) -> R
     .await?;
     manager.stop().await?;
     space.patch::<Secret>("unused", json!({"metadata": {"labels": {INVALID_SINCE: "2020-01-01"}}})).await?;
-    let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
+    let _manager = Manager::start_with(&space, &faults, &flags).await?;
     gone(&space, "unused", "what was marked for long goes").await?;
     ensure!(label("mounted").await?.is_none() && label("by-hand").await?.is_none());
-    Ok(())
+    only_declared(&faults, &["legacy-serviceaccount-token-cleaner-controller"])
 }
 
 /// A ReplicaSet's pods are refused until their account is there; then they come.

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::accounts::strict;
+use crate::invariants::only_declared;
 
 async fn create<K>(api: &Api<K>, object: Value) -> Result<K>
 where
@@ -94,7 +95,8 @@ pub async fn roles_are_gathered(space: Space) -> Result<()> {
         ensure!(faults.count(|call| call.is_write()) == applied);
         Ok(())
     })
-    .await
+    .await?;
+    only_declared(&faults, &["clusterrole-aggregation-controller"])
 }
 
 fn bootstrap_token(id: &str, expiration: &str) -> Value {
@@ -136,7 +138,11 @@ pub async fn cluster_info_is_signed_until_tokens_end(space: Space) -> Result<()>
     };
     let both = signatures(&["aaaaaa", "bbbbbb"]).await?;
     // HMAC-SHA256 of {"alg":"HS256","kid":"aaaaaa"} and "text", computed by OpenSSL.
-    ensure!(both["jws-kubeconfig-aaaaaa"] == "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFhYWFhYSJ9..MYOSriEyuMcDu9omfPa5exHwMw-pML642UO7gLMlLdc", "{both:?}");
+    ensure!(
+        both["jws-kubeconfig-aaaaaa"]
+            == "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFhYWFhYSJ9..MYOSriEyuMcDu9omfPa5exHwMw-pML642UO7gLMlLdc",
+        "{both:?}"
+    );
     let one = signatures(&["aaaaaa"]).await?;
     ensure!(one["jws-kubeconfig-aaaaaa"] == both["jws-kubeconfig-aaaaaa"]);
     ensure!(secrets.get_opt("bootstrap-token-bbbbbb").await?.is_none(), "it has ended");
@@ -151,7 +157,7 @@ pub async fn cluster_info_is_signed_until_tokens_end(space: Space) -> Result<()>
     signatures(&[]).await?;
     let deletions = faults.count(|call| call.verb == Verb::Delete);
     ensure!(deletions == 2, "{:?}", faults.seen());
-    Ok(())
+    only_declared(&faults, &["bootstrap-signer-controller", "token-cleaner-controller"])
 }
 
 pub async fn one_trust_bundle_is_published(space: Space) -> Result<()> {
@@ -165,7 +171,8 @@ pub async fn one_trust_bundle_is_published(space: Space) -> Result<()> {
     create(&bundles, other_signer).await?;
     let root_ca = format!("--root-ca-file={}", space.bed.cluster.ca_certificate().display());
     let flags = ["--controllers=kube-apiserver-serving-clustertrustbundle-publisher-controller", &root_ca];
-    let _manager = Manager::start_cluster_wide(&space, &Faults::default(), &flags).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;
     let only = |what: &'static str| {
         let (bundles, ca) = (bundles.clone(), ca.clone());
         async move {
@@ -194,7 +201,7 @@ pub async fn one_trust_bundle_is_published(space: Space) -> Result<()> {
     });
     create(&bundles, second).await?;
     ensure!(only("another one goes").await? == name);
-    Ok(())
+    only_declared(&faults, &["kube-apiserver-serving-clustertrustbundle-publisher-controller"])
 }
 
 pub async fn nodes_are_told_how_long_to_keep(space: Space) -> Result<()> {
@@ -228,5 +235,6 @@ pub async fn nodes_are_told_how_long_to_keep(space: Space) -> Result<()> {
         ensure!(faults.count(patches) == before);
         Ok(())
     })
-    .await
+    .await?;
+    only_declared(&faults, &["ttl-controller"])
 }

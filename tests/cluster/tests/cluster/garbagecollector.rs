@@ -153,10 +153,8 @@ pub async fn custom_resources_own_and_are_owned(space: Space) -> Result<()> {
             "metadata": {"name": name, "ownerReferences": owners}});
         async move {
             let object: DynamicObject = serde_json::from_value(object)?;
-            eventually("the kind is served", || async {
-                Ok(widgets.create(&PostParams::default(), &object).await?)
-            })
-            .await
+            eventually("the kind is served", || async { Ok(widgets.create(&PostParams::default(), &object).await?) })
+                .await
         }
     };
     let widget = |owner: &DynamicObject| {
@@ -206,8 +204,9 @@ pub async fn references_into_another_namespace_are_told_of(space: Space) -> Resu
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let client: Client = space.bed.client.clone();
     let account: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(client.clone(), &space.namespace);
-    let owner: k8s_openapi::api::core::v1::ServiceAccount =
-        account.create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": "owner"}}))?).await?;
+    let owner: k8s_openapi::api::core::v1::ServiceAccount = account
+        .create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": "owner"}}))?)
+        .await?;
     // What has no namespace cannot be owned by what has one.
     let role = json!({"metadata": {"name": format!("role-{}", space.namespace), "ownerReferences": [
         {"apiVersion": "v1", "kind": "ServiceAccount", "name": "owner", "uid": owner.uid()},
@@ -262,7 +261,9 @@ pub async fn a_crash_in_the_middle_loses_nothing(space: Space) -> Result<()> {
     for crash_at in [1, 4, 7] {
         tree(&space).await?;
         let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter).nth(crash_at)]);
-        let manager = Manager::start_with(&space, &faults, ALONE).await?;
+        // One at a time, so that the crash comes between two.
+        let one = [ALONE, &["--concurrent-gc-syncs=1"]].concat();
+        let manager = Manager::start_with(&space, &faults, &one).await?;
         space.delete::<ConfigMap>("root").await?;
         faults.crashes().await;
         manager.crash().await;
@@ -270,6 +271,22 @@ pub async fn a_crash_in_the_middle_loses_nothing(space: Space) -> Result<()> {
         tree_is_gone(&space).await?;
         manager.stop().await?;
     }
+    Ok(())
+}
+
+pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, ON).await?;
+    eventually("typed and untyped kinds are watched", || async {
+        let watches = faults.most_watches();
+        ensure!(["pods", "replicasets", "limitranges", "leases"].iter().all(|kind| watches.contains_key(*kind)));
+        Ok(())
+    })
+    .await?;
+    rolled_out(&space, "web").await?;
+    let twice: Vec<_> = faults.most_watches().into_iter().filter(|(_, open)| *open != 1).collect();
+    ensure!(twice.is_empty(), "open at once: {twice:?}");
+    ensure!(!faults.most_watches().contains_key("events"));
     Ok(())
 }
 
@@ -286,7 +303,8 @@ pub async fn one_request_a_deletion(space: Space) -> Result<()> {
     tree_is_gone(&space).await?;
     let of_ours = |call: &Call| call.namespace == space.namespace && !call.name.is_empty();
     let deleted = faults.count(|call| of_ours(call) && call.verb == Verb::Delete);
-    let other = faults.count(|call| of_ours(call) && call.verb != Verb::Delete && call.resource != "serviceaccounts/token");
+    let other =
+        faults.count(|call| of_ours(call) && call.verb != Verb::Delete && call.resource != "serviceaccounts/token");
     ensure!(deleted == 10, "{deleted} deletions of 10 objects");
     ensure!(other <= 2, "{other} more requests");
     Ok(())

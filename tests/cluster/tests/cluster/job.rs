@@ -38,7 +38,9 @@ async fn status(space: &Space, name: &str) -> Result<JobStatus> {
 fn conditions(status: &JobStatus) -> Vec<String> {
     let conditions = status.conditions.iter().flatten();
     let text = |reason: &Option<String>| reason.clone().unwrap_or_default();
-    conditions.map(|condition| format!("{}={} {}", condition.type_, condition.status, text(&condition.reason))).collect()
+    conditions
+        .map(|condition| format!("{}={} {}", condition.type_, condition.status, text(&condition.reason)))
+        .collect()
 }
 
 /// Waits for these conditions; answers the status.
@@ -79,7 +81,9 @@ pub async fn a_job_completes(space: Space) -> Result<()> {
     eventually("it is told of", || async {
         let events = space.events("pi").await?;
         ensure!(events.contains_key("Normal Completed Job completed"), "{events:?}");
-        ensure!(events.keys().filter(|event| event.starts_with("Normal SuccessfulCreate Created pod: pi-")).count() == 5);
+        ensure!(
+            events.keys().filter(|event| event.starts_with("Normal SuccessfulCreate Created pod: pi-")).count() == 5
+        );
         Ok(())
     })
     .await?;
@@ -130,7 +134,7 @@ pub async fn indexes_are_completed(space: Space) -> Result<()> {
         let index = pod.metadata.annotations.as_ref().and_then(|all| all.get(INDEX)).context("no index")?.clone();
         ensure!(pod.metadata.labels.as_ref().and_then(|all| all.get(INDEX)) == Some(&index));
         let spec = pod.spec.as_ref().context("no spec")?;
-        ensure!(spec.hostname.as_deref() == Some(&format!("indexed-{index}")));
+        ensure!(spec.hostname == Some(format!("indexed-{index}")));
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         ensure!(name.starts_with(&format!("indexed-{index}-")), "{name}");
         let env = spec.containers[0].env.iter().flatten().find(|env| env.name == "JOB_COMPLETION_INDEX");
@@ -173,7 +177,9 @@ pub async fn an_index_fails_alone(space: Space) -> Result<()> {
     space.create::<Job>(job("alone", &json!({BEHAVIOUR: READY}), spec)).await?;
     let of_index = async |index: &str| {
         let pods = space.pods("alone").await?;
-        let found = pods.iter().find(|pod| pod.metadata.annotations.as_ref().and_then(|all| all.get(INDEX)).is_some_and(|i| i == index));
+        let found = pods
+            .iter()
+            .find(|pod| pod.metadata.annotations.as_ref().and_then(|all| all.get(INDEX)).is_some_and(|i| i == index));
         found.and_then(|pod| pod.metadata.name.clone()).context("no such pod")
     };
     for (index, behaviour) in [("1", FAIL), ("0", "succeed"), ("2", "succeed")] {
@@ -231,7 +237,7 @@ pub async fn a_failure_policy_decides(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    let status = status(&space, "ignored").await?;
+    let status = self::status(&space, "ignored").await?;
     ensure!(conditions(&status).is_empty() && counts(&status)[3] == 0, "{status:?}");
     Ok(())
 }
@@ -283,7 +289,7 @@ pub async fn replaced_only_once_failed(space: Space) -> Result<()> {
     space.delete::<Pod>(&first).await?;
     expect([0, 0, 0, 0, 1]).await?;
     during(QUIET, "nothing replaces it while it is terminating", || async {
-        ensure!(names(&space.list::<Pod>("patient").await?) == [first.clone()]);
+        ensure!(names(&space.list::<Pod>("patient").await?) == [first.as_str()]);
         Ok(())
     })
     .await
@@ -323,7 +329,10 @@ pub async fn pods_are_adopted_and_counted(space: Space) -> Result<()> {
     let spec = json!({
         "parallelism": 1, "completions": 1, "manualSelector": true, "selector": {"matchLabels": {"app": "adopter"}},
     });
-    let orphan = with(pod("orphan", "adopter"), json!({"metadata": {"annotations": {BEHAVIOUR: READY}}, "spec": {"restartPolicy": "Never"}}));
+    let orphan = with(
+        pod("orphan", "adopter"),
+        json!({"metadata": {"annotations": {BEHAVIOUR: READY}}, "spec": {"restartPolicy": "Never"}}),
+    );
     space.create::<Pod>(orphan).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("adopter", &json!({BEHAVIOUR: READY}), spec)).await?;
@@ -377,7 +386,8 @@ async fn play(space: &Space, script: Rule) -> Result<usize> {
 pub async fn crash_after_a_sample_of_writes(space: Space) -> Result<()> {
     let undisturbed = play(&space, Rule::new(|_| false, Effect::CrashAfter)).await?;
     ensure!(undisturbed >= 16, "only {undisturbed} writes: the scenario is not what it says");
-    let sample = (1..=undisturbed).step_by(3).flat_map(|n| [(n, Effect::CrashAfter), (n + 1, Effect::CrashBeforeAnswer)]);
+    let sample =
+        (1..=undisturbed).step_by(3).flat_map(|n| [(n, Effect::CrashAfter), (n + 1, Effect::CrashBeforeAnswer)]);
     crash_at(space, sample.collect()).await
 }
 
@@ -404,7 +414,8 @@ async fn crash_at(space: Space, points: Vec<(usize, Effect)>) -> Result<()> {
 }
 
 pub async fn each_write_fails_each_way(space: Space) -> Result<()> {
-    let writes: [(&str, fn(&Call) -> bool); 3] = [
+    type Matches = fn(&Call) -> bool;
+    let writes: [(&str, Matches); 3] = [
         ("creation", |call| call.verb == Verb::Create && call.resource == "pods"),
         ("release", |call| call.verb == Verb::Patch && call.resource == "pods"),
         ("status", |call| call.resource == "jobs/status"),

@@ -1,16 +1,20 @@
 //! The cluster tests: what users see of kcm's controllers on a real API server, also when things go wrong.
 //!
-//! `cargo test -p cluster-tests --test cluster` runs them; `-- --ignored` those that need upstream's manager.
+//! `cargo test -p cluster-tests --test cluster` runs them; `-- --ignored` those that need upstream's manager or try every
+//! place to crash at.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 
 mod accounts;
+mod certificates;
 mod cluster_wide;
+mod cronjob;
 mod deployment;
 mod faults;
 mod garbagecollector;
 mod invariants;
 mod job;
+mod namespace;
 mod replicaset;
 mod replicaset_pods;
 mod rollout;
@@ -40,6 +44,7 @@ fn main() -> std::process::ExitCode {
             pods_of_a_deployment_carry_a_token, pods_wait_for_their_account, tokens_in_secrets_are_good,
             tokens_of_former_versions_are_marked_and_deleted,
         },
+        certificates::{kubelets_get_what_they_may_have},
         cluster_wide::{
             roles_are_gathered, cluster_info_is_signed_until_tokens_end, one_trust_bundle_is_published,
             nodes_are_told_how_long_to_keep,
@@ -57,6 +62,15 @@ fn main() -> std::process::ExitCode {
             a_deployment_goes_with_all_that_it_owns, a_recreated_owner_holds_nothing, custom_resources_own_and_are_owned,
             owners_that_went_unseen_are_found, references_into_another_namespace_are_told_of,
             a_crash_in_the_middle_loses_nothing, solid_owners_hold_and_dangling_references_go, one_request_a_deletion,
+            no_kind_is_watched_twice,
+        },
+        namespace::{
+            twenty_kinds_go_with_their_namespace, what_holds_a_namespace_up_is_told, pods_go_first,
+            a_broken_group_is_named_and_holds_up_nothing_else, a_crash_at_any_write_only_delays,
+        },
+        cronjob::{
+            a_run_that_is_due_is_made_once, a_crash_makes_no_second_run, overlapping_runs_are_forbidden_or_replaced,
+            suspended_late_and_bad_ones_start_nothing, ended_jobs_go_after_their_time,
         },
         job::{
             a_job_completes, failures_end_a_job, a_deadline_ends_a_job, indexes_are_completed, an_elastic_job_shrinks,

@@ -1,0 +1,138 @@
+//! Which run of a CronJob is due, which Jobs are history, what its status lists. All policy, no IO.
+
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use kinds::meta::Meta;
+use kinds::{CronJob, Job, Time};
+
+use super::schedule::{Schedule, ScheduleError, zone};
+
+/// Added to each wait, for clocks that are not quite together (pkg/controller/cronjob, nextScheduleDelta).
+const MARGIN: SignedDuration = SignedDuration::from_millis(100);
+
+/// Missed runs above which somebody should be told.
+const MANY: i64 = 100;
+
+/// How many runs were missed, roughly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missed {
+    /// None.
+    None,
+    /// Some.
+    Few,
+    /// More than a hundred.
+    Many,
+}
+
+/// The schedule can never be due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("time difference between two schedules is less than 1 second")]
+pub struct NeverDue;
+
+/// The state of a schedule at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// The time from which runs were counted.
+    pub since: Timestamp,
+    /// The last run that was due, if one was.
+    pub last: Option<Timestamp>,
+    /// How many were due.
+    pub missed: Missed,
+}
+
+/// Reads a CronJob's schedule in its zone, or in this process's (pkg/controller/cronjob, formatSchedule). A schedule
+/// that names a zone itself is taken as it is.
+pub fn schedule(cron_job: &CronJob) -> Result<Schedule, ScheduleError> {
+    let named = cron_job.time_zone.as_deref().filter(|_| !names_zone(cron_job)).and_then(zone);
+    Schedule::parse(&cron_job.schedule, named.unwrap_or_else(TimeZone::system))
+}
+
+/// True when the schedule itself names a zone, which the API refuses by now.
+pub fn names_zone(cron_job: &CronJob) -> bool {
+    cron_job.schedule.contains("TZ")
+}
+
+fn timestamp(time: Time) -> Timestamp {
+    Timestamp::from_second(time.0).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// The last run that was due (pkg/controller/cronjob, mostRecentScheduleTime). A long time is not walked through: the
+/// first two runs say how far apart they are, and the search begins two such distances ago.
+pub fn due(cron_job: &CronJob, schedule: &Schedule, now: Timestamp, with_deadline: bool) -> Result<Due, NeverDue> {
+    let known = cron_job.status.last_schedule;
+    let mut since = timestamp(if known.is_zero() { cron_job.meta.created } else { known });
+    if let Some(deadline) = cron_job.starting_deadline.filter(|_| with_deadline) {
+        since = since.max(now.checked_sub(SignedDuration::from_secs(deadline)).unwrap_or(since));
+    }
+    let first = schedule.next(since).ok_or(NeverDue)?;
+    if now < first {
+        return Ok(Due { since, last: None, missed: Missed::None });
+    }
+    let second = schedule.next(first).ok_or(NeverDue)?;
+    if now < second {
+        return Ok(Due { since, last: Some(first), missed: Missed::None });
+    }
+    let distance = second.duration_since(first).as_secs();
+    if distance < 1 {
+        return Err(NeverDue);
+    }
+    let missed = now.duration_since(first).as_secs() / distance + 1;
+    let mut last = None;
+    let mut next =
+        first.checked_add(SignedDuration::from_secs((missed - 2) * distance)).ok().and_then(|at| schedule.next(at));
+    while let Some(at) = next.filter(|at| *at <= now) {
+        last = Some(at);
+        next = schedule.next(at);
+    }
+    Ok(Due { since, last, missed: if missed > MANY { Missed::Many } else { Missed::Few } })
+}
+
+/// How long until the next run (pkg/controller/cronjob, nextScheduleTimeDuration); `None` if there is none.
+pub fn until_next(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Option<Duration> {
+    let from = match due(cron_job, schedule, now, false) {
+        Ok(Due { last: Some(last), .. }) => last,
+        Ok(Due { since, missed: Missed::None, .. }) => since,
+        Ok(_) | Err(NeverDue) => now,
+    };
+    let wait = schedule.next(from)?.duration_since(now) + MARGIN;
+    Some(Duration::try_from(wait).unwrap_or_default())
+}
+
+/// The name of the Job of a run: the same whoever makes it, so that no run is made twice.
+pub fn job_name(cron_job: &Meta, scheduled: Timestamp) -> String {
+    format!("{}-{}", cron_job.name, scheduled.as_second() / 60)
+}
+
+/// A time in a zone as RFC 3339 with whole seconds; UTC is `Z`.
+pub fn rfc3339(at: Timestamp, zone: &TimeZone) -> String {
+    let zoned = at.to_zoned(zone.clone());
+    if zoned.offset().seconds() == 0 {
+        zoned.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    } else {
+        zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+    }
+}
+
+/// Of Jobs that ended alike, those beyond the limit: the oldest by start, and by name (pkg/controller/cronjob,
+/// removeOldestJobs).
+pub fn beyond(mut ended: Vec<&Job>, limit: Option<i32>) -> Vec<&Job> {
+    let Some(limit) = limit else { return Vec::new() };
+    let surplus = ended.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
+    // Who has not started is the youngest.
+    let age = |job: &Job| (job.status.start.is_zero(), job.status.start);
+    ended.sort_by(|a, b| age(a).cmp(&age(b)).then_with(|| a.meta.name.cmp(&b.meta.name)));
+    ended.truncate(surplus);
+    ended
+}
+
+/// Finished Jobs that are to be deleted.
+pub fn history<'a>(cron_job: &CronJob, jobs: impl Iterator<Item = &'a Job> + Clone) -> Vec<&'a Job> {
+    let ended = |how: &'static str| {
+        jobs.clone().filter(move |job| job.status.finished().is_some_and(|end| &*end.kind == how)).collect()
+    };
+    let mut gone = beyond(ended("Complete"), cron_job.successful_limit);
+    gone.extend(beyond(ended("Failed"), cron_job.failed_limit));
+    gone
+}

@@ -1,0 +1,63 @@
+//! Which CronJobs a change concerns.
+
+use std::sync::Arc;
+
+use kinds::meta::{Meta, ObjectKey};
+use kinds::{CronJob, Job, Kind};
+use runtime::events::EventType;
+use runtime::queue::Queue;
+use runtime::store::{Change, Store};
+
+use super::decide::{schedule, until_next};
+use super::sync::CronJobs;
+use crate::reference::about;
+
+/// Turns changes into keys on the queue.
+pub fn subscribe(
+    cron_jobs: &Arc<Store<CronJob>>,
+    jobs: &Arc<Store<Job>>,
+    queue: &Arc<Queue<ObjectKey>>,
+    reconciler: &Arc<CronJobs>,
+) {
+    let (cron_queue, of) = (queue.clone(), reconciler.clone());
+    cron_jobs.subscribe(move |change| {
+        let Some(cron_job) = change.new.or(change.old) else { return };
+        let key = cron_job.meta.key();
+        if !is_rescheduled(change) {
+            cron_queue.add(key);
+            return;
+        }
+        // The new schedule counts from its next run on.
+        match schedule(cron_job) {
+            Ok(schedule) => {
+                let next = until_next(cron_job, &schedule, (of.clock)());
+                next.into_iter().for_each(|wait| cron_queue.add_after(key.clone(), wait));
+            }
+            Err(_) => {
+                let message = format!("unparseable schedule for cronjob: {}", cron_job.schedule);
+                of.recorder.event(&about(&**cron_job), EventType::Warning, "UnParseableCronJobSchedule", message);
+            }
+        }
+    });
+    let queue = queue.clone();
+    jobs.subscribe(move |change| owners(change).into_iter().for_each(|key| queue.add(key)));
+}
+
+/// The same CronJob with another schedule or zone.
+pub fn is_rescheduled(change: &Change<'_, CronJob>) -> bool {
+    let (Some(old), Some(new)) = (change.old, change.new) else { return false };
+    old.meta.uid == new.meta.uid && (&old.schedule, &old.time_zone) != (&new.schedule, &new.time_zone)
+}
+
+/// The owners of a Job, before and after.
+pub fn owners(change: &Change<'_, Job>) -> Vec<ObjectKey> {
+    let mut owners: Vec<ObjectKey> =
+        change.old.into_iter().chain(change.new).filter_map(|job| owner(&job.meta)).collect();
+    owners.dedup();
+    owners
+}
+
+fn owner(job: &Meta) -> Option<ObjectKey> {
+    let controller = job.controller().filter(|controller| &*controller.kind == CronJob::RESOURCE.kind)?;
+    Some(ObjectKey { namespace: job.namespace.clone(), name: controller.name.clone() })
+}

@@ -1,0 +1,63 @@
+//! cronjob-controller: makes Jobs when their schedule says so, and keeps a history of them.
+//!
+//! It watches CronJobs and Jobs, creates and deletes Jobs, and writes CronJob statuses. Follows upstream
+//! pkg/controller/cronjob.
+
+mod decide;
+mod keys;
+mod schedule;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use kinds::{CronJob, Job, Sections};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::by_controller;
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use sync::CronJobs;
+
+/// Name of the event source.
+const COMPONENT: &str = "cronjob-controller";
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "cronjob-controller",
+    service_account: "cronjob-controller",
+    needs,
+    writes: &[
+        Write { verb: Verb::Create, group: "batch", resource: "jobs" },
+        Write { verb: Verb::Delete, group: "batch", resource: "jobs" },
+        Write { verb: Verb::Update, group: "batch", resource: "cronjobs/status" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    start,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<CronJob>(Sections::default(), &[]);
+    needs.need::<Job>(Sections::default(), &[by_controller()]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let queue = Queue::new(QueueOptions::named("cronjob"));
+    let (cron_jobs, jobs) = (manager.registry().store::<CronJob>(), manager.registry().store::<Job>());
+    let reconciler = Arc::new(CronJobs {
+        cron_jobs: cron_jobs.clone(),
+        jobs: jobs.clone(),
+        writer: manager.writer(DESCRIPTOR.service_account),
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        expectations: Arc::default(),
+        queue: queue.clone(),
+        clock: settings.clock.clone(),
+    });
+    keys::subscribe(&cron_jobs, &jobs, &queue, &reconciler);
+    let workers = settings.workers("concurrent-cron-job-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+}

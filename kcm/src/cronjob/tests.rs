@@ -1,0 +1,120 @@
+//! Tables of CronJob decisions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use kinds::schema::{cron_job as f, cron_job_spec as s, cron_job_status as t, job as j, job_status, object_meta as m};
+use kinds::wire::Put;
+use kinds::{CronJob, Decode, Job, Kind, Sections, Time};
+
+use super::decide::{Missed, NeverDue, beyond, due, job_name, rfc3339, schedule, until_next};
+use super::schedule::zone;
+
+fn at(text: &str) -> Timestamp {
+    text.parse().expect("a time")
+}
+
+fn decode<K: Kind>(object: &[u8]) -> K {
+    K::decode(&Decode { interner: Arc::default(), sections: Sections::default() }, object).expect("well-formed")
+}
+
+fn cron_job(text: &str, created: &str, last: Option<&str>, deadline: Option<i64>) -> CronJob {
+    let mut object = Vec::new();
+    object.put_message(f::METADATA, |meta| {
+        meta.put_str(m::NAME, "nightly");
+        meta.put_str(m::RESOURCE_VERSION, "1");
+        Time(at(created).as_second()).put(meta, m::CREATION_TIMESTAMP);
+    });
+    object.put_message(f::SPEC, |spec| {
+        spec.put_str(s::SCHEDULE, text);
+        spec.put_str(s::TIME_ZONE, "UTC");
+        deadline.into_iter().for_each(|deadline| spec.put_int(s::STARTING_DEADLINE_SECONDS, deadline));
+    });
+    object.put_message(f::STATUS, |status| {
+        last.into_iter().for_each(|last| Time(at(last).as_second()).put(status, t::LAST_SCHEDULE_TIME));
+    });
+    decode(&object)
+}
+
+#[test]
+fn the_last_run_that_was_due_is_found_without_a_walk() {
+    const CREATED: &str = "2024-01-01T00:00:30Z";
+    for (text, last, deadline, now, expected, missed) in [
+        ("0 * * * *", None, None, "2024-01-01T00:30:00Z", None, Missed::None),
+        ("0 * * * *", None, None, "2024-01-01T01:00:00Z", Some("2024-01-01T01:00:00Z"), Missed::None),
+        ("0 * * * *", None, None, "2024-01-01T01:30:00Z", Some("2024-01-01T01:00:00Z"), Missed::None),
+        ("0 * * * *", None, None, "2024-01-01T04:30:00Z", Some("2024-01-01T04:00:00Z"), Missed::Few),
+        ("0 * * * *", Some("2024-01-01T04:00:00Z"), None, "2024-01-01T04:30:00Z", None, Missed::None),
+        ("0 * * * *", None, Some(60), "2024-01-01T04:30:00Z", None, Missed::None),
+        ("0 * * * *", None, Some(3600), "2024-01-01T04:30:00Z", Some("2024-01-01T04:00:00Z"), Missed::None),
+        ("* * * * *", None, None, "2025-01-01T00:00:00Z", Some("2025-01-01T00:00:00Z"), Missed::Many),
+        ("30 6-16/4 * * 1-5", None, None, "2024-06-03T12:00:00Z", Some("2024-06-03T10:30:00Z"), Missed::Many),
+        // Two of the first distances back there is nothing: upstream leaves Friday's run out.
+        ("30 6-16/4 * * 1-5", None, None, "2024-06-02T12:00:00Z", None, Missed::Many),
+        ("0 0 1 1 *", None, None, "2026-06-01T00:00:00Z", Some("2026-01-01T00:00:00Z"), Missed::Few),
+        ("@every 1h", None, None, "2024-01-01T03:10:00Z", Some("2024-01-01T03:00:30Z"), Missed::Few),
+    ] {
+        let cron_job = cron_job(text, CREATED, last, deadline);
+        let found = due(&cron_job, &schedule(&cron_job).expect("a schedule"), at(now), true).expect("is due some day");
+        assert_eq!((found.last, found.missed), (expected.map(at), missed), "{text} at {now}");
+    }
+}
+
+#[test]
+fn a_schedule_that_is_never_due_says_so() {
+    let never = cron_job("0 0 31 2 *", "2024-01-01T00:00:00Z", None, None);
+    let read = schedule(&never).expect("a schedule");
+    assert_eq!(due(&never, &read, at("2024-06-01T00:00:00Z"), true), Err(NeverDue));
+    assert_eq!(until_next(&never, &read, at("2024-06-01T00:00:00Z")), None);
+}
+
+#[test]
+fn the_wait_ends_a_little_after_the_next_run() {
+    for (last, now, seconds) in [
+        (None, "2024-01-01T00:30:00Z", 1800),
+        (Some("2024-01-01T03:00:00Z"), "2024-01-01T03:00:01Z", 3599),
+        (None, "2024-01-01T05:59:00Z", 60),
+    ] {
+        let cron_job = cron_job("0 * * * *", "2024-01-01T00:00:30Z", last, None);
+        let wait = until_next(&cron_job, &schedule(&cron_job).expect("a schedule"), at(now));
+        assert_eq!(wait, Some(Duration::from_millis(seconds * 1000 + 100)), "{last:?} at {now}");
+    }
+}
+
+#[test]
+fn names_and_times_are_upstreams() {
+    let cron_job = cron_job("* * * * *", "2024-01-01T00:00:00Z", None, None);
+    assert_eq!(job_name(&cron_job.meta, at("2024-01-01T03:04:00Z")), "nightly-28401304");
+    let berlin = zone("Europe/Berlin").expect("a zone");
+    assert_eq!(rfc3339(at("2024-07-01T03:04:00Z"), &berlin), "2024-07-01T05:04:00+02:00");
+    assert_eq!(rfc3339(at("2024-07-01T03:04:00Z"), &TimeZone::UTC), "2024-07-01T03:04:00Z");
+    for name in ["Nowhere", "../etc", "/etc/localtime"] {
+        assert!(zone(name).is_none(), "{name}");
+    }
+}
+
+#[test]
+fn the_oldest_jobs_go_first_and_unstarted_ones_last() {
+    let job = |name: &str, start: i64| {
+        let mut object = Vec::new();
+        object.put_message(j::METADATA, |meta| {
+            meta.put_str(m::NAME, name);
+            meta.put_str(m::RESOURCE_VERSION, "1");
+        });
+        object.put_message(j::STATUS, |status| {
+            if start > 0 {
+                Time(start).put(status, job_status::START_TIME);
+            }
+        });
+        decode::<Job>(&object)
+    };
+    let jobs = [job("c", 5), job("d", 0), job("b", 5), job("a", 9)];
+    for (limit, expected) in
+        [(None, vec![]), (Some(4), vec![]), (Some(2), vec!["b", "c"]), (Some(0), vec!["b", "c", "a", "d"])]
+    {
+        let gone: Vec<&str> = beyond(jobs.iter().collect(), limit).iter().map(|job| &*job.meta.name).collect();
+        assert_eq!(gone, expected, "{limit:?}");
+    }
+}

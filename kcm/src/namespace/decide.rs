@@ -1,0 +1,213 @@
+//! What is left of a namespace, what to say of it, and when to look again: all policy, no IO.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::status::Condition;
+use kinds::{Resource, Str, Time};
+
+/// The finalizer of namespaces that this controller removes.
+pub const FINALIZER: &str = "kubernetes";
+
+/// How long objects with finalizers are given, in seconds (pkg/controller/namespace/deletion,
+/// finalizerEstimateSeconds).
+const FINALIZER_ESTIMATE: i64 = 15;
+
+/// Types of the conditions with reason and message of when all is well, in upstream's order.
+const CONDITIONS: [(&str, &str, &str); 5] = [
+    (DISCOVERY, "ResourcesDiscovered", "All resources successfully discovered"),
+    ("NamespaceDeletionGroupVersionParsingFailure", "ParsedGroupVersions", "All legacy kube types successfully parsed"),
+    (CONTENT, "ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
+    (REMAINING, "ContentRemoved", "All content successfully removed"),
+    (FINALIZERS, "ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+];
+
+const DISCOVERY: &str = "NamespaceDeletionDiscoveryFailure";
+const CONTENT: &str = "NamespaceDeletionContentFailure";
+const REMAINING: &str = "NamespaceContentRemaining";
+const FINALIZERS: &str = "NamespaceFinalizersRemaining";
+
+/// What became of the objects of one resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Remains {
+    /// Objects that are still there.
+    pub objects: usize,
+    /// How many of them each finalizer holds.
+    pub finalizers: BTreeMap<Str, usize>,
+    /// Seconds that they are expected to take.
+    pub estimate: i64,
+    /// What went wrong.
+    pub problem: Option<String>,
+}
+
+impl Remains {
+    /// Nothing could be done.
+    pub fn failed(problem: impl ToString, estimate: i64) -> Self {
+        Self { problem: Some(problem.to_string()), estimate, ..Self::default() }
+    }
+
+    /// What is left after everything was deleted (pkg/controller/namespace/deletion,
+    /// deleteAllContentForGroupVersionResource).
+    pub fn of<'a>(
+        resource: &Resource,
+        namespace: &str,
+        objects: impl Iterator<Item = &'a [Str]>,
+        estimate: i64,
+    ) -> Self {
+        let mut remains = Self::default();
+        for finalizers in objects {
+            remains.objects += 1;
+            for finalizer in finalizers {
+                *remains.finalizers.entry(finalizer.clone()).or_default() += 1;
+            }
+        }
+        if remains.objects == 0 {
+            return remains;
+        }
+        if estimate > 0 {
+            remains.estimate = estimate;
+        } else if !remains.finalizers.is_empty() {
+            remains.estimate = FINALIZER_ESTIMATE;
+        } else {
+            let Resource { group, version, plural, .. } = resource;
+            remains.problem = Some(format!(
+                "unexpected items still remain in namespace: {namespace} for gvr: {group}/{version}, Resource={plural}"
+            ));
+        }
+        remains
+    }
+}
+
+/// Seconds that pods are given, if that time is not over (pkg/controller/namespace/deletion,
+/// estimateGracefulTermination).
+pub fn pods_estimate(longest_grace: i64, deleted_at: Time, now: Timestamp) -> i64 {
+    if now.as_second() - deleted_at.0 >= longest_grace { 0 } else { longest_grace }
+}
+
+/// All that was found in one pass.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Why not all resources are known.
+    discovery: Option<String>,
+    /// What is left, by resource and group.
+    remaining: BTreeMap<(Str, Str), usize>,
+    finalizers: BTreeMap<Str, usize>,
+    problems: Vec<String>,
+    estimate: i64,
+}
+
+impl Findings {
+    /// Nothing is found yet; `discovery` says why not all resources are known.
+    pub fn after_discovery(discovery: Option<String>) -> Self {
+        Self { discovery, ..Self::default() }
+    }
+
+    /// Takes in what is left of one resource.
+    pub fn add(&mut self, resource: &Resource, remains: &Remains) {
+        self.estimate = self.estimate.max(remains.estimate);
+        self.problems.extend(remains.problem.clone());
+        if remains.objects > 0 {
+            *self.remaining.entry((resource.plural.into(), resource.group.into())).or_default() += remains.objects;
+        }
+        for (finalizer, count) in &remains.finalizers {
+            *self.finalizers.entry(finalizer.clone()).or_default() += count;
+        }
+    }
+
+    /// Whether the namespace may go as far as these findings tell.
+    pub fn is_clean(&self) -> bool {
+        self.discovery.is_none() && self.problems.is_empty() && self.estimate == 0
+    }
+
+    /// What went wrong, in one text.
+    pub fn problem(&self) -> Option<String> {
+        let all: Vec<&str> = self.discovery.iter().chain(&self.problems).map(String::as_str).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// When to look again at what is left (pkg/controller/namespace, worker).
+    pub fn look_again(&self) -> Duration {
+        Duration::from_secs(u64::try_from(self.estimate / 2 + 1).unwrap_or(1))
+    }
+
+    fn failing(&self, totals: bool, kind: &str) -> Option<(&'static str, String)> {
+        match kind {
+            DISCOVERY => self.discovery.clone().map(|problem| ("DiscoveryFailed", problem)),
+            CONTENT if !self.problems.is_empty() => {
+                let mut problems = self.problems.clone();
+                problems.sort();
+                let (count, problems) = (problems.len(), problems.join(", "));
+                let message = format!("Failed to delete all resource types, {count} remaining: {problems}");
+                Some(("ContentDeletionFailed", message))
+            }
+            REMAINING if totals && !self.remaining.is_empty() => {
+                let counts = self.remaining.iter();
+                let mut counts: Vec<String> = counts
+                    .map(|((plural, group), count)| format!("{plural}.{group} has {count} resource instances"))
+                    .collect();
+                counts.sort();
+                Some(("SomeResourcesRemain", format!("Some resources are remaining: {}", counts.join(", "))))
+            }
+            FINALIZERS if totals && !self.finalizers.is_empty() => {
+                let counts = self.finalizers.iter();
+                let mut counts: Vec<String> =
+                    counts.map(|(finalizer, count)| format!("{finalizer} in {count} resource instances")).collect();
+                counts.sort();
+                let message = format!("Some content in the namespace has finalizers remaining: {}", counts.join(", "));
+                Some(("SomeFinalizersRemain", message))
+            }
+            _ => None,
+        }
+    }
+
+    /// The conditions after this pass, if they are not the same as before. `totals` is false while pods hold up all
+    /// else: what is left is not counted then (pkg/controller/namespace/deletion, deleteAllContent).
+    pub fn conditions(&self, before: &[Condition], totals: bool, now: Timestamp) -> Option<Vec<Condition>> {
+        let mut after = before.to_vec();
+        for (kind, well, message) in CONDITIONS {
+            let failing = self.failing(totals, kind);
+            let status = if failing.is_some() { "True" } else { "False" };
+            let (reason, message) = failing.unwrap_or((well, message.to_owned()));
+            let known = after.iter_mut().find(|condition| &*condition.kind == kind);
+            match known {
+                Some(known) => {
+                    if &*known.status != status {
+                        known.last_transition = Time(now.as_second());
+                    }
+                    (known.status, known.reason, known.message) = (status.into(), reason.into(), message.into());
+                }
+                None => after.push(Condition {
+                    kind: kind.into(),
+                    status: status.into(),
+                    reason: reason.into(),
+                    message: message.into(),
+                    last_update: Time::default(),
+                    last_transition: Time(now.as_second()),
+                }),
+            }
+        }
+        (after != before).then_some(after)
+    }
+}
+
+/// What the discovery condition says of groups that do not answer (client-go, ErrGroupDiscoveryFailed).
+pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
+    if failed.is_empty() {
+        return None;
+    }
+    let groups: Vec<String> = failed.iter().map(|(group, problem)| format!("{group}: {problem}")).collect();
+    Some(format!(
+        "Discovery failed for some groups, {} failing: unable to retrieve the complete list of server APIs: {}",
+        groups.len(),
+        groups.join(", ")
+    ))
+}
+
+/// The namespace's finalizers without ours, in order.
+pub fn without_ours(finalizers: &[Str]) -> Vec<Str> {
+    let mut others: Vec<Str> = finalizers.iter().filter(|finalizer| &***finalizer != FINALIZER).cloned().collect();
+    others.sort();
+    others.dedup();
+    others
+}

@@ -1,0 +1,74 @@
+//! namespace-controller: empties namespaces that are being deleted, and lets them go.
+//!
+//! Pods go first, then everything else that discovery shows; conditions say what is still there and why. A group that
+//! does not answer is named, keeps the namespace, and keeps nothing else from going. Follows upstream
+//! pkg/controller/namespace.
+
+mod decide;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::{Namespace, Sections};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use sync::Namespaces;
+
+/// How long a deletion is left alone, for all API servers to see it and refuse new objects (pkg/controller/namespace,
+/// namespaceDeletionGracePeriod).
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The longest wait after a failure (pkg/controller/namespace, nsControllerRateLimiter).
+const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+
+/// It asks for very many things at once (cmd/kube-controller-manager, namespace controller).
+const QPS: u16 = 20;
+const BURST: u32 = 100;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "namespace-controller",
+    service_account: "namespace-controller",
+    needs,
+    writes: &[
+        Write { verb: Verb::Delete, group: "*", resource: "*" },
+        Write { verb: Verb::Update, group: "", resource: "namespaces/status" },
+        Write { verb: Verb::Update, group: "", resource: "namespaces/finalize" },
+    ],
+    start,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Namespace>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let queue = Queue::new(QueueOptions { max_delay: LONGEST_BACKOFF, ..QueueOptions::named("namespace") });
+    let namespaces = manager.registry().store::<Namespace>();
+    let reconciler = Arc::new(Namespaces {
+        namespaces: namespaces.clone(),
+        discovery: manager.discovery(),
+        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST),
+        clock: settings.clock.clone(),
+        sync_period: settings.options.values.get_duration("namespace-sync-period"),
+        emptied: Default::default(),
+    });
+    let (added, forgets) = (queue.clone(), reconciler.clone());
+    namespaces.subscribe(move |change| {
+        if let Some(old) = change.old.filter(|old| change.new.is_none_or(|new| new.meta.uid != old.meta.uid)) {
+            forgets.forget(&old.meta.uid);
+        }
+        if let Some(namespace) = change.new.filter(|namespace| namespace.meta.is_deleting()) {
+            added.add_after(namespace.meta.key(), GRACE);
+        }
+    });
+    let workers = settings.workers("concurrent-namespace-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+}

@@ -1,0 +1,170 @@
+//! What is said of a namespace, in upstream's words, and when it is looked at again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::status::Condition;
+use kinds::{Resource, Str, Time};
+use proptest::prelude::*;
+
+use super::decide::{Findings, Remains, discovery_problem, pods_estimate, without_ours};
+
+const PODS: Resource = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+const WIDGETS: Resource =
+    Resource { group: "example.com", version: "v1", kind: "Widget", plural: "widgets", namespaced: true };
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("a time")
+}
+
+fn finalizers(list: &[&str]) -> Vec<Str> {
+    list.iter().map(|finalizer| Str::from(*finalizer)).collect()
+}
+
+/// `<type>=<status> <reason>: <message>`
+fn texts(conditions: &[Condition]) -> Vec<String> {
+    let text = |condition: &Condition| {
+        format!("{}={} {}: {}", condition.kind, condition.status, condition.reason, condition.message)
+    };
+    conditions.iter().map(text).collect()
+}
+
+const WELL: [&str; 5] = [
+    "NamespaceDeletionDiscoveryFailure=False ResourcesDiscovered: All resources successfully discovered",
+    "NamespaceDeletionGroupVersionParsingFailure=False ParsedGroupVersions: All legacy kube types successfully parsed",
+    "NamespaceDeletionContentFailure=False ContentDeleted: All content successfully deleted, may be waiting on finalization",
+    "NamespaceContentRemaining=False ContentRemoved: All content successfully removed",
+    "NamespaceFinalizersRemaining=False ContentHasNoFinalizers: All content-preserving finalizers finished",
+];
+
+#[test]
+fn what_is_left_says_how_long_to_wait() {
+    let (none, one, two) = (finalizers(&[]), finalizers(&["a/x"]), finalizers(&["a/x", "b/y"]));
+    let of = |objects: &[&Vec<Str>], estimate| {
+        Remains::of(&WIDGETS, "n", objects.iter().map(|finalizers| finalizers.as_slice()), estimate)
+    };
+    assert_eq!(of(&[], 30), Remains::default(), "nothing is left");
+    let waits = of(&[&none], 30);
+    assert_eq!((waits.objects, waits.estimate, waits.problem), (1, 30, None));
+    let held = of(&[&one, &two, &none], 0);
+    assert_eq!((held.objects, held.estimate, held.problem.clone()), (3, 15, None));
+    assert_eq!(held.finalizers, BTreeMap::from([("a/x".into(), 2), ("b/y".into(), 1)]));
+    assert_eq!(
+        of(&[&none, &none], 0).problem.as_deref(),
+        Some("unexpected items still remain in namespace: n for gvr: example.com/v1, Resource=widgets")
+    );
+    let of_core = Remains::of(&PODS, "n", [&none[..]].into_iter(), 0).problem;
+    assert_eq!(of_core.as_deref(), Some("unexpected items still remain in namespace: n for gvr: /v1, Resource=pods"));
+}
+
+#[test]
+fn pods_are_given_their_grace_once() {
+    for (grace, passed, expected) in [(30, 0, 30), (30, 29, 30), (30, 30, 0), (0, 0, 0), (600, 60, 600)] {
+        assert_eq!(pods_estimate(grace, Time(1000), at(1000 + passed)), expected, "{grace} {passed}");
+    }
+    for (estimate, seconds) in [(30, 16), (15, 8), (1, 1)] {
+        let mut findings = Findings::default();
+        findings.add(&PODS, &Remains { estimate, objects: 1, ..Remains::default() });
+        findings.add(&WIDGETS, &Remains::default());
+        assert_eq!(findings.look_again(), Duration::from_secs(seconds));
+        assert!(!findings.is_clean() && findings.problem().is_none());
+    }
+}
+
+#[test]
+fn conditions_come_all_five_in_order() {
+    let after = Findings::default().conditions(&[], true, at(5)).expect("they are new");
+    assert_eq!(texts(&after), WELL);
+    assert!(after.iter().all(|condition| condition.last_transition == Time(5)));
+    assert_eq!(Findings::default().conditions(&after, true, at(9)), None, "nothing to write");
+    assert!(Findings::default().is_clean());
+}
+
+#[test]
+fn conditions_say_what_is_wrong() {
+    let mut findings = Findings::after_discovery(discovery_problem(&BTreeMap::from([
+        ("b.io/v1".to_owned(), "stale GroupVersion discovery: b.io/v1".to_owned()),
+        ("a.io/v1".to_owned(), "down".to_owned()),
+    ])));
+    let held = |objects, held: &[(&str, usize)]| Remains {
+        objects,
+        finalizers: held.iter().map(|(finalizer, count)| (Str::from(*finalizer), *count)).collect(),
+        estimate: 15,
+        problem: None,
+    };
+    findings.add(&WIDGETS, &held(2, &[("z/z", 1), ("a/x", 2)]));
+    findings.add(&Resource { plural: "secrets", ..PODS }, &held(1, &[("a/x", 1)]));
+    findings.add(&PODS, &Remains::failed("second", 0));
+    findings.add(&PODS, &Remains::failed("first", 0));
+    let earlier = Findings::default().conditions(&[], true, at(5)).expect("they are new");
+    let after = findings.conditions(&earlier, true, at(9)).expect("they differ");
+    assert_eq!(
+        texts(&after),
+        [
+            "NamespaceDeletionDiscoveryFailure=True DiscoveryFailed: Discovery failed for some groups, 2 failing: unable to \
+         retrieve the complete list of server APIs: a.io/v1: down, b.io/v1: stale GroupVersion discovery: b.io/v1",
+            WELL[1],
+            "NamespaceDeletionContentFailure=True ContentDeletionFailed: Failed to delete all resource types, 2 remaining: \
+         first, second",
+            "NamespaceContentRemaining=True SomeResourcesRemain: Some resources are remaining: secrets. has 1 resource \
+         instances, widgets.example.com has 2 resource instances",
+            "NamespaceFinalizersRemaining=True SomeFinalizersRemain: Some content in the namespace has finalizers \
+         remaining: a/x in 3 resource instances, z/z in 1 resource instances",
+        ]
+    );
+    let moved: Vec<i64> = after.iter().map(|condition| condition.last_transition.0).collect();
+    assert_eq!(moved, [9, 5, 9, 9, 9]);
+    let pods_hold_it_up = findings.conditions(&[], false, at(9)).expect("they are new");
+    assert_eq!(texts(&pods_hold_it_up)[3..], WELL[3..], "what is left is not counted yet");
+    assert!(!findings.is_clean() && findings.problem().is_some_and(|problem| problem.contains("first")));
+    let well_again = Findings::default().conditions(&after, true, at(12)).expect("they differ");
+    assert_eq!(texts(&well_again), WELL);
+}
+
+#[test]
+fn conditions_of_others_stay_where_they_are() {
+    let other = Condition {
+        kind: "Other".into(),
+        status: "True".into(),
+        reason: "Theirs".into(),
+        message: "".into(),
+        last_update: Time(0),
+        last_transition: Time(1),
+    };
+    let after = Findings::default().conditions(std::slice::from_ref(&other), true, at(5)).expect("they are new");
+    assert_eq!((after.len(), &after[0]), (6, &other));
+}
+
+#[test]
+fn only_our_finalizer_goes() {
+    assert_eq!(without_ours(&finalizers(&["z/z", "kubernetes", "a/x"])), finalizers(&["a/x", "z/z"]));
+    assert!(without_ours(&finalizers(&["kubernetes"])).is_empty());
+}
+
+proptest! {
+    /// A namespace never goes while anything is left, unknown, or failed; and something always leads on.
+    #[test]
+    fn clean_means_that_nothing_is_left(
+        parts in proptest::collection::vec((0usize..3, 0i64..40, any::<bool>(), any::<bool>()), 0..6),
+        broken: bool,
+    ) {
+        let mut findings = Findings::after_discovery(broken.then(|| "broken".to_owned()));
+        let (mut left, mut failed) = (0, false);
+        for (objects, estimate, held, fails) in parts {
+            let list = finalizers(if held { &["a/x"] } else { &[] });
+            let remains = if fails {
+                Remains::failed("failed", estimate)
+            } else {
+                Remains::of(&WIDGETS, "n", std::iter::repeat_n(&list[..], objects), estimate)
+            };
+            left += remains.objects;
+            failed |= fails;
+            findings.add(&WIDGETS, &remains);
+        }
+        prop_assert_eq!(findings.is_clean(), left == 0 && !failed && !broken);
+        prop_assert!(findings.look_again() >= Duration::from_secs(1));
+        let after = findings.conditions(&[], true, at(1)).expect("they are new");
+        prop_assert_eq!(findings.conditions(&after, true, at(2)), None);
+    }
+}

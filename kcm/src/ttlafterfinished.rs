@@ -1,0 +1,207 @@
+//! ttl-after-finished-controller: deletes Jobs some time after they ended, if they ask for it.
+//!
+//! It watches Jobs, and deletes them with their dependents first. Follows upstream pkg/controller/ttlafterfinished.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use jiff::{SignedDuration, Timestamp};
+use kinds::meta::ObjectKey;
+use kinds::{Job, Kind, Sections};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Change, Store};
+use runtime::watch::Builder;
+use runtime::write::{Deletion, Propagation, Writer};
+use tracing::{info, warn};
+
+use crate::controllers::{Clock, Descriptor, Settings, Verb, Write};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "ttl-after-finished-controller",
+    service_account: "ttl-after-finished-controller",
+    needs,
+    writes: &[Write { verb: Verb::Delete, group: "batch", resource: "jobs" }],
+    start,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Job>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let queue = Queue::new(QueueOptions::named("ttl_jobs_to_delete"));
+    let jobs = manager.registry().store::<Job>();
+    let added = queue.clone();
+    jobs.subscribe(move |change| key(change).into_iter().for_each(|key| added.add(key)));
+    let writer = manager.writer(DESCRIPTOR.service_account);
+    let reconciler = Arc::new(Ended { jobs, writer, clock: settings.clock.clone() });
+    let workers = settings.workers("concurrent-ttl-after-finished-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+}
+
+// Keys
+
+/// A Job that is there and will have to go.
+fn key(change: &Change<'_, Job>) -> Option<ObjectKey> {
+    change.new.filter(|job| !matches!(decide(job, Timestamp::MIN), Ok(Verdict::Keep))).map(|job| job.meta.key())
+}
+
+// Decisions
+
+/// What is to become of a Job.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Nothing: it has not ended, asks for no deletion, or is being deleted.
+    Keep,
+    /// Its time comes after this one.
+    Wait(SignedDuration),
+    /// Its time has come.
+    Delete,
+}
+
+/// The Job ended at no time that anybody knows.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unable to find the time when the Job {0} finished: status.conditions has no lastTransitionTime of its end")]
+struct NoTime(ObjectKey);
+
+/// Decides about a Job (pkg/controller/ttlafterfinished, processTTL). An end in the future, by a clock that is ahead,
+/// is waited for like any other.
+fn decide(job: &Job, now: Timestamp) -> Result<Verdict, NoTime> {
+    let (Some(ttl), Some(end), false) = (job.ttl, job.status.finished(), job.meta.is_deleting()) else {
+        return Ok(Verdict::Keep);
+    };
+    if end.last_transition.is_zero() {
+        return Err(NoTime(job.meta.key()));
+    }
+    let ended = Timestamp::from_second(end.last_transition.0).unwrap_or(now);
+    let left = SignedDuration::from_secs(ttl.into()) - now.duration_since(ended);
+    Ok(if left > SignedDuration::ZERO { Verdict::Wait(left) } else { Verdict::Delete })
+}
+
+// Sync
+
+struct Ended {
+    jobs: Arc<Store<Job>>,
+    writer: Writer,
+    clock: Clock,
+}
+
+impl Reconcile for Ended {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Ended {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(job) = self.jobs.get(key) else { return Ok(Outcome::Done) };
+        if let Some(outcome) = self.outcome(&job)? {
+            return Ok(outcome);
+        }
+        // The time to live may have been raised, or the Job replaced: the server itself has the last word.
+        let fresh = match self.writer.get(&Job::RESOURCE, key).await {
+            Err(error) if error.is_not_found() => return Ok(Outcome::Done),
+            answer => answer?,
+        };
+        let fresh =
+            fresh.decode::<Job>(self.jobs.decoding()).map_err(|error| ReconcileError::new(error.to_string()))?;
+        if let Some(outcome) = self.outcome(&fresh)? {
+            return Ok(outcome);
+        }
+        info!(job = %key, "its time after the end is over; deleting");
+        let deletion = Deletion { uid: &fresh.meta.uid, version: None, propagation: Propagation::Foreground };
+        match self.writer.delete_object(&Job::RESOURCE, key, deletion).await {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    /// The outcome for a Job that is not to be deleted now.
+    fn outcome(&self, job: &Job) -> Result<Option<Outcome>, ReconcileError> {
+        let now = (self.clock)();
+        match decide(job, now).map_err(|error| ReconcileError::new(error.to_string()))? {
+            Verdict::Keep => Ok(Some(Outcome::Done)),
+            Verdict::Delete => Ok(None),
+            Verdict::Wait(left) => {
+                if job.status.finished().is_some_and(|end| end.last_transition.0 > now.as_second()) {
+                    warn!(job = %job.meta.key(), "the Job ended in the future: clocks differ; its deletion is put off");
+                }
+                Ok(Some(Outcome::After(Duration::try_from(left).unwrap_or_default())))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::schema::{job as f, job_condition as c, job_spec as s, job_status as t, object_meta as m};
+    use kinds::wire::Put;
+    use kinds::{Decode, Time};
+
+    use super::*;
+
+    const NOW: i64 = 1_700_000_000;
+
+    fn job(ttl: Option<i64>, end: Option<(&str, i64)>, deleting: bool) -> Job {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(m::NAME, "pi");
+            meta.put_str(m::NAMESPACE, "default");
+            meta.put_str(m::RESOURCE_VERSION, "1");
+            if deleting {
+                Time(NOW).put(meta, m::DELETION_TIMESTAMP);
+            }
+        });
+        object.put_message(f::SPEC, |spec| {
+            ttl.into_iter().for_each(|ttl| spec.put_int(s::TTL_SECONDS_AFTER_FINISHED, ttl));
+        });
+        object.put_message(f::STATUS, |status| {
+            if let Some((kind, at)) = end {
+                status.put_message(t::CONDITIONS, |condition| {
+                    condition.put_str(c::TYPE, kind);
+                    condition.put_str(c::STATUS, "True");
+                    Time(at).put(condition, c::LAST_TRANSITION_TIME);
+                });
+            }
+        });
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        Job::decode(&context, &object).expect("well-formed")
+    }
+
+    #[test]
+    fn jobs_go_when_their_time_is_over() {
+        let now = Timestamp::from_second(NOW).expect("in range");
+        let wait = |seconds| Ok(Verdict::Wait(SignedDuration::from_secs(seconds)));
+        for (ttl, end, deleting, expected) in [
+            (None, Some(("Complete", NOW - 100)), false, Ok(Verdict::Keep)),
+            (Some(10), None, false, Ok(Verdict::Keep)),
+            (Some(10), Some(("Suspended", NOW - 100)), false, Ok(Verdict::Keep)),
+            (Some(10), Some(("Complete", NOW - 100)), true, Ok(Verdict::Keep)),
+            (Some(0), Some(("Complete", NOW)), false, Ok(Verdict::Delete)),
+            (Some(10), Some(("Failed", NOW - 10)), false, Ok(Verdict::Delete)),
+            (Some(10), Some(("Failed", NOW - 9)), false, wait(1)),
+            (Some(10), Some(("Complete", NOW + 5)), false, wait(15)),
+            (Some(10), Some(("Complete", 0)), false, Err(NoTime(ObjectKey::new("default", "pi")))),
+        ] {
+            assert_eq!(decide(&job(ttl, end, deleting), now), expected, "{ttl:?} {end:?} {deleting}");
+        }
+    }
+
+    #[test]
+    fn only_jobs_that_will_go_are_looked_at() {
+        for (ttl, end, expected) in
+            [(None, Some(("Complete", NOW)), false), (Some(10), None, false), (Some(10), Some(("Complete", NOW)), true)]
+        {
+            let job = Arc::new(job(ttl, end, false));
+            assert_eq!(key(&Change { old: None, new: Some(&job) }).is_some(), expected);
+            assert_eq!(key(&Change { old: Some(&job), new: None }), None);
+        }
+    }
+}
