@@ -121,13 +121,15 @@ impl Deployments {
         let edits =
             if deployment.meta.is_deleting() { AnnotationEdits::new() } else { revision_edit(&deployment, &work.sets) };
         let again = if course == Course::Rollout { recheck_after(&deployment, &status, now) } else { None };
-        let lazily =
-            if status != deployment.status && edits.is_empty() && status.differs_only_in_terminating(&deployment.status) {
-                self.lazy.wait(key)
-            } else {
-                self.lazy.forget(key);
-                None
-            };
+        let lazily = if status != deployment.status
+            && edits.is_empty()
+            && status.differs_only_in_terminating(&deployment.status)
+        {
+            self.lazy.wait(key)
+        } else {
+            self.lazy.forget(key);
+            None
+        };
         if let Some(later) = lazily {
             return Ok(Outcome::After(again.map_or(later, |again| again.min(later))));
         }

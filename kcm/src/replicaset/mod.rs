@@ -52,7 +52,11 @@ fn needs(needs: &mut Builder) {
 }
 
 fn start(manager: &mut Manager, settings: &Settings) {
-    let queue = Queue::new(QueueOptions { window: STATUS_WINDOW, longest_window: LONGEST_STATUS_WINDOW, ..QueueOptions::named("replicaset") });
+    let queue = Queue::new(QueueOptions {
+        window: STATUS_WINDOW,
+        longest_window: LONGEST_STATUS_WINDOW,
+        ..QueueOptions::named("replicaset")
+    });
     let (sets, pods) = (manager.registry().store::<ReplicaSet>(), manager.registry().store::<Pod>());
     let reconciler = Arc::new(ReplicaSets {
         sets: sets.clone(),

@@ -167,7 +167,12 @@ impl Recorder {
         if !accepted {
             let dropped = self.tally.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
-                tracing::warn!(component = self.component, reason, dropped, "events dropped: the queue is full or closed");
+                tracing::warn!(
+                    component = self.component,
+                    reason,
+                    dropped,
+                    "events dropped: the queue is full or closed"
+                );
             }
         }
     }

@@ -89,7 +89,8 @@ impl<K: Kind> Reflector<K> {
             return self.watch().await;
         }
         let permit = self.lists.clone().acquire_owned().await;
-        let mut frames = Frames::new(request::open(&self.clients, self.scope.streaming_list(), self.scope.stream_type()).await?);
+        let mut frames =
+            Frames::new(request::open(&self.clients, self.scope.streaming_list(), self.scope.stream_type()).await?);
         let mut seen = HashSet::new();
         loop {
             let Some(frame) = frames.next().await? else {
@@ -155,7 +156,8 @@ impl<K: Kind> Reflector<K> {
         let version = self.store.progress().version();
         self.follow(Frames::new(
             request::open(&self.clients, self.scope.watch(version), self.scope.stream_type()).await?,
-        )).await
+        ))
+        .await
     }
 
     async fn follow<S>(&self, mut frames: Frames<S>) -> Result<(), WatchError>
