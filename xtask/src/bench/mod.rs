@@ -72,7 +72,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH")]
     kcm: Option<PathBuf>,
 
-    /// Where to write the report [default: target/bench/<date>]
+    /// Where to write the report [default: target/bench, a folder of the date]
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
 
