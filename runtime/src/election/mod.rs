@@ -215,7 +215,7 @@ impl Election {
         Ok((election, fence))
     }
 
-    /// Records `LeaderElection` events ("<identity> became leader", "<identity> stopped leading") on the Lease
+    /// Records `LeaderElection` events (`<identity> became leader`, `<identity> stopped leading`) on the Lease
     /// (upstream: `tools/leaderelection/resourcelock`, `LeaseLock.RecordEvent`).
     pub fn recording(mut self, recorder: Recorder) -> Self {
         self.recorder = Some(recorder);
