@@ -2,7 +2,7 @@
 
 use crate::intern::{Interner, Labels, label};
 use crate::intstr::IntOrString;
-use crate::meta::{Meta, OwnerRef};
+use crate::meta::Meta;
 use crate::schema::{
     deployment as f, deployment_condition as c, deployment_spec as s, deployment_status as t, deployment_strategy,
     label_selector, object_meta, replica_set, replica_set_spec, rolling_update_deployment,
@@ -112,18 +112,6 @@ impl Deployment {
     /// The value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         label(&self.annotations, key)
-    }
-
-    /// The reference by which a child names this Deployment as its managing controller.
-    pub fn controller_ref(&self) -> OwnerRef {
-        OwnerRef {
-            api_version: "apps/v1".into(),
-            kind: Self::RESOURCE.kind.into(),
-            name: self.meta.name.clone(),
-            uid: self.meta.uid.clone(),
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-        }
     }
 
     /// The object for a PUT with another template and annotations. `None` without its template, for then a PUT would

@@ -46,7 +46,7 @@ pub use cronjob::CronJob;
 pub use deployment::Deployment;
 pub use intern::{Interner, Str};
 pub use job::Job;
-pub use meta::{Meta, Time, Uid};
+pub use meta::{Meta, OwnerRef, Time, Uid};
 pub use namespace::Namespace;
 pub use node::Node;
 pub use pod::Pod;
@@ -146,4 +146,17 @@ pub trait Kind: Sized + Send + Sync + 'static {
 
     /// The object's metadata.
     fn meta(&self) -> &Meta;
+
+    /// The reference by which a child names this object as its managing controller (apimachinery, NewControllerRef).
+    fn controller_ref(&self) -> OwnerRef {
+        let meta = self.meta();
+        OwnerRef {
+            api_version: Self::RESOURCE.api_version().into(),
+            kind: Self::RESOURCE.kind.into(),
+            name: meta.name.clone(),
+            uid: meta.uid.clone(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }
+    }
 }

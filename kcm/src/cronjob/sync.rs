@@ -6,7 +6,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kinds::cronjob::{ActiveJob, Concurrency, CronJobStatus};
-use kinds::meta::{Meta, ObjectKey, OwnerRef};
+use kinds::meta::{Meta, ObjectKey};
 use kinds::{CronJob, Job, Kind, Time, Uid};
 use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, Recorder};
@@ -266,7 +266,7 @@ impl CronJobs {
     ) -> Result<bool, ReconcileError> {
         let name = decide::job_name(&cron_job.meta, scheduled);
         let zone = zone(cron_job.time_zone.as_deref().unwrap_or_default()).unwrap_or(jiff::tz::TimeZone::UTC);
-        let body = cron_job.job(&name, &decide::rfc3339(scheduled, &zone), &controller_ref(cron_job));
+        let body = cron_job.job(&name, &decide::rfc3339(scheduled, &zone), &cron_job.controller_ref());
         let created = self.writer.create(&Job::RESOURCE, &cron_job.meta.namespace, &body, false).await;
         let job = match created.and_then(|answer| Ok(answer.meta()?)) {
             Ok(job) => {
@@ -304,15 +304,4 @@ fn with_status(cron_job: &CronJob, status: &CronJobStatus) -> CronJob {
     let mut cron_job = cron_job.clone();
     cron_job.status = status.clone();
     cron_job
-}
-
-fn controller_ref(cron_job: &CronJob) -> OwnerRef {
-    OwnerRef {
-        api_version: "batch/v1".into(),
-        kind: CronJob::RESOURCE.kind.into(),
-        name: cron_job.meta.name.clone(),
-        uid: cron_job.meta.uid.clone(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
 }

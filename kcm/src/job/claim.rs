@@ -10,8 +10,6 @@ use runtime::owner::{Claim, adoption, claim, release};
 use runtime::write::{WriteError, Writer};
 use serde_json::{Value, json};
 
-use super::sync::controller_ref;
-
 /// What claiming led to.
 #[derive(Debug, Default)]
 pub struct Claimed {
@@ -59,7 +57,7 @@ pub async fn claim_pods(writer: &Writer, job: &Job, children: Vec<Arc<Pod>>) -> 
 }
 
 fn adopting(job: &Job, pod: &Pod) -> Value {
-    let mut patch = adoption(&controller_ref(job), &pod.meta);
+    let mut patch = adoption(&job.controller_ref(), &pod.meta);
     patch["metadata"]["finalizers"] = json!([TRACKING_FINALIZER]);
     patch
 }

@@ -1,13 +1,12 @@
 //! What a Job's pods are made of: the template, and by index a name, a hostname, a label, annotations, a variable.
 
-use kinds::Job;
 use kinds::job::{COMPLETION_INDEX, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER};
 use kinds::meta::ObjectKey;
 use kinds::pod_edit::{FieldEnv, PodEdits, pod_from};
 use kinds::template::Template;
+use kinds::{Job, Kind};
 
 use super::manage::NewPod;
-use super::sync::controller_ref;
 
 /// The variable with which a container learns its index.
 const INDEX_VARIABLE: FieldEnv<'_> =
@@ -36,7 +35,7 @@ pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod) -> 
             }
         }
     }
-    pod_from(template, key, &controller_ref(job), &edits)
+    pod_from(template, key, &job.controller_ref(), &edits)
 }
 
 /// The index must stay in the name, so that it is the Job's name that is cut (podGenerateNameWithIndex).

@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use jiff::{SignedDuration, Timestamp};
 use kinds::job::{CompletionMode, JobStatus};
-use kinds::meta::{ObjectKey, OwnerRef};
+use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::{Job, Kind, Pod, Uid};
 use runtime::batch::slow_start;
@@ -418,16 +418,4 @@ fn failure_reason(reason: &str) -> &'static str {
     const REASONS: [&str; 5] =
         ["PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];
     REASONS.into_iter().find(|known| *known == reason).unwrap_or("Failed")
-}
-
-/// The reference that a Job's pods have to it.
-pub fn controller_ref(job: &Job) -> OwnerRef {
-    OwnerRef {
-        api_version: "batch/v1".into(),
-        kind: Job::RESOURCE.kind.into(),
-        name: job.meta.name.clone(),
-        uid: job.meta.uid.clone(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use jiff::Timestamp;
-use kinds::meta::{ObjectKey, OwnerRef};
+use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::template::Template;
 use kinds::{Kind, Pod, ReplicaSet};
@@ -179,7 +179,7 @@ impl ReplicaSets {
         set: &ReplicaSet,
         children: Vec<Arc<Pod>>,
     ) -> Result<Vec<Arc<Pod>>, ReconcileError> {
-        let owner = Owner { meta: &set.meta, reference: controller_ref(set), writer: &self.writer };
+        let owner = Owner { meta: &set.meta, reference: set.controller_ref(), writer: &self.writer };
         let claimed = owner.claim::<ReplicaSet, Pod>(children, |pod| set.selector.matches(&pod.meta.labels)).await;
         for version in claimed.written {
             self.expectations.wrote(key, &self.pods, version);
@@ -267,17 +267,6 @@ impl ReplicaSets {
     }
 }
 
-fn controller_ref(set: &ReplicaSet) -> OwnerRef {
-    OwnerRef {
-        api_version: "apps/v1".into(),
-        kind: ReplicaSet::RESOURCE.kind.into(),
-        name: set.meta.name.clone(),
-        uid: set.meta.uid.clone(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
-}
-
 fn template_pod(template: &Template, key: &ObjectKey, set: &ReplicaSet) -> Vec<u8> {
-    template.pod(key, &controller_ref(set))
+    template.pod(key, &set.controller_ref())
 }
