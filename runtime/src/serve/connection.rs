@@ -17,7 +17,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::answer::{self, Answer};
@@ -28,6 +28,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEAD: Duration = Duration::from_secs(32);
 /// A connection without requests ends after so long (apiserver, SecureServingInfo.Serve).
 const IDLE: Duration = Duration::from_secs(90);
+/// A stranger's connection ends so long after the answer: some clients drop an answer that arrives together with the
+/// news that the connection ends.
+const PARTING: Duration = Duration::from_millis(100);
 /// Streams of a connection if no flag says otherwise (apiserver, SecureServingInfo.Serve).
 const STREAMS: u32 = 100;
 /// Longest head of a request, in bytes.
@@ -47,6 +50,12 @@ struct Activity {
 impl Activity {
     fn touch(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Ends [`PARTING`] after a stranger was answered.
+    async fn parted(&self) {
+        self.unwelcome.notified().await;
+        sleep(PARTING).await;
     }
 
     /// Ends when there was no request for [`IDLE`].
@@ -130,7 +139,7 @@ impl Protocol {
         let over = tokio::select! {
             over = connection.as_mut() => Some(over),
             _ = ended.wait_for(|ended| *ended) => None,
-            () = activity.unwelcome.notified() => None,
+            () = activity.parted() => None,
             () = activity.idle() => None,
         };
         let over = match over {
