@@ -30,9 +30,8 @@ pub struct Arguments {
     #[arg(long)]
     audit: bool,
 
-    /// Keep the admission plugins on that need a running controller manager:
-    /// ServiceAccount (pods are refused until their service account exists) and
-    /// TaintNodesByCondition (nodes stay tainted until node-lifecycle runs)
+    /// Keep the admission plugin TaintNodesByCondition on (nodes stay tainted
+    /// until a node-lifecycle-controller runs)
     #[arg(long)]
     all_admission: bool,
 

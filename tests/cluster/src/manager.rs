@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
-use control_plane::Identity;
+use control_plane::{ControlPlane, Identity};
 use kcm::flags::{Invocation, parse};
 use runtime::client::ConnectOptions;
 use runtime::manager::Ended;
@@ -41,16 +41,29 @@ impl Manager {
         let chosen = flags.iter().any(|flag| flag.starts_with("--controllers"));
         let others = format!("--controllers=*,-{}", CLUSTER_WIDE.join(",-"));
         let flags: Vec<&str> = flags.iter().copied().chain((!chosen).then_some(&*others)).collect();
-        Self::start_in(space, faults, &flags, Some(space.namespace.clone())).await
+        Self::start_in(&space.bed.cluster, &space.namespace, faults, &flags, Some(space.namespace.clone())).await
     }
 
     /// As [`Manager::start_with`], for the whole cluster, and with all controllers unless `flags` choose some.
     pub async fn start_cluster_wide(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
-        Self::start_in(space, faults, flags, None).await
+        Self::start_in(&space.bed.cluster, &space.namespace, faults, flags, None).await
     }
 
-    async fn start_in(space: &Space, faults: &Faults, flags: &[&str], namespace: Option<String>) -> Result<Self> {
-        let kubeconfig = space.bed.cluster.kubeconfig(Identity::ControllerManager)?;
+    /// Starts the controller that gives each namespace its default service account, for the whole cluster.
+    pub(crate) async fn start_accounts(cluster: &ControlPlane) -> Result<Self> {
+        let flags = ["--controllers=serviceaccount-controller"];
+        Self::start_in(cluster, "kube-system", &Faults::default(), &flags, None).await
+    }
+
+    /// The Lease, if one is asked for, is in `home`; only objects of `namespace` are seen, if there is one.
+    async fn start_in(
+        cluster: &ControlPlane,
+        home: &str,
+        faults: &Faults,
+        flags: &[&str],
+        namespace: Option<String>,
+    ) -> Result<Self> {
+        let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?;
         let mut arguments = vec![
             format!("--kubeconfig={}", kubeconfig.display()),
             "--use-service-account-credentials".to_owned(),
@@ -60,7 +73,7 @@ impl Manager {
             // Tests of other controllers look at what it would delete, and its watches are many.
             "--enable-garbage-collector=false".to_owned(),
             // Of the namespace, for only the Lease of this name may be written.
-            format!("--leader-elect-resource-namespace={}", space.namespace),
+            format!("--leader-elect-resource-namespace={home}"),
         ];
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let options = match parse(arguments)? {
@@ -82,7 +95,7 @@ impl Manager {
                 std::future::pending::<()>().await;
             }
         });
-        let task = tokio::spawn(run.instrument(tracing::info_span!("manager", namespace = space.namespace)));
+        let task = tokio::spawn(run.instrument(tracing::info_span!("manager", home)));
         Ok(Self { task, stop, dead, faults: faults.clone() })
     }
 

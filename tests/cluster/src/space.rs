@@ -6,12 +6,15 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use control_plane::{ControlPlane, Identity, Options};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod, ServiceAccount};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+
+use crate::manager::Manager;
+use crate::wait::eventually;
 
 /// Nodes for the pods of all tests.
 const NODES: u32 = 4;
@@ -22,22 +25,35 @@ pub struct Bed {
     pub cluster: ControlPlane,
     /// The admin's client.
     pub client: Client,
+    /// Gives each namespace its default service account, without which there are no pods.
+    accounts: Option<Manager>,
 }
 
 impl Bed {
-    /// Starts it.
+    /// Starts one in whose namespaces pods can be made.
     pub async fn start() -> Result<Arc<Self>> {
-        let cluster = ControlPlane::start(Options { nodes: NODES, ..Options::default() }).await?;
-        let client = cluster.client(Identity::Admin).await?;
-        Ok(Arc::new(Self { cluster, client }))
+        let bed = Self::without_accounts(Options { nodes: NODES, ..Options::default() }).await?;
+        let accounts = Some(Manager::start_accounts(&bed.cluster).await?);
+        Ok(Arc::new(Self { accounts, ..bed }))
     }
 
-    /// Makes a namespace for a test; its name begins with `name`.
+    /// Starts one in which nothing makes service accounts.
+    pub async fn without_accounts(options: Options) -> Result<Self> {
+        let cluster = ControlPlane::start(options).await?;
+        let client = cluster.client(Identity::Admin).await?;
+        Ok(Self { cluster, client, accounts: None })
+    }
+
+    /// Makes a namespace for a test; its name begins with `name`. If the bed makes accounts, its own is there.
     pub async fn space(self: &Arc<Self>, name: &str) -> Result<Space> {
         let prefix: String = name.rsplit("::").next().unwrap_or(name).replace('_', "-").chars().take(40).collect();
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"generateName": format!("{prefix}-")}}))?;
         let made = Api::all(self.client.clone()).create(&PostParams::default(), &namespace).await?;
-        Ok(Space { bed: self.clone(), namespace: made.metadata.name.context("a namespace without a name")? })
+        let space = Space { bed: self.clone(), namespace: made.metadata.name.context("a namespace without a name")? };
+        if self.accounts.is_some() {
+            eventually("the default service account", || space.get::<ServiceAccount>("default")).await?;
+        }
+        Ok(space)
     }
 }
 

@@ -44,10 +44,9 @@ pub struct Options {
     pub kwok: bool,
     /// Run the scheduler. Default true.
     pub scheduler: bool,
-    /// Admission plugins to switch off. By default the two that wait for
-    /// controllers: `ServiceAccount` refuses pods until service accounts are
-    /// made, `TaintNodesByCondition` taints new nodes until node-lifecycle
-    /// lifts it.
+    /// Admission plugins to switch off. By default the one that waits for a
+    /// controller: `TaintNodesByCondition` taints new nodes until
+    /// node-lifecycle lifts it.
     pub disabled_admission: Vec<String>,
     /// More flags for the API server, each as `--name=value`.
     pub extra_apiserver_flags: Vec<String>,
@@ -60,7 +59,7 @@ impl Default for Options {
             audit: false,
             kwok: true,
             scheduler: true,
-            disabled_admission: ["ServiceAccount", "TaintNodesByCondition"].map(String::from).to_vec(),
+            disabled_admission: vec!["TaintNodesByCondition".into()],
             extra_apiserver_flags: Vec::new(),
         }
     }

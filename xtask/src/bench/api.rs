@@ -55,11 +55,13 @@ pub async fn delete(client: &Client, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Creates namespaces.
+/// Creates namespaces, each with its default service account, as a manager leaves them.
 pub async fn create_namespaces(client: &Client, names: impl IntoIterator<Item = String>) -> Result<()> {
     for name in names {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         create(client, "/api/v1/namespaces", "bench", &namespace).await?;
+        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default" } });
+        create(client, &format!("/api/v1/namespaces/{name}/serviceaccounts"), "bench", &account).await?;
     }
     Ok(())
 }

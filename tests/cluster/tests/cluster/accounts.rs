@@ -1,6 +1,6 @@
 //! What users see of service accounts: the default one, the root certificates, and tokens that the API server takes.
 //!
-//! They have a control plane of their own, on which admission refuses pods without a service account.
+//! They have a control plane of their own, on which nobody else makes accounts.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
 use cluster_tests::objects::{deployment, is_ready};
 use cluster_tests::{Bed, Call, Faults, Manager, QUIET, Space, Verb, during, eventually};
-use control_plane::{ControlPlane, Identity, Options};
+use control_plane::{Identity, Options};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, ServiceAccount};
@@ -24,19 +24,13 @@ use crate::invariants::only_declared;
 /// An RSA key pair that the API server takes tokens of, beside its own.
 const RSA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kcm/src/credentials/testdata/rsa");
 
-/// A corner of the control plane on which admission of pods needs service accounts.
+/// A corner of the control plane on which nobody else makes accounts.
 pub async fn strict(space: &Space) -> Result<Space> {
     static BED: OnceCell<Arc<Bed>> = OnceCell::const_new();
     let bed = BED.get_or_try_init(|| async {
-        let cluster = ControlPlane::start(Options {
-            nodes: 2,
-            disabled_admission: vec!["TaintNodesByCondition".into()],
-            extra_apiserver_flags: vec![format!("--service-account-key-file={RSA}.pub")],
-            ..Options::default()
-        })
-        .await?;
-        let client = cluster.client(Identity::Admin).await?;
-        anyhow::Ok(Arc::new(Bed { cluster, client }))
+        let extra_apiserver_flags = vec![format!("--service-account-key-file={RSA}.pub")];
+        let bed = Bed::without_accounts(Options { nodes: 2, extra_apiserver_flags, ..Options::default() }).await?;
+        anyhow::Ok(Arc::new(bed))
     });
     bed.await?.space(&space.namespace).await
 }
