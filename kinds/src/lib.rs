@@ -18,6 +18,7 @@ pub mod envelope;
 pub mod intern;
 pub mod intstr;
 pub mod job;
+pub mod lease;
 pub mod meta;
 pub mod namespace;
 pub mod namespace_ending;
@@ -32,6 +33,7 @@ pub mod selector;
 pub mod service_account;
 pub mod splice;
 pub mod status;
+pub mod taint;
 pub mod template;
 pub mod wire;
 pub mod workload;
@@ -46,6 +48,7 @@ pub use cronjob::CronJob;
 pub use deployment::Deployment;
 pub use intern::{Interner, Str};
 pub use job::Job;
+pub use lease::Lease;
 pub use meta::{Meta, OwnerRef, Time, Uid};
 pub use namespace::Namespace;
 pub use node::Node;
@@ -53,6 +56,7 @@ pub use pod::Pod;
 pub use replicaset::ReplicaSet;
 pub use secret::Secret;
 pub use service_account::ServiceAccount;
+pub use taint::{Taint, Toleration, Tolerations};
 
 /// Why an object could not be decoded.
 #[derive(Debug, thiserror::Error)]

@@ -1,12 +1,31 @@
-//! Node: its identity, and how long the kubelet may keep what it read.
+//! Node: its identity, what its kubelet last said of it, who may run on it, and its share of the pods' addresses.
 
-use crate::meta::Meta;
-use crate::schema::node as f;
-use crate::wire::find;
+use crate::intern::{Interner, Str};
+use crate::meta::{Meta, Time};
+use crate::schema::{node as f, node_condition, node_spec, node_status};
+use crate::splice::edited;
+use crate::taint::Taint;
+use crate::wire::{Put, WireError, copy_fields, fields, find};
 use crate::{Decode, DecodeError, Kind, Resource};
 
 /// Tells the kubelet for how many seconds it may keep Secrets and ConfigMaps before it looks again.
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
+
+/// The condition that says whether a node can run pods.
+pub const READY: &str = "Ready";
+
+/// One entry of `status.conditions`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeCondition {
+    /// Type, such as [`READY`].
+    pub kind: Str,
+    /// `True`, `False` or `Unknown`.
+    pub status: Str,
+    /// When the kubelet last said so.
+    pub heartbeat: Time,
+    /// When the status last changed.
+    pub transition: Time,
+}
 
 /// A node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,22 +34,239 @@ pub struct Node {
     pub meta: Meta,
     /// The value of the annotation [`TTL`], if that is a number.
     pub ttl_seconds: Option<i64>,
+    /// Closed to new pods by a person.
+    pub unschedulable: bool,
+    /// Taints.
+    pub taints: Box<[Taint]>,
+    /// Ranges of the addresses of its pods; the first is also `spec.podCIDR`.
+    pub pod_cidrs: Box<[Str]>,
+    /// Conditions.
+    pub conditions: Box<[NodeCondition]>,
+}
+
+impl Node {
+    /// The condition of this type.
+    pub fn condition(&self, kind: &str) -> Option<&NodeCondition> {
+        self.conditions.iter().find(|condition| &*condition.kind == kind)
+    }
+
+    /// The Ready condition's status; `None` if nobody has said anything yet.
+    pub fn ready(&self) -> Option<&str> {
+        self.condition(READY).map(|condition| &*condition.status)
+    }
+
+    fn read_spec(&mut self, interner: &Interner, spec: &[u8]) -> Result<(), WireError> {
+        let (mut taints, mut ranges, mut only) = (Vec::new(), Vec::new(), "");
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                node_spec::UNSCHEDULABLE => self.unschedulable = field.value.bool(),
+                node_spec::TAINTS => taints.push(Taint::decode(interner, field.value.bytes())?),
+                node_spec::POD_CIDRS => ranges.push(Str::from(field.value.str())),
+                node_spec::POD_CIDR => only = field.value.str(),
+                _ => {}
+            }
+        }
+        if ranges.is_empty() && !only.is_empty() {
+            ranges.push(only.into());
+        }
+        (self.taints, self.pod_cidrs) = (taints.into(), ranges.into());
+        Ok(())
+    }
+}
+
+impl NodeCondition {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let empty = interner.str("");
+        let mut read =
+            Self { kind: empty.clone(), status: empty, heartbeat: Time::default(), transition: Time::default() };
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                node_condition::TYPE => read.kind = interner.str(field.value.str()),
+                node_condition::STATUS => read.status = interner.str(field.value.str()),
+                node_condition::LAST_HEARTBEAT_TIME => read.heartbeat = Time::decode(field.value.bytes())?,
+                node_condition::LAST_TRANSITION_TIME => read.transition = Time::decode(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
 }
 
 impl Kind for Node {
     const RESOURCE: Resource = Resource { group: "", version: "v1", kind: "Node", plural: "nodes", namespaced: false };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let interner = &context.interner;
         let mut ttl_seconds = None;
-        let meta = Meta::decode(&context.interner, find(object, f::METADATA), |key, value| {
+        let meta = Meta::decode(interner, find(object, f::METADATA), |key, value| {
             if key == TTL {
                 ttl_seconds = value.parse().ok();
             }
         })?;
-        Ok(Self { meta, ttl_seconds })
+        let conditions = fields(find(object, f::STATUS))
+            .filter(|field| field.as_ref().is_ok_and(|field| field.number == node_status::CONDITIONS) || field.is_err())
+            .map(|field| NodeCondition::decode(interner, field?.value.bytes()))
+            .collect::<Result<_, WireError>>()?;
+        let mut node = Self {
+            meta,
+            ttl_seconds,
+            unschedulable: false,
+            taints: Box::default(),
+            pod_cidrs: Box::default(),
+            conditions,
+        };
+        node.read_spec(interner, find(object, f::SPEC))?;
+        Ok(node)
     }
 
     fn meta(&self) -> &Meta {
         &self.meta
+    }
+}
+
+/// A condition as it is to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConditionEdit {
+    /// Type.
+    pub kind: &'static str,
+    /// New status.
+    pub status: &'static str,
+    /// New reason.
+    pub reason: &'static str,
+    /// New message.
+    pub message: &'static str,
+    /// New heartbeat; `None` keeps the one that is there.
+    pub heartbeat: Option<Time>,
+    /// New time of transition.
+    pub transition: Time,
+}
+
+impl ConditionEdit {
+    fn put(&self, condition: &mut Vec<u8>) {
+        condition.put_str(node_condition::STATUS, self.status);
+        condition.put_str(node_condition::REASON, self.reason);
+        condition.put_str(node_condition::MESSAGE, self.message);
+        self.transition.put(condition, node_condition::LAST_TRANSITION_TIME);
+        if let Some(heartbeat) = self.heartbeat {
+            heartbeat.put(condition, node_condition::LAST_HEARTBEAT_TIME);
+        }
+    }
+
+    fn replaces(&self, number: u32) -> bool {
+        use node_condition as c;
+        matches!(number, c::STATUS | c::REASON | c::MESSAGE | c::LAST_TRANSITION_TIME)
+            || number == c::LAST_HEARTBEAT_TIME && self.heartbeat.is_some()
+    }
+}
+
+/// A node for a PUT of its status with these conditions changed or added, and everything else kept as it is.
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn with_conditions(object: &[u8], edits: &[ConditionEdit]) -> Result<Vec<u8>, WireError> {
+    let mut status = Vec::new();
+    let mut done: Vec<&str> = Vec::new();
+    for field in fields(find(object, f::STATUS)) {
+        let field = field?;
+        let kind = find(field.value.bytes(), node_condition::TYPE);
+        match edits.iter().find(|edit| edit.kind.as_bytes() == kind) {
+            Some(edit) if field.number == node_status::CONDITIONS => {
+                let mut condition = Vec::new();
+                copy_fields(field.value.bytes(), &mut condition, |field| !edit.replaces(field.number))?;
+                edit.put(&mut condition);
+                status.put_bytes(field.number, &condition);
+                done.push(edit.kind);
+            }
+            _ => status.extend_from_slice(field.raw),
+        }
+    }
+    for edit in edits.iter().filter(|edit| !done.contains(&edit.kind)) {
+        status.put_message(node_status::CONDITIONS, |condition| {
+            condition.put_str(node_condition::TYPE, edit.kind);
+            edit.put(condition);
+        });
+    }
+    edited(object, &[], |field| field.number != f::STATUS, |out| out.put_bytes(f::STATUS, &status))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Sections;
+    use crate::schema::{object_meta, taint};
+
+    fn condition(kind: &str, status: &str, heartbeat: i64) -> impl FnOnce(&mut Vec<u8>) {
+        move |message| {
+            message.put_str(node_condition::TYPE, kind);
+            message.put_str(node_condition::STATUS, status);
+            Time(heartbeat).put(message, node_condition::LAST_HEARTBEAT_TIME);
+            message.put_str(99, "unknown");
+        }
+    }
+
+    fn object() -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "a");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        });
+        object.put_message(f::SPEC, |spec| {
+            spec.put_str(node_spec::POD_CIDR, "10.0.0.0/24");
+            spec.put_bool(node_spec::UNSCHEDULABLE, true);
+            spec.put_message(node_spec::TAINTS, |message| {
+                message.put_str(taint::KEY, "k");
+                message.put_str(taint::EFFECT, "NoExecute");
+                Time(5).put(message, taint::TIME_ADDED);
+            });
+        });
+        object.put_message(f::STATUS, |status| {
+            status.put_message(node_status::CONDITIONS, condition("NetworkUnavailable", "False", 1));
+            status.put_message(node_status::CONDITIONS, condition("Ready", "True", 2));
+            status.put_str(88, "kept");
+        });
+        object
+    }
+
+    fn decode(object: &[u8]) -> Node {
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        Node::decode(&context, object).expect("well-formed")
+    }
+
+    #[test]
+    fn what_controllers_decide_on_is_read() {
+        let node = decode(&object());
+        assert!(node.unschedulable && node.taints[0].is("k", "NoExecute") && node.taints[0].added == Time(5));
+        assert_eq!((&*node.pod_cidrs[0], node.ready()), ("10.0.0.0/24", Some("True")));
+        assert_eq!(node.condition(READY).expect("there").heartbeat, Time(2));
+    }
+
+    #[test]
+    fn edited_conditions_leave_the_rest_alone() {
+        let edit = |kind, heartbeat| ConditionEdit {
+            kind,
+            status: "Unknown",
+            reason: "why",
+            message: "what",
+            heartbeat,
+            transition: Time(9),
+        };
+        let written = with_conditions(&object(), &[edit("Ready", None), edit("DiskPressure", Some(Time(3)))])
+            .expect("well-formed");
+        let node = decode(&written);
+        let read: Vec<_> =
+            node.conditions.iter().map(|c| (&*c.kind, &*c.status, c.heartbeat.0, c.transition.0)).collect();
+        assert_eq!(
+            read,
+            [("NetworkUnavailable", "False", 1, 0), ("Ready", "Unknown", 2, 9), ("DiskPressure", "Unknown", 3, 9)]
+        );
+        let status = find(&written, f::STATUS);
+        assert_eq!(find(status, 88), b"kept");
+        let ready = fields(status).flatten().filter(|field| field.number == node_status::CONDITIONS).nth(1);
+        assert_eq!(find(ready.expect("there").value.bytes(), 99), b"unknown");
+        assert!(node.unschedulable && node.meta.version == 7);
     }
 }

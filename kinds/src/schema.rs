@@ -57,7 +57,7 @@ messages! {
     pod_spec "PodSpec" "api/core/v1" {
         RESTART_POLICY "restartPolicy" = 3, TERMINATION_GRACE_PERIOD_SECONDS "terminationGracePeriodSeconds" = 4, HOSTNAME "hostname" = 16,
         VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, INIT_CONTAINERS "initContainers" = 20,
-        OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
+        TOLERATIONS "tolerations" = 22, OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
         IMAGE_PULL_SECRETS "imagePullSecrets" = 15,
         EPHEMERAL_CONTAINERS "ephemeralContainers" = 34,
     }
@@ -66,7 +66,7 @@ messages! {
         PHASE "phase" = 1, CONDITIONS "conditions" = 2, CONTAINER_STATUSES "containerStatuses" = 8,
         INIT_CONTAINER_STATUSES "initContainerStatuses" = 10,
     }
-    pod_condition "PodCondition" "api/core/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 4 }
+    pod_condition "PodCondition" "api/core/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6 }
     container_status "ContainerStatus" "api/core/v1" { NAME "name" = 1, STATE "state" = 2, RESTART_COUNT "restartCount" = 5 }
     pod_template_spec "PodTemplateSpec" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
     resource_requirements "ResourceRequirements" "api/core/v1" { LIMITS "limits" = 1, REQUESTS "requests" = 2 }
@@ -144,7 +144,19 @@ messages! {
     namespace_condition "NamespaceCondition" "api/core/v1" {
         TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6,
     }
-    node "Node" "api/core/v1" { METADATA "metadata" = 1 }
+    node "Node" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    node_spec "NodeSpec" "api/core/v1" { POD_CIDR "podCIDR" = 1, UNSCHEDULABLE "unschedulable" = 4, TAINTS "taints" = 5, POD_CIDRS "podCIDRs" = 7 }
+    node_status "NodeStatus" "api/core/v1" { CONDITIONS "conditions" = 4 }
+    node_condition "NodeCondition" "api/core/v1" {
+        TYPE "type" = 1, STATUS "status" = 2, LAST_HEARTBEAT_TIME "lastHeartbeatTime" = 3,
+        LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6,
+    }
+    taint "Taint" "api/core/v1" { KEY "key" = 1, VALUE "value" = 2, EFFECT "effect" = 3, TIME_ADDED "timeAdded" = 4 }
+    toleration "Toleration" "api/core/v1" {
+        KEY "key" = 1, OPERATOR "operator" = 2, VALUE "value" = 3, EFFECT "effect" = 4, TOLERATION_SECONDS "tolerationSeconds" = 5,
+    }
+    lease "Lease" "api/coordination/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    lease_spec "LeaseSpec" "api/coordination/v1" { RENEW_TIME "renewTime" = 4 }
     local_object_reference "LocalObjectReference" "api/core/v1" { NAME "name" = 1 }
     ephemeral_container "EphemeralContainer" "api/core/v1" { COMMON "ephemeralContainerCommon" = 1 }
     env_from_source "EnvFromSource" "api/core/v1" { SECRET_REF "secretRef" = 3 }

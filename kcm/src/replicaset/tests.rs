@@ -57,6 +57,7 @@ fn pod(name: &str) -> Pod {
         sidecar_restarts: 0,
         deletion_cost: 0,
         ending: None,
+        tolerations: None,
     }
 }
 

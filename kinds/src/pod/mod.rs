@@ -6,6 +6,7 @@ pub mod secrets;
 use crate::intern::Str;
 use crate::meta::{Meta, Time};
 use crate::schema::{container, container_status, pod as f, pod_condition, pod_spec, pod_status};
+use crate::taint::{NO_EXECUTE, Tolerations};
 use crate::wire::{WireError, fields};
 use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
@@ -63,11 +64,15 @@ pub struct Pod {
     pub deletion_cost: i32,
     /// How it ended; only with [`Pod::ENDING`], and only of a Job's pod or of one without a controller.
     pub ending: Option<Box<Ending>>,
+    /// Tolerations of `NoExecute` taints; only with [`Pod::TOLERATIONS`].
+    pub tolerations: Option<Tolerations>,
 }
 
 impl Pod {
     /// Section: how it ended.
     pub const ENDING: Sections = Sections(1 << 0);
+    /// Section: what it bears of its node's taints.
+    pub const TOLERATIONS: Sections = Sections(1 << 1);
 }
 
 impl Pod {
@@ -134,7 +139,11 @@ impl Kind for Pod {
             sidecar_restarts: 0,
             deletion_cost,
             ending: None,
+            tolerations: None,
         };
+        if context.sections.contains(Self::TOLERATIONS) {
+            pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
+        }
         let sidecars = pod.read_spec(context, spec)?;
         pod.read_status(status, &sidecars)?;
         pod.read_ending(context, (meta_bytes, status), &sidecars)?;
