@@ -30,6 +30,7 @@ pub mod replicaset;
 pub mod schema;
 pub mod secret;
 pub mod selector;
+pub mod service;
 pub mod service_account;
 pub mod splice;
 pub mod status;
@@ -55,6 +56,7 @@ pub use node::Node;
 pub use pod::Pod;
 pub use replicaset::ReplicaSet;
 pub use secret::Secret;
+pub use service::Service;
 pub use service_account::ServiceAccount;
 pub use taint::{Taint, Toleration, Tolerations};
 

@@ -228,4 +228,26 @@ messages! {
     resource_attributes "ResourceAttributes" "api/authorization/v1" {
         VERB "verb" = 2, GROUP "group" = 3, VERSION "version" = 4, RESOURCE "resource" = 5, SUBRESOURCE "subresource" = 6,
     }
+
+    service "Service" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    service_spec "ServiceSpec" "api/core/v1" {
+        PORTS "ports" = 1, SELECTOR "selector" = 2, CLUSTER_IP "clusterIP" = 3, TYPE "type" = 4, EXTERNAL_IPS "externalIPs" = 5,
+        SESSION_AFFINITY "sessionAffinity" = 7, LOAD_BALANCER_IP "loadBalancerIP" = 8,
+        LOAD_BALANCER_SOURCE_RANGES "loadBalancerSourceRanges" = 9, EXTERNAL_TRAFFIC_POLICY "externalTrafficPolicy" = 11,
+        HEALTH_CHECK_NODE_PORT "healthCheckNodePort" = 12, PUBLISH_NOT_READY_ADDRESSES "publishNotReadyAddresses" = 13,
+        SESSION_AFFINITY_CONFIG "sessionAffinityConfig" = 14, IP_FAMILY_POLICY "ipFamilyPolicy" = 17, CLUSTER_IPS "clusterIPs" = 18,
+        IP_FAMILIES "ipFamilies" = 19, ALLOCATE_LOAD_BALANCER_NODE_PORTS "allocateLoadBalancerNodePorts" = 20,
+        LOAD_BALANCER_CLASS "loadBalancerClass" = 21, INTERNAL_TRAFFIC_POLICY "internalTrafficPolicy" = 22,
+        TRAFFIC_DISTRIBUTION "trafficDistribution" = 23,
+    }
+    service_port "ServicePort" "api/core/v1" {
+        NAME "name" = 1, PROTOCOL "protocol" = 2, PORT "port" = 3, TARGET_PORT "targetPort" = 4, NODE_PORT "nodePort" = 5,
+        APP_PROTOCOL "appProtocol" = 6,
+    }
+    service_status "ServiceStatus" "api/core/v1" { LOAD_BALANCER "loadBalancer" = 1 }
+    load_balancer_status "LoadBalancerStatus" "api/core/v1" { INGRESS "ingress" = 1 }
+    load_balancer_ingress "LoadBalancerIngress" "api/core/v1" { IP "ip" = 1, HOSTNAME "hostname" = 2, IP_MODE "ipMode" = 3, PORTS "ports" = 4 }
+    port_status "PortStatus" "api/core/v1" { PORT "port" = 1, PROTOCOL "protocol" = 2, ERROR "error" = 3 }
+    session_affinity_config "SessionAffinityConfig" "api/core/v1" { CLIENT_IP "clientIP" = 1 }
+    client_ip_config "ClientIPConfig" "api/core/v1" { TIMEOUT_SECONDS "timeoutSeconds" = 1 }
 }

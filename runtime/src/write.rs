@@ -168,6 +168,17 @@ impl Writer {
         self.send(Method::PATCH, object_path(resource, key, None), STRATEGIC_MERGE, METADATA_ONLY, body).await
     }
 
+    /// As [`Writer::patch`], through the object's status subresource.
+    pub async fn patch_status(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        patch: &serde_json::Value,
+    ) -> Result<Answer, WriteError> {
+        let path = object_path(resource, key, Some("status"));
+        self.send(Method::PATCH, path, STRATEGIC_MERGE, METADATA_ONLY, patch.to_string().into()).await
+    }
+
     /// Changes an object by a JSON merge patch. A `metadata.uid` in the patch makes it a precondition.
     pub async fn merge_patch(
         &self,
