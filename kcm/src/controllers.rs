@@ -2,39 +2,14 @@
 
 use std::sync::Arc;
 
+pub use component::controllers::{Verb, Write};
 use jiff::Timestamp;
-use runtime::manager::Manager;
-use runtime::watch::Builder;
 
 use crate::credentials::Credentials;
 use crate::flags::Options;
 
 /// Where controllers read the time of day.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
-
-/// A verb of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
-    /// POST
-    Create,
-    /// PUT
-    Update,
-    /// PATCH
-    Patch,
-    /// DELETE
-    Delete,
-}
-
-/// A write that a controller does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Write {
-    /// The verb.
-    pub verb: Verb,
-    /// API group; empty for the core group.
-    pub group: &'static str,
-    /// Plural name, with its subresource after a slash.
-    pub resource: &'static str,
-}
 
 /// What the command line says to controllers.
 pub struct Settings {
@@ -49,24 +24,12 @@ pub struct Settings {
 impl Settings {
     /// The number of workers that a flag asks for; less than one counts as one.
     pub fn workers(&self, flag: &str) -> usize {
-        usize::try_from(self.options.values.get_i64(flag)).unwrap_or(0).max(1)
+        self.options.workers(flag)
     }
 }
 
-/// A controller: its names, what it reads and writes, and how it starts.
-pub struct Descriptor {
-    /// Its name in `--controllers`.
-    pub name: &'static str,
-    /// Its service account in `kube-system`; its role is `system:controller:` and this name. Empty for the one
-    /// controller that writes as the process itself.
-    pub service_account: &'static str,
-    /// Declares the kinds, sections and indexes that it reads.
-    pub needs: fn(&mut Builder),
-    /// Everything that it writes; all of it must be in its bootstrap role.
-    pub writes: &'static [Write],
-    /// Adds it to a manager.
-    pub start: fn(&mut Manager, &Settings),
-}
+/// A controller of the manager.
+pub type Descriptor = component::controllers::Descriptor<Settings>;
 
 /// All controllers.
 pub const CONTROLLERS: &[Descriptor] = &[

@@ -24,7 +24,6 @@ pub mod replicaset;
 pub mod root_ca_publisher;
 pub mod serviceaccount;
 pub mod serviceaccount_token;
-pub mod surface;
 pub mod token_cleaner;
 pub mod trust_bundle_publisher;
 pub mod ttl;

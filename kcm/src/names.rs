@@ -1,56 +1,6 @@
-//! The table of all of upstream's controllers and the rules by which `--controllers` picks them.
+//! The table of all of upstream's controllers.
 
-use crate::flags::Gates;
-use crate::flags::nearest::{hint, nearest};
-
-/// Whether `*` includes a controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ByDefault {
-    /// It does.
-    On,
-    /// It must be named to run.
-    Off,
-}
-
-/// When a controller is built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartOrder {
-    /// Before all others, with the root client (upstream's RequiresSpecialHandling).
-    First,
-    /// In any order.
-    AnyOrder,
-}
-
-/// One controller of upstream's kube-controller-manager 1.37. It has no cloud controllers left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UpstreamController {
-    /// The name for `--controllers`.
-    pub name: &'static str,
-    /// Older names for `--controllers`.
-    pub aliases: &'static [&'static str],
-    /// Whether `*` includes it.
-    pub by_default: ByDefault,
-    /// The feature gates that must all be on.
-    pub gates: &'static [&'static str],
-    /// When it is built.
-    pub start: StartOrder,
-}
-
-macro_rules! controllers {
-    ($($name:literal, [$($alias:literal)?], $default:ident, [$($gate:literal),*], $start:ident;)*) => {
-        /// All of upstream's controllers, by name (kubernetes cmd/kube-controller-manager,
-        /// NewControllerDescriptors).
-        pub static UPSTREAM: &[UpstreamController] = &[$(UpstreamController {
-            name: $name,
-            aliases: &[$($alias)?],
-            by_default: ByDefault::$default,
-            gates: &[$($gate),*],
-            start: StartOrder::$start,
-        }),*];
-    };
-}
-
-controllers! {
+component::controllers! {
     "bootstrap-signer-controller", ["bootstrapsigner"], Off, [], AnyOrder;
     "certificatesigningrequest-approving-controller", ["csrapproving"], On, [], AnyOrder;
     "certificatesigningrequest-cleaner-controller", ["csrcleaner"], On, [], AnyOrder;
@@ -102,106 +52,19 @@ controllers! {
     "volumeattributesclass-protection-controller", [], On, ["VolumeAttributesClass"], AnyOrder;
 }
 
-/// A name in `--controllers` that no controller has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is not in the list of known controllers{}", hint(.nearest.as_deref(), ""))]
-pub struct UnknownController {
-    /// The name as given, without a dash in front.
-    pub name: String,
-    /// The name or alias most likely meant.
-    pub nearest: Option<&'static str>,
-}
-
-/// A checked `--controllers`, with aliases replaced by names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection(Vec<String>);
-
-impl Selection {
-    /// Checks the items of `--controllers` and replaces aliases (controller-manager options,
-    /// GenericControllerManagerConfigurationOptions.Validate and ApplyTo).
-    ///
-    /// # Errors
-    /// Every name that no controller has.
-    pub fn parse(items: &[String]) -> Result<Selection, Vec<UnknownController>> {
-        let mut unknown = Vec::new();
-        let mut names = Vec::new();
-        for item in items {
-            let (dash, name) = item.strip_prefix('-').map_or(("", item.as_str()), |name| ("-", name));
-            match canonical(name) {
-                Some(known) => names.push(format!("{dash}{known}")),
-                None if item == "*" => names.push(item.clone()),
-                None => unknown.push(UnknownController {
-                    name: name.to_owned(),
-                    nearest: nearest(name, UPSTREAM.iter().flat_map(spellings)),
-                }),
-            }
-        }
-        if unknown.is_empty() { Ok(Selection(names)) } else { Err(unknown) }
-    }
-
-    /// The items, with names in place of aliases.
-    pub fn into_items(self) -> Vec<String> {
-        self.0
-    }
-}
-
-impl UpstreamController {
-    /// Whether `controllers`, the list with aliases replaced as in `Options::controllers`, picks
-    /// this controller (controller-manager app, IsControllerEnabled): the first item that names
-    /// it decides, else `*` does, for those that are on by default.
-    pub fn picked(&self, controllers: &[String]) -> bool {
-        let named = controllers.iter().find_map(|item| match item.strip_prefix('-') {
-            Some(off) => (off == self.name).then_some(false),
-            None => (item == self.name).then_some(true),
-        });
-        let starred = || controllers.iter().any(|item| item == "*");
-        named.unwrap_or_else(|| self.by_default == ByDefault::On && starred())
-    }
-
-    /// Whether upstream runs this controller: it is picked and its gates are on (kubernetes app,
-    /// ControllerDescriptor.BuildController).
-    pub fn enabled(&self, controllers: &[String], gates: &Gates) -> bool {
-        self.picked(controllers) && self.gates.iter().all(|gate| gates.enabled(gate))
-    }
-}
-
-/// The controller with that name or alias.
-pub fn find(name: &str) -> Option<&'static UpstreamController> {
-    UPSTREAM.iter().find(|controller| spellings(controller).any(|spelling| spelling == name))
-}
-
-/// The name that `name`, a name or an alias, stands for.
-pub fn canonical(name: &str) -> Option<&'static str> {
-    find(name).map(|controller| controller.name)
-}
-
-/// The controllers that upstream would run.
-pub fn enabled_upstream<'a>(
-    controllers: &'a [String],
-    gates: &'a Gates,
-) -> impl Iterator<Item = &'static UpstreamController> + 'a {
-    UPSTREAM.iter().filter(move |controller| controller.enabled(controllers, gates))
-}
-
-/// The names of all controllers.
-pub fn all_names() -> Vec<&'static str> {
-    UPSTREAM.iter().map(|controller| controller.name).collect()
-}
-
-/// The names of those that `*` does not include.
-pub fn off_by_default() -> Vec<&'static str> {
-    let off = UPSTREAM.iter().filter(|controller| controller.by_default == ByDefault::Off);
-    off.map(|controller| controller.name).collect()
-}
-
-fn spellings(controller: &'static UpstreamController) -> impl Iterator<Item = &'static str> {
-    std::iter::once(controller.name).chain(controller.aliases.iter().copied())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeSet;
+
+    use component::flags::Gates;
+    use component::names::{Selection, StartOrder, UpstreamController, enabled_upstream, find};
+
+    use super::*;
+    use crate::flags::GATES;
+
+    fn spellings(controller: &'static UpstreamController) -> impl Iterator<Item = &'static str> {
+        std::iter::once(controller.name).chain(controller.aliases.iter().copied())
+    }
 
     fn items(text: &str) -> Vec<String> {
         text.split(',').filter(|item| !item.is_empty()).map(str::to_owned).collect()
@@ -223,14 +86,14 @@ mod tests {
             ("-replicaset", "deployment-controller", false),
             ("*,-replicaset", "deployment-controller", true),
         ] {
-            let selection = Selection::parse(&items(list)).unwrap().into_items();
-            assert_eq!(find(name).unwrap().picked(&selection), want, "{list} {name}");
+            let selection = Selection::parse(UPSTREAM, &items(list)).unwrap().into_items();
+            assert_eq!(find(UPSTREAM, name).unwrap().picked(&selection), want, "{list} {name}");
         }
     }
 
     #[test]
     fn unknown_names_are_told_with_the_nearest() {
-        let unknown = Selection::parse(&items("*,deploymnt,-repliaset,-*,qqqqqqqq")).unwrap_err();
+        let unknown = Selection::parse(UPSTREAM, &items("*,deploymnt,-repliaset,-*,qqqqqqqq")).unwrap_err();
         let told: Vec<String> = unknown.iter().map(ToString::to_string).collect();
         assert_eq!(
             told,
@@ -248,7 +111,7 @@ mod tests {
         let all: Vec<&str> = UPSTREAM.iter().flat_map(spellings).collect();
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
         assert!(UPSTREAM.is_sorted_by_key(|controller| controller.name));
-        let gates = Gates::default();
+        let gates = Gates::of(&GATES);
         for gate in UPSTREAM.iter().flat_map(|controller| controller.gates) {
             gates.enabled(gate);
         }
@@ -260,12 +123,12 @@ mod tests {
     fn gates_keep_controllers_off() {
         let star = items("*");
         let names = |gates: &Gates| -> BTreeSet<&str> {
-            enabled_upstream(&star, gates).map(|controller| controller.name).collect()
+            enabled_upstream(UPSTREAM, &star, gates).map(|controller| controller.name).collect()
         };
-        let by_default = names(&Gates::default());
+        let by_default = names(&Gates::of(&GATES));
         assert!(by_default.contains("resourceclaim-controller"));
         assert!(!by_default.contains("podgroup-protection-controller"));
-        let with = Gates::settle(&items("GenericWorkload=true"), &[], &[]).unwrap();
+        let with = Gates::settle(&GATES, &items("GenericWorkload=true"), &[], &[]).unwrap();
         assert!(names(&with).contains("podgroup-protection-controller"));
     }
 }

@@ -1,62 +1,5 @@
 //! The table of every feature gate that kube-controller-manager 1.37 knows, by Kubernetes minor version.
 
-/// How ripe a feature is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Switched by AllAlpha.
-    Alpha,
-    /// Switched by AllBeta.
-    Beta,
-    /// Generally available.
-    Ga,
-    /// On its way out.
-    Deprecated,
-}
-
-/// What a gate is from one version on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spec {
-    /// The 1.x version from which this holds; 0 for as long as can be emulated.
-    pub since: u16,
-    /// The smallest 1.x minimum compatibility version under which this holds.
-    pub min_compatibility: u16,
-    /// How ripe the feature is.
-    pub stage: Stage,
-    /// Whether it is on when nothing is said.
-    pub default: bool,
-    /// Whether saying the opposite is refused.
-    pub locked: bool,
-}
-
-/// One gate: its name and what it is, oldest first.
-#[derive(Clone, Copy, Debug)]
-pub struct GateRow {
-    /// The name, as in `--feature-gates`.
-    pub name: &'static str,
-    /// What it is by version, in rising order.
-    pub specs: &'static [Spec],
-}
-
-macro_rules! gates {
-    ($($name:literal: $($since:literal $min:literal $stage:ident $switch:ident $($locked:ident)?),+;)*) => {
-        /// Every gate, by name.
-        pub static GATES: &[GateRow] = &[$(GateRow {
-            name: $name,
-            specs: &[$(Spec {
-                since: $since,
-                min_compatibility: $min,
-                stage: Stage::$stage,
-                default: gates!(@ $switch),
-                locked: gates!(@ $($locked)?),
-            }),+],
-        }),*];
-    };
-    (@ on) => { true };
-    (@ off) => { false };
-    (@ locked) => { true };
-    (@) => { false };
-}
-
 /// Each gate and the gates that must be on when it is (component-base featuregate, AddDependencies).
 #[rustfmt::skip]
 pub static DEPENDENCIES: &[(&str, &[&str])] = &[
@@ -121,7 +64,7 @@ pub static DEPENDENCIES: &[(&str, &[&str])] = &[
 ];
 
 // name: since minimum-compatibility stage default [locked], ...
-gates! {
+component::gates! {
     "APIResponseCompression": 0 0 Beta on;
     "APIServerIdentity": 0 0 Beta on;
     "APIServerWebhookAuthenticationToken": 37 0 Alpha off;

@@ -32,6 +32,8 @@ pub enum Type {
     CertKeys,
     /// component-base's multimap of feature gates: `[component:]gate=bool`, gathered over mentions.
     Gates,
+    /// component-base's feature gates of binaries without versions: `gate=bool`, gathered over mentions.
+    PlainGates,
     /// Log verbosity: a whole number that is not negative.
     Level,
     /// `pattern=N` pairs, gathered over mentions.
@@ -57,7 +59,7 @@ pub enum Value {
     Text(String),
     /// Of [`Type::Ip`].
     Ip(IpAddr),
-    /// Of [`Type::Strings`], [`Type::CertKeys`] and [`Type::Gates`] (each `[component:]gate=bool`).
+    /// Of [`Type::Strings`], [`Type::CertKeys`], [`Type::Gates`] and [`Type::PlainGates`] (each `[component:]gate=bool`).
     Strings(Vec<String>),
     /// Of [`Type::Int32s`].
     Int32s(Vec<i32>),
@@ -89,6 +91,7 @@ impl Type {
             Type::Map => "stringToString",
             Type::CertKeys => "namedCertKey",
             Type::Gates => "colonSeparatedMultimapStringString",
+            Type::PlainGates => "mapStringBool",
             Type::Level => "Level",
             Type::VModule => "pattern=N,...",
             Type::Version => "version[=true]",
@@ -111,6 +114,7 @@ impl Type {
             Type::Map => "comma-separated key=value pairs",
             Type::CertKeys => "certfile,keyfile or certfile,keyfile:host,host",
             Type::Gates => "comma-separated [component:]gate=true|false pairs",
+            Type::PlainGates => "comma-separated gate=true|false pairs",
             Type::Level => "a whole number between 0 and 2147483647",
             Type::VModule => "comma-separated pattern=N pairs",
             Type::Version => "true, false, raw, or this version as v1.37.0 with any suffix",
@@ -125,7 +129,7 @@ impl Type {
             Type::Strings => default == "[]",
             Type::Int32s | Type::Map | Type::CertKeys => false,
             Type::Duration => default == "0s",
-            Type::Text | Type::Gates | Type::VModule => default.is_empty(),
+            Type::Text | Type::Gates | Type::PlainGates | Type::VModule => default.is_empty(),
             Type::Bool | Type::Version => default == "false",
             Type::Ip => false,
             _ => default == "0",
@@ -141,7 +145,7 @@ impl Type {
                 let items = items()?.split(',').filter(|item| !item.is_empty());
                 Some(Value::Strings(items.map(str::to_owned).collect()))
             }
-            Type::Gates => Some(Value::Strings(Vec::new())),
+            Type::Gates | Type::PlainGates => Some(Value::Strings(Vec::new())),
             Type::Int32s => Some(Value::Int32s(Vec::new())),
             Type::Map => Some(Value::Map(BTreeMap::new())),
             Type::VModule => Some(Value::VModule(Vec::new())),
@@ -167,7 +171,7 @@ impl Type {
             Type::Ip => text.trim().parse().ok().map(Value::Ip),
             Type::Strings => Some(Value::Strings(extended(before, csv_record(text)?))),
             Type::CertKeys => Some(Value::Strings(extended(before, vec![cert_key(text)?]))),
-            Type::Gates => Some(Value::Strings(extended(before, gate_pairs(text)))),
+            Type::Gates | Type::PlainGates => Some(Value::Strings(extended(before, gate_pairs(text)))),
             Type::Int32s => {
                 let mut numbers = match before {
                     Some(Value::Int32s(numbers)) => numbers.clone(),

@@ -13,7 +13,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 }
 
 /// The text ` (did you mean X?)`, or nothing; `dashes` is put in front of the name.
-pub(crate) fn hint(nearest: Option<&str>, dashes: &str) -> String {
+pub fn hint(nearest: Option<&str>, dashes: &str) -> String {
     nearest.map_or_else(String::new, |name| format!(" (did you mean {dashes}{name}?)"))
 }
 

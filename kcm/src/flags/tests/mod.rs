@@ -1,5 +1,16 @@
 //! Whole command lines: what they give, what they are refused for.
 
+mod gates;
+mod help;
+mod pflag;
+mod surface;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use component::flags::table::Effect;
+
+use super::table::FLAGS;
 use super::*;
 
 fn read(line: &[&str]) -> Result<Invocation, FlagErrors> {
@@ -41,7 +52,7 @@ fn defaults_are_upstreams() {
     );
     assert_eq!(options.controllers, ["*"]);
     assert!(!options.use_service_account_credentials);
-    assert_eq!((options.concurrent_deployment_syncs, options.concurrent_replicaset_syncs), (5, 5));
+    assert_eq!((options.workers("concurrent-deployment-syncs"), options.workers("concurrent-gc-syncs")), (5, 20));
     assert_eq!(options.min_resync_period, seconds(12 * 3600));
     assert_eq!(options.controller_start_interval, Duration::ZERO);
     assert_eq!(options.controller_shutdown_timeout, seconds(10));
@@ -49,7 +60,7 @@ fn defaults_are_upstreams() {
     assert_eq!((options.verbosity, options.vmodule.len()), (0, 0));
     assert_eq!(options.logging_format, "text");
     assert_eq!((options.reported_version.as_deref(), options.no_effect_yet().len()), (None, 0));
-    assert_eq!(options.gates, Gates::default());
+    assert_eq!(options.gates, Gates::of(&GATES));
     assert_eq!(options.values.get_strings("authorization-always-allow-paths"), ["/healthz", "/readyz", "/livez"]);
     assert_eq!(options.values.get_f64("unhealthy-zone-threshold") as f32, 0.55);
 }
@@ -111,7 +122,7 @@ fn typed_and_named_values_come_from_the_line() {
     ]);
     assert_eq!(options.kube_api_qps, 2.5);
     assert_eq!(options.leader_elect.lease_duration, Duration::from_secs(60));
-    assert_eq!(options.concurrent_deployment_syncs, 9);
+    assert_eq!(options.workers("concurrent-deployment-syncs"), 9);
     assert_eq!(options.vmodule, [("a".to_owned(), 1), ("b*".to_owned(), 2)]);
     assert_eq!((options.verbosity, options.secure_port), (4, 0));
     assert_eq!(options.reported_version.as_deref(), Some("v1.37.0-mine"));

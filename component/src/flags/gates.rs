@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::gate_table::{DEPENDENCIES, GATES, GateRow, Spec, Stage};
+pub use super::gate_table::{GateRow, GateTable, Spec, Stage};
 use super::nearest::{hint, nearest};
 use super::value::parse_bool;
 
@@ -108,28 +108,35 @@ pub enum GateError {
 }
 
 /// The settled gates.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Gates {
+    table: &'static GateTable,
     emulated: u16,
     min_compatibility: u16,
     set: BTreeMap<&'static str, bool>,
 }
 
-impl Default for Gates {
-    /// All gates as they are by default in the newest version.
-    fn default() -> Self {
-        Gates { emulated: BINARY_MINOR, min_compatibility: BINARY_MINOR - 1, set: BTreeMap::new() }
+/// Gates are compared within one binary only.
+impl PartialEq for Gates {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |gates: &Gates| (gates.emulated, gates.min_compatibility, gates.set.clone());
+        parts(self) == parts(other)
     }
 }
 
 impl Gates {
+    /// All gates of `table` as they are by default in the newest version.
+    pub fn of(table: &'static GateTable) -> Self {
+        Gates { table, emulated: BINARY_MINOR, min_compatibility: BINARY_MINOR - 1, set: BTreeMap::new() }
+    }
+
     /// Whether the gate is on.
     ///
     /// # Panics
-    /// When no gate of upstream's 1.37 has that name, as upstream's featuregate, Enabled does:
+    /// When the table has no gate of that name, as upstream's featuregate, Enabled does:
     /// the names asked for are literals in the program.
     pub fn enabled(&self, name: &str) -> bool {
-        let Some(row) = row(name) else {
+        let Some(row) = self.table.row(name) else {
             panic!("feature gate {name:?} is not in the table of gates");
         };
         self.is_on(row)
@@ -157,19 +164,20 @@ impl Gates {
             .find(|spec| spec.since <= self.emulated && spec.min_compatibility <= self.min_compatibility)
     }
 
-    /// Settles the gates from the lists of `--feature-gates`, `--emulated-version` and
+    /// Settles the gates of `table` from the lists of `--feature-gates`, `--emulated-version` and
     /// `--min-compatibility-version` (component-base compatibility, registry.Set and Validate;
     /// featuregate, SetFromMap).
     ///
     /// # Errors
     /// Everything that is wrong, at once.
     pub fn settle(
+        table: &'static GateTable,
         gates: &[String],
         emulated: &[String],
         min_compatibility: &[String],
     ) -> Result<Gates, Vec<GateError>> {
         let mut errors = Vec::new();
-        let mut settled = Gates::default();
+        let mut settled = Gates::of(table);
         match minor_version("emulated-version", emulated, FLOOR_MINOR, BINARY_MINOR) {
             Ok(None) => {}
             Ok(Some(minor)) => {
@@ -184,7 +192,7 @@ impl Gates {
             Ok(Some(minor)) => settled.min_compatibility = minor,
             Err(wrong) => errors.extend(wrong),
         }
-        let asked = asked_gates(gates, &mut errors);
+        let asked = asked_gates(table.versioned, gates, &mut errors);
         settled.apply(&asked, &mut errors);
         if errors.is_empty() { Ok(settled) } else { Err(errors) }
     }
@@ -193,8 +201,8 @@ impl Gates {
         let before = errors.len();
         for (gate, value) in asked {
             let value = *value;
-            let Some(row) = row(gate) else {
-                let nearest = nearest(gate, GATES.iter().map(|row| row.name));
+            let Some(row) = self.table.row(gate) else {
+                let nearest = nearest(gate, self.table.gates.iter().map(|row| row.name));
                 let gate = gate.clone();
                 errors.push(GateError::Unknown { gate, nearest });
                 continue;
@@ -223,7 +231,7 @@ impl Gates {
         let Some(value) = self.set.get(every).copied() else {
             return;
         };
-        for row in GATES.iter().filter(|row| !matches!(row.name, "AllAlpha" | "AllBeta")) {
+        for row in self.table.gates.iter().filter(|row| !matches!(row.name, "AllAlpha" | "AllBeta")) {
             if self.spec(row).is_some_and(|spec| spec.stage == stage) {
                 self.set.entry(row.name).or_insert(value);
             }
@@ -232,7 +240,7 @@ impl Gates {
 
     fn missing_dependencies(&self) -> Vec<GateError> {
         let on = |name: &&'static str| self.enabled(name);
-        let enabled = DEPENDENCIES.iter().filter(|(gate, _)| on(gate));
+        let enabled = self.table.dependencies.iter().filter(|(gate, _)| on(gate));
         enabled
             .map(|(gate, needs)| {
                 let missing = needs.iter().copied().filter(|need| !on(need)).collect();
@@ -245,8 +253,9 @@ impl Gates {
 
 /// The lines `--help` has for the gates that can be switched: all but those generally available
 /// or deprecated (component-base featuregate, KnownFeatures).
-pub fn help_lines() -> Vec<String> {
-    let gates = Gates::default();
+pub fn help_lines(table: &'static GateTable) -> Vec<String> {
+    let gates = Gates::of(table);
+    let component = if table.versioned { "kube:" } else { "" };
     let line = |row: &GateRow| {
         let spec = gates.spec(row)?;
         let stage = match spec.stage {
@@ -254,23 +263,22 @@ pub fn help_lines() -> Vec<String> {
             Stage::Beta => "BETA",
             Stage::Ga | Stage::Deprecated => return None,
         };
-        Some(format!("kube:{}=true|false ({stage} - default={})", row.name, spec.default))
+        Some(format!("{component}{}=true|false ({stage} - default={})", row.name, spec.default))
     };
-    GATES.iter().filter_map(line).collect()
+    table.gates.iter().filter_map(line).collect()
 }
 
-fn row(name: &str) -> Option<&'static GateRow> {
-    GATES.iter().find(|row| row.name == name)
-}
-
-fn asked_gates(gates: &[String], errors: &mut Vec<GateError>) -> BTreeMap<String, bool> {
+fn asked_gates(versioned: bool, gates: &[String], errors: &mut Vec<GateError>) -> BTreeMap<String, bool> {
     let mut asked = BTreeMap::new();
     let prefixed = gates.iter().filter(|pair| pair.contains(':')).count();
-    if prefixed != 0 && prefixed != gates.len() {
+    if versioned && prefixed != 0 && prefixed != gates.len() {
         errors.push(GateError::MixedPrefix);
     }
     for pair in gates {
-        let (component, switch) = pair.split_once(':').unwrap_or(("kube", pair));
+        let (component, switch) = match pair.split_once(':') {
+            Some(parts) if versioned => parts,
+            _ => ("kube", pair.as_str()),
+        };
         if component.trim() != "kube" {
             errors.push(GateError::Component { flag: "feature-gates", component: component.trim().to_owned() });
             continue;
@@ -327,132 +335,5 @@ fn major_minor(text: &str) -> Option<(u16, u16)> {
     match numbers.collect::<Vec<_>>()[..] {
         [major, minor] | [major, minor, 0, ..] => Some((major, minor)),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settle(gates: &str, emulated: &str, compatible: &str) -> Result<Gates, Vec<String>> {
-        let list = |text: &str| -> Vec<String> {
-            text.split(',').filter(|item| !item.is_empty()).map(str::to_owned).collect()
-        };
-        let told = |errors: Vec<GateError>| errors.iter().map(ToString::to_string).collect();
-        Gates::settle(&list(gates), &list(emulated), &list(compatible)).map_err(told)
-    }
-
-    #[test]
-    fn gates_are_settled_as_upstream_settles_them() {
-        for (gates, emulated, compatible, gate, want) in [
-            ("", "", "", "DeploymentReplicaSetTerminatingReplicas", true),
-            ("", "1.34", "", "DeploymentReplicaSetTerminatingReplicas", false),
-            ("DeploymentReplicaSetTerminatingReplicas=false", "", "", "DeploymentReplicaSetTerminatingReplicas", false),
-            ("kube:GenericWorkload=T", "", "", "GenericWorkload", true),
-            ("AllBeta=false", "", "", "PodDeletionCost", false),
-            ("PodDeletionCost=true,AllBeta=false", "", "", "PodDeletionCost", true),
-            ("", "", "", "DRAFractionalCapacityRange", false),
-            ("", "", "1.37", "DRAFractionalCapacityRange", true),
-            ("", "kube=v1.36", "", "AllAlpha", false),
-        ] {
-            let settled = settle(gates, emulated, compatible).unwrap();
-            assert_eq!(settled.enabled(gate), want, "{gates:?} {emulated:?} {compatible:?} {gate}");
-        }
-    }
-
-    #[test]
-    fn the_minimum_compatibility_follows_the_emulated_version() {
-        for (emulated, compatible, want) in
-            [("", "", (37, 36)), ("1.36", "", (36, 35)), ("1.34", "", (34, 34)), ("1.36", "1.34", (36, 34))]
-        {
-            let gates = settle("", emulated, compatible).unwrap();
-            assert_eq!((gates.emulated_minor(), gates.min_compatibility_minor()), want);
-        }
-    }
-
-    #[test]
-    fn wrong_gates_and_versions_are_refused() {
-        for (gates, emulated, compatible, want) in [
-            ("Nope=true", "", "", "--feature-gates: unrecognized feature gate: Nope"),
-            (
-                "PodDeletionCosts=true",
-                "",
-                "",
-                "--feature-gates: unrecognized feature gate: PodDeletionCosts (did you mean PodDeletionCost?)",
-            ),
-            (
-                "PodDeletionCost",
-                "",
-                "",
-                "--feature-gates: missing bool value for PodDeletionCost; write PodDeletionCost=true or PodDeletionCost=false",
-            ),
-            ("PodDeletionCost=on", "", "", "--feature-gates: invalid value of PodDeletionCost=on; give true or false"),
-            (
-                "AggregatedDiscoveryRemoveBetaType=false",
-                "",
-                "",
-                "--feature-gates: cannot set feature gate AggregatedDiscoveryRemoveBetaType to false, feature is locked to true; remove it",
-            ),
-            (
-                "APIServerWebhookAuthenticationToken=true",
-                "1.36",
-                "",
-                "--feature-gates: cannot set feature gate APIServerWebhookAuthenticationToken to true, it does not exist yet at emulated version 1.36",
-            ),
-            (
-                "WorkloadWithJob=true",
-                "",
-                "",
-                "--feature-gates: WorkloadWithJob is enabled, but depends on features that are disabled: GenericWorkload",
-            ),
-            ("wardle:X=true", "", "", "--feature-gates: component not registered: wardle; this manager has only kube"),
-            (
-                "kube:AllAlpha=false,AllBeta=true",
-                "",
-                "",
-                "--feature-gates: write kube: in front of all gates or of none, not of some",
-            ),
-            ("", "1.20", "", "--emulated-version: version 1.20 is not between 1.34 and 1.37"),
-            ("", "2.36", "", "--emulated-version: version 2.36 is not between 1.34 and 1.37"),
-            (
-                "",
-                "1.36.1",
-                "",
-                "--emulated-version: \"1.36.1\" is not a version; give major.minor, as 1.36 or kube=1.36",
-            ),
-            ("", "1.36,kube=1.35", "", "--emulated-version: \"1.35\" is a second version for kube; give one"),
-            ("", "wardle=1.2", "", "--emulated-version: component not registered: wardle; this manager has only kube"),
-            ("", "1.35", "1.36", "--min-compatibility-version: version 1.36 is not between 1.34 and 1.35"),
-        ] {
-            let errors = settle(gates, emulated, compatible).unwrap_err();
-            assert_eq!(errors, [want], "{gates:?} {emulated:?} {compatible:?}");
-        }
-    }
-
-    #[test]
-    fn a_locked_gate_may_be_given_its_own_value() {
-        assert!(settle("AggregatedDiscoveryRemoveBetaType=true", "", "").is_ok());
-        assert!(settle("AggregatedDiscoveryRemoveBetaType=false", "1.34", "").is_ok());
-    }
-
-    #[test]
-    fn the_table_is_in_order_and_its_dependencies_exist() {
-        assert!(GATES.is_sorted_by_key(|row| row.name));
-        for row in GATES {
-            assert!(row.specs.is_sorted_by_key(|spec| (spec.since, spec.min_compatibility)), "{}", row.name);
-        }
-        let gates = Gates::default();
-        for (gate, needs) in DEPENDENCIES {
-            for name in needs.iter().chain([gate]) {
-                gates.enabled(name);
-            }
-        }
-        assert_eq!(gates.missing_dependencies(), []);
-    }
-
-    #[test]
-    #[should_panic(expected = "not in the table")]
-    fn asking_for_a_gate_that_does_not_exist_is_a_defect() {
-        Gates::default().enabled("NoSuchGate");
     }
 }

@@ -13,12 +13,8 @@ use runtime::serve::{
 use serde_json::{Map, Value, json};
 
 use crate::flags::Options;
-use crate::flags::table::FLAGS;
 use crate::flags::value::Type;
 
-const MANAGER: &str = "kube-controller-manager";
-/// The group of the configuration in `/configz` (cmd/kube-controller-manager/app, ConfigzName).
-const CONFIG_GROUP: &str = "kubecontrollermanager.config.k8s.io";
 /// How much longer than the lease a leader may go without renewing before it is unhealthy
 /// (cmd/kube-controller-manager/app, Run).
 const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
@@ -36,7 +32,7 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
             cert_file: file("tls-cert-file"),
             key_file: file("tls-private-key-file"),
             cert_dir: file("cert-dir"),
-            pair_name: MANAGER.into(),
+            pair_name: values.component().name.into(),
             min_version: values.get_str("tls-min-version").to_owned(),
             cipher_suites: texts("tls-cipher-suites"),
             curves: values.get_int32s("tls-curve-preferences").to_vec(),
@@ -78,7 +74,7 @@ pub fn surface(
     Surface {
         health: Arc::new(health(options, manager)),
         metrics: Arc::new(metrics(options, manager, missing)),
-        configz: configz(CONFIG_GROUP, effective(options)),
+        configz: configz(options.values.component().config_group, effective(options)),
         set_verbosity: Some(set_verbosity).filter(|_| options.values.get_bool("profiling")),
     }
 }
@@ -112,14 +108,14 @@ fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> 
         metrics.collect(Leadership { lease, fence: manager.fence().clone() });
     }
     let (running, fence) = (manager.work_counts(), manager.fence().clone());
-    metrics.collect(Controllers { manager: MANAGER, running, missing, fence });
+    metrics.collect(Controllers { manager: options.values.component().name, running, missing, fence });
     metrics.collect(Stores(manager.registry().stats()));
     metrics.collect(Events(manager.recorders().to_vec()));
     metrics
 }
 
 /// Every flag with its effective value. Flags name files with secrets and hold none.
-fn effective(options: &Options) -> Value {
+pub fn effective(options: &Options) -> Value {
     let values = &options.values;
     let value = |name: &'static str, kind: Type| match kind {
         Type::Bool => json!(values.get_bool(name)),
@@ -128,59 +124,13 @@ fn effective(options: &Options) -> Value {
         Type::Duration => json!(format!("{:?}", values.get_duration(name))),
         Type::Text | Type::Version | Type::Quantity => json!(values.get_str(name)),
         Type::Ip => json!(values.get_ip(name)),
-        Type::Strings | Type::CertKeys | Type::Gates => json!(values.get_strings(name)),
+        Type::Strings | Type::CertKeys | Type::Gates | Type::PlainGates => json!(values.get_strings(name)),
         Type::Int32s => json!(values.get_int32s(name)),
         Type::Map => json!(values.get_map(name)),
         Type::VModule => {
             json!(options.vmodule.iter().map(|(file, level)| format!("{file}={level}")).collect::<Vec<_>>())
         }
     };
-    let flags = FLAGS.iter().filter(|flag| !matches!(flag.name, "help" | "version"));
+    let flags = values.component().flags.iter().filter(|flag| !matches!(flag.name, "help" | "version"));
     Value::Object(flags.map(|flag| (flag.name.to_owned(), value(flag.name, flag.kind))).collect::<Map<_, _>>())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::flags::{Invocation, parse};
-
-    fn options(arguments: &[&str]) -> Options {
-        match parse(arguments.iter().map(|argument| (*argument).to_owned())) {
-            Ok(Invocation::Run(options)) => *options,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn flags_shape_the_surface() {
-        assert!(serve_options(&options(&["--secure-port=0"]), "kcm").is_none());
-        let served = serve_options(&options(&[]), "kcm").expect("served by default");
-        assert_eq!((served.port, served.tls.pair_name.as_str()), (10257, MANAGER));
-        assert_eq!(served.authorization.always_allow_paths, ["/healthz", "/readyz", "/livez"]);
-        assert_eq!(served.authentication.token_ttl, Duration::from_secs(10));
-        assert_eq!(served.authentication.request_header.username_headers, ["x-remote-user"]);
-        let served = serve_options(
-            &options(&[
-                "--bind-address=127.0.0.1",
-                "--cert-dir=/pki",
-                "--client-ca-file=/ca",
-                "--tls-curve-preferences=29",
-            ]),
-            "kcm",
-        )
-        .expect("served");
-        assert_eq!(served.tls.cert_dir, Some("/pki".into()));
-        assert_eq!(served.authentication.client_ca_file, Some("/ca".into()));
-        assert_eq!(served.tls.curves, [29]);
-    }
-
-    #[test]
-    fn configz_has_every_flag() {
-        let shown = effective(&options(&["--vmodule=a=3", "--controllers=-job", "--kube-api-qps=7"]));
-        assert_eq!(shown.as_object().expect("an object").len(), FLAGS.len() - 2);
-        assert_eq!(shown["vmodule"], json!(["a=3"]));
-        assert_eq!(shown["leader-elect-lease-duration"], json!("15s"));
-        assert_eq!(shown["kube-api-qps"], json!(7.0));
-        assert_eq!(shown["bind-address"], json!("0.0.0.0"));
-    }
 }

@@ -1,8 +1,9 @@
 //! Reads a command line by pflag's rules, going on after each error so that all are told at once.
 
 use super::nearest::{hint, nearest};
-use super::table::{FLAGS, Flag, position};
+use super::table::Flag;
 use super::value::Value;
+use crate::Component;
 
 /// What is wrong with a command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,8 +49,10 @@ pub enum FlagError {
         accepted: &'static str,
     },
     /// Arguments that are no flags.
-    #[error("kube-controller-manager does not take any arguments, got {arguments:?}; flags begin with --")]
+    #[error("{program} does not take any arguments, got {arguments:?}; flags begin with --")]
     Positional {
+        /// The binary, as upstream names it.
+        program: &'static str,
         /// The arguments.
         arguments: Vec<String>,
     },
@@ -64,8 +67,9 @@ pub enum FlagError {
 }
 
 /// What a command line says, before any rule beyond single values is checked.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Parsed {
+    component: &'static Component,
     /// By position in the table: the value of a flag that was given.
     pub values: Vec<Option<Value>>,
     /// All that is wrong, in order.
@@ -74,10 +78,11 @@ pub struct Parsed {
     pub broken: Vec<&'static str>,
 }
 
-/// Reads `arguments` (without the program's name). pflag, FlagSet.Parse: the last mention of a
+/// Reads `arguments` of a binary (without the program's name). pflag, FlagSet.Parse: the last mention of a
 /// scalar wins, lists gather, `--` ends the flags.
-pub fn parse(arguments: &[String]) -> Parsed {
-    let mut parsed = Parsed { values: vec![None; FLAGS.len()], ..Parsed::default() };
+pub fn parse(component: &'static Component, arguments: &[String]) -> Parsed {
+    let values = vec![None; component.flags.len()];
+    let mut parsed = Parsed { component, values, errors: Vec::new(), broken: Vec::new() };
     let mut positional = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -92,8 +97,7 @@ pub fn parse(arguments: &[String]) -> Parsed {
         }
     }
     if positional.iter().any(|argument| !argument.is_empty()) {
-        let arguments = positional;
-        parsed.errors.push(FlagError::Positional { arguments });
+        parsed.errors.push(FlagError::Positional { program: component.name, arguments: positional });
     }
     parsed
 }
@@ -110,7 +114,7 @@ impl Parsed {
             let argument = argument.to_owned();
             return self.errors.push(FlagError::Syntax { argument });
         }
-        let Some(index) = position(name) else {
+        let Some(index) = self.component.position(name) else {
             self.unknown(name);
             if value.is_none() {
                 skip_likely_value(rest);
@@ -128,13 +132,13 @@ impl Parsed {
         let mut tail = letters;
         while let Some(letter) = tail.chars().next() {
             let after = &tail[letter.len_utf8()..];
-            let Some(index) = FLAGS.iter().position(|flag| flag.shorthand() == Some(letter)) else {
+            let Some(index) = self.component.flags.iter().position(|flag| flag.shorthand() == Some(letter)) else {
                 let argument = letters.to_owned();
                 return self.errors.push(FlagError::UnknownShorthand { letter, argument });
             };
             match after.strip_prefix('=').filter(|value| !value.is_empty()) {
                 Some(value) => return self.set(index, value),
-                None if FLAGS[index].kind.bare().is_some() => {
+                None if self.component.flags[index].kind.bare().is_some() => {
                     self.set_from_next(index, rest);
                     tail = after;
                 }
@@ -145,14 +149,14 @@ impl Parsed {
     }
 
     fn unknown(&mut self, name: &str) {
-        let shown = FLAGS.iter().filter(|flag| flag.deprecated.is_none());
+        let shown = self.component.flags.iter().filter(|flag| flag.deprecated.is_none());
         let known = nearest(&name.replace('_', "-"), shown.map(|flag| flag.name));
         self.errors.push(FlagError::Unknown { name: name.to_owned(), nearest: known.map(str::to_owned) });
     }
 
     /// Sets a flag that has no `=`: to what the bare flag means, or to the next argument.
     fn set_from_next(&mut self, index: usize, rest: &mut Rest<'_>) {
-        let Flag { name, kind, .. } = FLAGS[index];
+        let Flag { name, kind, .. } = self.component.flags[index];
         match kind.bare().or_else(|| rest.next().map(String::as_str)) {
             Some(value) => self.set(index, value),
             None => {
@@ -164,7 +168,7 @@ impl Parsed {
     }
 
     fn set(&mut self, index: usize, text: &str) {
-        let Flag { name, kind, default, .. } = FLAGS[index];
+        let Flag { name, kind, default, .. } = self.component.flags[index];
         // A blank address is no mention of a new one (pflag, ipValue.Set).
         let text = if kind == super::value::Type::Ip && text.is_empty() { default } else { text };
         match kind.parse(text, self.values[index].as_ref()) {
@@ -182,100 +186,5 @@ impl Parsed {
 fn skip_likely_value(rest: &mut Rest<'_>) {
     if rest.as_slice().first().is_some_and(|next| !next.starts_with('-')) {
         rest.next();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(line: &[&str]) -> Parsed {
-        parse(&line.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
-    }
-
-    fn value(line: &[&str], name: &str) -> Value {
-        let parsed = read(line);
-        assert_eq!(parsed.errors, [], "{line:?}");
-        parsed.values[position(name).unwrap()].clone().unwrap()
-    }
-
-    fn texts(items: &[&str]) -> Value {
-        Value::Strings(items.iter().map(|item| (*item).to_owned()).collect())
-    }
-
-    #[test]
-    fn flags_are_read_in_pflags_ways() {
-        let text = |text: &str| Value::Text(text.to_owned());
-        for (line, name, want) in [
-            (&["--master=a"][..], "master", text("a")),
-            (&["--master", "a"], "master", text("a")),
-            (&["--master", "--x"], "master", text("--x")),
-            (&["--master="], "master", text("")),
-            (&["--master=a=b"], "master", text("a=b")),
-            (&["--master=a", "--master", "b"], "master", text("b")),
-            (&["--leader-elect"], "leader-elect", Value::Bool(true)),
-            (&["--leader-elect=F"], "leader-elect", Value::Bool(false)),
-            (&["--leader_elect=false"], "leader-elect", Value::Bool(false)),
-            (&["--concurrent_rc_syncs", "7"], "concurrent-rc-syncs", Value::Int(7)),
-            (&["-v", "2"], "v", Value::Int(2)),
-            (&["-v=2"], "v", Value::Int(2)),
-            (&["-v2"], "v", Value::Int(2)),
-            (&["--v=2"], "v", Value::Int(2)),
-            (&["-hv4"], "v", Value::Int(4)),
-            (&["-hv4"], "help", Value::Bool(true)),
-            (&["-h"], "help", Value::Bool(true)),
-            (&["-h=false"], "help", Value::Bool(false)),
-            (&["--version"], "version", text("true")),
-            (&["--version=raw"], "version", text("raw")),
-            (&["--controllers=a,b", "--controllers", "-c"], "controllers", texts(&["a", "b", "-c"])),
-            (&["--tls-sni-cert-key=a,b:c,d", "--tls-sni-cert-key=e,f"], "tls-sni-cert-key", texts(&["a,b:c,d", "e,f"])),
-            (&["--bind-address="], "bind-address", Value::Ip([0, 0, 0, 0].into())),
-            (&["--master=a", "", "--"], "master", text("a")),
-        ] {
-            assert_eq!(value(line, name), want, "{line:?}");
-        }
-    }
-
-    #[test]
-    fn each_mistake_has_its_message() {
-        for (line, want) in [
-            (
-                &["--leader-elct=true"][..],
-                "unknown flag: --leader-elct (did you mean --leader-elect?); see --help for all flags",
-            ),
-            (&["--qqqqqqqqqqq", "x"], "unknown flag: --qqqqqqqqqqq; see --help for all flags"),
-            (&["-x"], "unknown shorthand flag: 'x' in -x; only -v and -h exist"),
-            (&["-hx"], "unknown shorthand flag: 'x' in -hx; only -v and -h exist"),
-            (&["---x"], "bad flag syntax: ---x; write --name=value"),
-            (&["--=3"], "bad flag syntax: --=3; write --name=value"),
-            (&["--master"], "flag needs an argument: --master; give any text"),
-            (&["-v"], "flag needs an argument: --v; give a whole number between 0 and 2147483647"),
-            (&["-v=x"], "invalid argument \"x\" for --v: give a whole number between 0 and 2147483647"),
-            (
-                &["--profiling=maybe"],
-                "invalid argument \"maybe\" for --profiling: give true or false (also 1, t, T, TRUE, True, 0, f, F, FALSE, False)",
-            ),
-            (&["foo"], "kube-controller-manager does not take any arguments, got [\"foo\"]; flags begin with --"),
-            (
-                &["--leader-elect", "false"],
-                "kube-controller-manager does not take any arguments, got [\"false\"]; flags begin with --",
-            ),
-            (
-                &["--", "--v=2"],
-                "kube-controller-manager does not take any arguments, got [\"--v=2\"]; flags begin with --",
-            ),
-            (&["-"], "kube-controller-manager does not take any arguments, got [\"-\"]; flags begin with --"),
-        ] {
-            let errors = read(line).errors;
-            let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            assert_eq!(told, [want], "{line:?}");
-        }
-    }
-
-    #[test]
-    fn all_mistakes_are_told_at_once() {
-        let parsed = read(&["--nope", "x", "--v=a", "stray", "--kube-api-qps", "b", "--master"]);
-        assert_eq!(parsed.errors.len(), 5, "{:?}", parsed.errors);
-        assert_eq!(parsed.broken, ["v", "kube-api-qps", "master"]);
     }
 }

@@ -1,0 +1,94 @@
+//! Prints the table of flags as `--help` does: by group, with type, description and default.
+
+use std::io::IsTerminal;
+
+use super::gates;
+use super::table::Flag;
+use super::value::Type;
+use crate::{Component, names};
+
+/// The width in columns to wrap at: `COLUMNS` or 100 when standard output is a terminal, none
+/// otherwise.
+pub fn width() -> Option<usize> {
+    let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
+    std::io::stdout().is_terminal().then(|| columns().unwrap_or(100))
+}
+
+/// The text of a binary's `--help`, wrapped at `width` columns if there is one.
+pub fn text(component: &Component, width: Option<usize>) -> String {
+    let mut out = format!("{}\nUsage:\n  {} [flags]\n", component.about, component.name);
+    let shown: Vec<&Flag> = component.flags.iter().filter(|flag| flag.deprecated.is_none()).collect();
+    for group in shown.chunk_by(|left, right| left.group == right.group) {
+        out.push_str(&format!("\n{} flags:\n\n", group[0].group));
+        let longest = group.iter().map(|flag| head(flag).len()).max().unwrap_or(0);
+        for flag in group {
+            out.push_str(&entry(component, flag, longest + 3, width));
+        }
+    }
+    out
+}
+
+/// The name of a flag with its letter and type, as `--help` shows it.
+pub fn head(flag: &Flag) -> String {
+    let letter = flag.shorthand().map_or_else(|| "    ".to_owned(), |letter| format!("-{letter}, "));
+    let gap = if flag.kind.hint().is_empty() { "" } else { " " };
+    format!("  {letter}--{}{gap}{}", flag.name, flag.kind.hint())
+}
+
+/// The `(default ...)` behind a description, with a blank in front; empty for zero values.
+fn default(flag: &Flag) -> String {
+    match flag.kind {
+        kind if kind.is_zero(flag.default) => String::new(),
+        Type::Text => format!(" (default \"{}\")", flag.default),
+        _ => format!(" (default {})", flag.default),
+    }
+}
+
+fn entry(component: &Component, flag: &Flag, indent: usize, width: Option<usize>) -> String {
+    let mut paragraphs = vec![flag.help.to_owned()];
+    match flag.name {
+        "controllers" => {
+            paragraphs.push(format!("All controllers: {}", names::all_names(component.controllers).join(", ")));
+            paragraphs.push(format!("Off by default: {}", names::off_by_default(component.controllers).join(", ")));
+        }
+        "feature-gates" => paragraphs.extend(gates::help_lines(component.gates)),
+        _ => {}
+    }
+    if let Some(last) = paragraphs.last_mut() {
+        last.push_str(&default(flag));
+    }
+    let room = width.map(|width| width.saturating_sub(indent).max(24));
+    let lines = paragraphs.iter().flat_map(|paragraph| wrapped(paragraph, room));
+    let gap = format!("\n{}", " ".repeat(indent));
+    format!("{:indent$}{}\n", head(flag), lines.collect::<Vec<_>>().join(&gap))
+}
+
+fn wrapped(text: &str, room: Option<usize>) -> Vec<String> {
+    let Some(room) = room else {
+        return vec![text.to_owned()];
+    };
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.len() - 1;
+        if lines[line].is_empty() {
+            lines[line].push_str(word);
+        } else if lines[line].len() + 1 + word.len() <= room {
+            lines[line].push(' ');
+            lines[line].push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_go_on_the_next_line_where_there_is_no_room() {
+        assert_eq!(wrapped("aa bb cc", Some(5)), ["aa bb", "cc"]);
+        assert_eq!(wrapped("aa bb cc", None), ["aa bb cc"]);
+    }
+}

@@ -1,0 +1,375 @@
+//! A command line by upstream's rules: every flag parses; those that every binary acts upon are typed.
+
+mod gate_table;
+pub mod gates;
+pub mod help;
+pub mod nearest;
+pub mod pflag;
+pub mod rules;
+pub mod table;
+pub mod value;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+pub use self::gates::Gates;
+pub use self::pflag::FlagError;
+use self::rules::Broken;
+use self::table::{Effect, Flag};
+use self::value::Value;
+use crate::Component;
+use crate::names::{self, Selection, UpstreamController};
+
+/// Everything that is wrong with a command line, at once.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", told(.0))]
+pub struct FlagErrors(pub Vec<FlagError>);
+
+fn told(errors: &[FlagError]) -> String {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    match lines.as_slice() {
+        [line] => line.clone(),
+        _ => format!("{} errors on the command line:\n  {}", lines.len(), lines.join("\n  ")),
+    }
+}
+
+/// What the command line asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Invocation {
+    /// Run the manager.
+    Run(Box<Options>),
+    /// Print [`help::text`] and exit with 0.
+    Help,
+    /// Print the version and exit with 0; `raw` asks for all of its parts.
+    Version {
+        /// Whether `--version=raw` was given.
+        raw: bool,
+    },
+}
+
+/// The default of `--controller-shutdown-timeout`.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The election of the leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaderElect {
+    /// `--leader-elect`.
+    pub enabled: bool,
+    /// `--leader-elect-lease-duration`.
+    pub lease_duration: Duration,
+    /// `--leader-elect-renew-deadline`.
+    pub renew_deadline: Duration,
+    /// `--leader-elect-retry-period`.
+    pub retry_period: Duration,
+    /// `--leader-elect-resource-lock`.
+    pub resource_lock: String,
+    /// `--leader-elect-resource-name`.
+    pub resource_name: String,
+    /// `--leader-elect-resource-namespace`.
+    pub resource_namespace: String,
+}
+
+/// A checked command line. The fields are the flags that have an effect; all others are read by
+/// name through [`Options::values`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// `--kubeconfig`; empty when not given.
+    pub kubeconfig: String,
+    /// `--master`; empty when not given.
+    pub master: String,
+    /// `--kube-api-qps`, requests per second.
+    pub kube_api_qps: f32,
+    /// `--kube-api-burst`, requests.
+    pub kube_api_burst: i32,
+    /// `--kube-api-content-type`.
+    pub kube_api_content_type: String,
+    /// `--leader-elect` and its companions.
+    pub leader_elect: LeaderElect,
+    /// `--controllers`, with aliases replaced by the names that they stand for.
+    pub controllers: Vec<String>,
+    /// `--use-service-account-credentials`.
+    pub use_service_account_credentials: bool,
+    /// `--min-resync-period`.
+    pub min_resync_period: Duration,
+    /// `--controller-start-interval`.
+    pub controller_start_interval: Duration,
+    /// `--controller-shutdown-timeout`; zero waits for ever. Where there is no such flag, its default.
+    pub controller_shutdown_timeout: Duration,
+    /// `--bind-address`.
+    pub bind_address: IpAddr,
+    /// `--secure-port`; zero serves nothing.
+    pub secure_port: u16,
+    /// `--v`.
+    pub verbosity: u32,
+    /// `--vmodule`, as pattern and verbosity.
+    pub vmodule: Vec<(String, u32)>,
+    /// `--logging-format`: `text` or `json`.
+    pub logging_format: String,
+    /// The version to report instead of the binary's own, from `--version=vX.Y.Z...`.
+    pub reported_version: Option<String>,
+    /// `--feature-gates`, at `--emulated-version` and `--min-compatibility-version`.
+    pub gates: Gates,
+    /// Every flag by name.
+    pub values: Values,
+}
+
+/// The value of every flag by name, whether it has an effect or not.
+///
+/// The getters take the literal name of a flag in the table, without dashes; they panic when there
+/// is none of that name or its type is another, which is a defect of the program and not of the
+/// command line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Values {
+    component: &'static Component,
+    values: Vec<Value>,
+    set: Vec<bool>,
+}
+
+impl Values {
+    fn of(component: &'static Component, given: &[Option<Value>]) -> Values {
+        let value = |(flag, given): (&Flag, &Option<Value>)| {
+            let default = || flag.kind.default(flag.default);
+            let value = given.clone().or_else(default);
+            value.unwrap_or_else(|| panic!("the default of --{} is not of its type", flag.name))
+        };
+        Values {
+            component,
+            values: component.flags.iter().zip(given).map(value).collect(),
+            set: given.iter().map(Option::is_some).collect(),
+        }
+    }
+
+    /// The binary that the flags are of.
+    pub fn component(&self) -> &'static Component {
+        self.component
+    }
+
+    /// Whether the binary has a flag of this name; those that every binary has need no question.
+    pub fn has(&self, name: &str) -> bool {
+        self.component.position(name).is_some()
+    }
+
+    fn index(&self, name: &str) -> usize {
+        self.component.position(name).unwrap_or_else(|| panic!("there is no flag --{name}"))
+    }
+
+    fn value(&self, name: &str) -> &Value {
+        &self.values[self.index(name)]
+    }
+
+    /// Whether the flag was on the command line, be it with its default value.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.set[self.index(name)]
+    }
+
+    /// A text, the mode of `--version`, or a quantity as it was written.
+    pub fn get_str(&self, name: &str) -> &str {
+        match self.value(name) {
+            Value::Text(text) => text,
+            other => wrong_type(name, other),
+        }
+    }
+
+    /// A switch.
+    pub fn get_bool(&self, name: &str) -> bool {
+        match self.value(name) {
+            Value::Bool(on) => *on,
+            other => wrong_type(name, other),
+        }
+    }
+
+    /// A whole number.
+    pub fn get_i64(&self, name: &str) -> i64 {
+        match self.value(name) {
+            Value::Int(number) => *number,
+            other => wrong_type(name, other),
+        }
+    }
+
+    /// A whole number of 32 bits.
+    pub fn get_i32(&self, name: &str) -> i32 {
+        let number = self.get_i64(name);
+        i32::try_from(number).unwrap_or_else(|_| wrong_type(name, &Value::Int(number)))
+    }
+
+    /// A number.
+    pub fn get_f64(&self, name: &str) -> f64 {
+        match self.value(name) {
+            Value::Float(number) => *number,
+            other => wrong_type(name, other),
+        }
+    }
+
+    /// A duration; a negative one, which upstream's timers take as none at all, is zero.
+    pub fn get_duration(&self, name: &str) -> Duration {
+        Duration::from_nanos(u64::try_from(self.nanos(name)).unwrap_or(0))
+    }
+
+    /// A duration in nanoseconds, which may be negative.
+    pub fn nanos(&self, name: &str) -> i64 {
+        match self.value(name) {
+            Value::Nanos(nanos) => *nanos,
+            other => wrong_type(name, other),
+        }
+    }
+
+    /// A list of texts.
+    pub fn get_strings(&self, name: &str) -> &[String] {
+        match self.value(name) {
+            Value::Strings(items) => items,
+            other => wrong_type(name, other),
+        }
+    }
+
+    /// A list of whole numbers.
+    pub fn get_int32s(&self, name: &str) -> &[i32] {
+        match self.value(name) {
+            Value::Int32s(items) => items,
+            other => wrong_type(name, other),
+        }
+    }
+
+    /// A map of texts.
+    pub fn get_map(&self, name: &str) -> &BTreeMap<String, String> {
+        match self.value(name) {
+            Value::Map(map) => map,
+            other => wrong_type(name, other),
+        }
+    }
+
+    /// An IP address.
+    pub fn get_ip(&self, name: &str) -> IpAddr {
+        match self.value(name) {
+            Value::Ip(address) => *address,
+            other => wrong_type(name, other),
+        }
+    }
+
+    /// Patterns of source files with their verbosity.
+    pub fn get_vmodule(&self, name: &str) -> &[(String, u32)] {
+        match self.value(name) {
+            Value::VModule(patterns) => patterns,
+            other => wrong_type(name, other),
+        }
+    }
+}
+
+fn wrong_type(name: &str, value: &Value) -> ! {
+    panic!("--{name} is read as a type that it does not have: it is {value:?}")
+}
+
+/// Reads and checks a binary's command line, without the program's name.
+///
+/// Upstream's order is kept (cobra, Command.execute): what cannot be parsed goes first, then
+/// `--help`, then stray arguments and gates, then `--version`, then the rules of options.Validate.
+///
+/// # Errors
+/// Everything that is wrong: what cannot be parsed, and the rules that the rest breaks.
+pub fn parse(
+    component: &'static Component,
+    arguments: impl IntoIterator<Item = String>,
+) -> Result<Invocation, FlagErrors> {
+    let arguments: Vec<String> = arguments.into_iter().collect();
+    let parsed = pflag::parse(component, &arguments);
+    let values = Values::of(component, &parsed.values);
+    let stray = |error: &FlagError| matches!(error, FlagError::Positional { .. });
+    if values.get_bool("help") && parsed.errors.iter().all(stray) {
+        return Ok(Invocation::Help);
+    }
+    let mut errors = parsed.errors;
+    let versions = |name: &str| if values.has(name) { values.get_strings(name) } else { &[] };
+    let gates = Gates::settle(
+        component.gates,
+        values.get_strings("feature-gates"),
+        versions("emulated-version"),
+        versions("min-compatibility-version"),
+    );
+    let gates = gates.unwrap_or_else(|wrong| {
+        errors.extend(wrong.iter().map(|error| FlagError::Validate {
+            flags: &["feature-gates", "emulated-version", "min-compatibility-version"],
+            message: error.to_string(),
+        }));
+        Gates::of(component.gates)
+    });
+    let version = values.get_str("version");
+    if errors.is_empty() && matches!(version, "true" | "raw") {
+        return Ok(Invocation::Version { raw: version == "raw" });
+    }
+    let broken = |name: &&'static str| parsed.broken.contains(name);
+    let mut rules = Broken::default();
+    (component.rules)(&values, &gates, &mut rules);
+    errors.extend(rules.into_errors().into_iter().filter(|error| {
+        // A rule over a value that could not be read would judge the default in its place.
+        !matches!(error, FlagError::Validate { flags, .. } if flags.iter().any(&broken))
+    }));
+    if !errors.is_empty() {
+        return Err(FlagErrors(errors));
+    }
+    Ok(Invocation::Run(Box::new(Options::of(values, gates))))
+}
+
+impl Options {
+    fn of(values: Values, gates: Gates) -> Options {
+        let text = |name: &str| values.get_str(name).to_owned();
+        let known = values.component.controllers;
+        let controllers = Selection::parse(known, values.get_strings("controllers")).unwrap_or_default();
+        let version = values.get_str("version");
+        Options {
+            kubeconfig: text("kubeconfig"),
+            master: text("master"),
+            kube_api_qps: values.get_f64("kube-api-qps") as f32,
+            kube_api_burst: values.get_i32("kube-api-burst"),
+            kube_api_content_type: text("kube-api-content-type"),
+            leader_elect: LeaderElect {
+                enabled: values.get_bool("leader-elect"),
+                lease_duration: values.get_duration("leader-elect-lease-duration"),
+                renew_deadline: values.get_duration("leader-elect-renew-deadline"),
+                retry_period: values.get_duration("leader-elect-retry-period"),
+                resource_lock: text("leader-elect-resource-lock"),
+                resource_name: text("leader-elect-resource-name"),
+                resource_namespace: text("leader-elect-resource-namespace"),
+            },
+            controllers: controllers.into_items(),
+            use_service_account_credentials: values.get_bool("use-service-account-credentials"),
+            min_resync_period: values.get_duration("min-resync-period"),
+            controller_start_interval: values.get_duration("controller-start-interval"),
+            controller_shutdown_timeout: if values.has("controller-shutdown-timeout") {
+                values.get_duration("controller-shutdown-timeout")
+            } else {
+                SHUTDOWN_TIMEOUT
+            },
+            bind_address: values.get_ip("bind-address"),
+            secure_port: u16::try_from(values.get_i64("secure-port")).unwrap_or(0),
+            verbosity: u32::try_from(values.get_i64("v")).unwrap_or(0),
+            vmodule: values.get_vmodule("vmodule").to_vec(),
+            logging_format: text("logging-format"),
+            reported_version: version.starts_with('v').then(|| version.to_owned()),
+            gates,
+            values,
+        }
+    }
+
+    /// The flags that were given and that nothing reads yet, in the order of `--help`.
+    pub fn no_effect_yet(&self) -> Vec<&'static str> {
+        let idle = self.values.component.flags.iter().filter(|flag| flag.effect == Effect::NoEffectYet);
+        let names = idle.filter(|flag| self.values.is_set(flag.name));
+        names.map(|flag| flag.name).collect()
+    }
+
+    /// One line for each deprecated flag that was given (pflag, FlagSet.Set).
+    pub fn deprecations(&self) -> Vec<String> {
+        let given = self.values.component.flags.iter().filter(|flag| self.values.is_set(flag.name));
+        given.filter_map(|flag| Some(format!("flag --{} is deprecated: {}", flag.name, flag.deprecated?))).collect()
+    }
+
+    /// The controllers that upstream would run.
+    pub fn enabled(&self) -> impl Iterator<Item = &'static UpstreamController> {
+        names::enabled_upstream(self.values.component.controllers, &self.controllers, &self.gates)
+    }
+
+    /// The number of workers that a flag asks for; less than one counts as one.
+    pub fn workers(&self, flag: &str) -> usize {
+        usize::try_from(self.values.get_i64(flag)).unwrap_or(0).max(1)
+    }
+}

@@ -1,0 +1,62 @@
+//! What is known of a flag, and the form of a table of flags.
+
+use super::value::Type;
+
+/// Whether a flag changes anything yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The value is acted upon.
+    Effective,
+    /// The value is checked and kept, and nothing reads it yet.
+    NoEffectYet,
+}
+
+/// One flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag {
+    /// The heading of `--help` that it stands under.
+    pub group: &'static str,
+    /// Its name, without dashes in front.
+    pub name: &'static str,
+    /// What it accepts.
+    pub kind: Type,
+    /// Upstream's default, as pflag prints it.
+    pub default: &'static str,
+    /// Whether it changes anything yet.
+    pub effect: Effect,
+    /// One line of help.
+    pub help: &'static str,
+    /// Why it should not be used; such a flag is left out of `--help` (pflag, MarkDeprecated).
+    pub deprecated: Option<&'static str>,
+}
+
+impl Flag {
+    /// The letter that may stand for the name behind one dash.
+    pub fn shorthand(&self) -> Option<char> {
+        match self.name {
+            "v" => Some('v'),
+            "help" => Some('h'),
+            _ => None,
+        }
+    }
+}
+
+/// Makes `FLAGS`, the table of a binary: by group, each flag as `"name": Type = "default", Effect, "help";` with
+/// `deprecated "why"` behind the help where that is so.
+#[macro_export]
+macro_rules! flags {
+    ($($group:literal { $($name:literal: $kind:ident = $default:literal, $effect:ident, $help:literal $(deprecated $why:literal)?;)* })*) => {
+        /// Every flag, in the order of `--help`.
+        pub static FLAGS: &[$crate::flags::table::Flag] = &[$($($crate::flags::table::Flag {
+            group: $group,
+            name: $name,
+            kind: $crate::flags::value::Type::$kind,
+            default: $default,
+            effect: $crate::flags::table::Effect::$effect,
+            help: $help,
+            deprecated: $crate::flags!(@why $($why)?),
+        },)*)*];
+    };
+    (@why) => { None };
+    (@why $why:literal) => { Some($why) };
+}

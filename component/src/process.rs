@@ -1,0 +1,207 @@
+//! The process around a manager: its log, its signals, what it serves, and its exit code.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use runtime::client::ConnectOptions;
+use runtime::election::{ElectionConfig, unique_identity};
+use runtime::manager::{Ended, Manager, ManagerOptions};
+use runtime::serve::{Server, SetVerbosity};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+use tracing_subscriber::{EnvFilter, reload};
+
+use crate::Component;
+use crate::flags::{self, Invocation, Options};
+use crate::surface;
+
+/// The work waits for the API server nearly all the time; more threads would only cost memory.
+const WORKER_THREADS: usize = 2;
+
+/// A manager that is connected and not yet running.
+pub struct Built {
+    /// The manager.
+    pub manager: Manager,
+    /// The controllers that are switched on and not in this binary.
+    pub missing: Vec<&'static str>,
+}
+
+/// Runs a binary as its command line says: the process's whole life. `build` makes the manager.
+pub fn main<F>(
+    component: &'static Component,
+    arguments: impl IntoIterator<Item = String>,
+    build: impl FnOnce(Options, ConnectOptions) -> F,
+) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<Built>>,
+{
+    let binary = component.binary;
+    let options = match flags::parse(component, arguments) {
+        Ok(Invocation::Run(options)) => *options,
+        Ok(Invocation::Help) => {
+            print!("{}", flags::help::text(component, flags::help::width()));
+            return ExitCode::SUCCESS;
+        }
+        Ok(Invocation::Version { .. }) => {
+            println!("Kubernetes v1.37.0 ({binary} {})", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        Err(errors) => {
+            eprintln!("{binary}: {errors}\nSee '{binary} --help'.");
+            return ExitCode::FAILURE;
+        }
+    };
+    let set_verbosity = log_to_stderr(binary, &options);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKER_THREADS).enable_all().build();
+    let ended = runtime
+        .context("cannot start threads")
+        .and_then(|runtime| runtime.block_on(run(component, options, set_verbosity, build)));
+    match ended {
+        Ok(Ended::Shutdown) => {
+            info!("ended as asked");
+            ExitCode::SUCCESS
+        }
+        Ok(Ended::LeaseLost(lost)) => {
+            tracing::error!(%lost, "leaderelection lost");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run<F>(
+    component: &'static Component,
+    options: Options,
+    set_verbosity: SetVerbosity,
+    build: impl FnOnce(Options, ConnectOptions) -> F,
+) -> anyhow::Result<Ended>
+where
+    F: Future<Output = anyhow::Result<Built>>,
+{
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    info!(version = env!("CARGO_PKG_VERSION"), "starting {}", component.binary);
+    for note in options.deprecations() {
+        warn!("{note}");
+    }
+    let idle = options.no_effect_yet();
+    if !idle.is_empty() {
+        warn!(flags = idle.join(","), "these flags have no effect in this version");
+    }
+    // What the API server sees as the client, and takes the field manager's name from.
+    let user_agent = format!("{}/v{} ({})", component.name, env!("CARGO_PKG_VERSION"), component.binary);
+    let connection = ConnectOptions {
+        kubeconfig: given(&options.kubeconfig).map(Into::into),
+        master: given(&options.master),
+        user_agent: user_agent.clone(),
+        ..ConnectOptions::default()
+    };
+    let Built { manager, missing } = build(options.clone(), connection).await?;
+    let server = match surface::serve_options(&options, &user_agent) {
+        Some(serve) => {
+            let surface = surface::surface(&options, &manager, missing, set_verbosity);
+            Some(Server::start(serve, surface).await?)
+        }
+        None => None,
+    };
+    let shutdown = async {
+        tokio::select! {
+            _ = terminate.recv() => info!("SIGTERM: finishing what is under way"),
+            _ = interrupt.recv() => info!("SIGINT: finishing what is under way"),
+        }
+    };
+    let ended = manager.run(shutdown).await;
+    if let Some(server) = server.filter(|_| ended == Ended::Shutdown) {
+        server.stop().await;
+    }
+    Ok(ended)
+}
+
+/// Warns of controllers that are switched on and not in this binary.
+pub fn warn_of_missing(missing: &[&'static str]) {
+    if !missing.is_empty() {
+        warn!(
+            count = missing.len(),
+            controllers = missing.join(","),
+            "THESE CONTROLLERS ARE ENABLED BUT NOT IN THIS BINARY YET: nobody does their work unless another manager does"
+        );
+    }
+}
+
+/// How a manager runs by its command line: for the objects of one namespace, or of all.
+pub fn manager_options(options: &Options, namespace: Option<String>) -> ManagerOptions {
+    let elect = &options.leader_elect;
+    let election = elect.enabled.then(|| {
+        let identity = unique_identity(&hostname());
+        ElectionConfig {
+            lease_duration: elect.lease_duration,
+            renew_deadline: elect.renew_deadline,
+            retry_period: elect.retry_period,
+            ..ElectionConfig::new(&elect.resource_namespace, &elect.resource_name, identity)
+        }
+    });
+    ManagerOptions {
+        namespace,
+        election,
+        service_accounts: options.use_service_account_credentials,
+        qps: options.kube_api_qps,
+        burst: u32::try_from(options.kube_api_burst).unwrap_or(0),
+        shutdown_timeout: options.controller_shutdown_timeout,
+    }
+}
+
+fn given(flag: &str) -> Option<String> {
+    (!flag.is_empty()).then(|| flag.to_owned())
+}
+
+/// The machine's name; the kernel always has one.
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "localhost".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// Logs as the options say; answers what changes the verbosity later.
+fn log_to_stderr(binary: &'static str, options: &Options) -> SetVerbosity {
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter(binary, options.verbosity))
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    if options.logging_format == "json" {
+        let subscriber = subscriber.json().with_filter_reloading();
+        let handle = subscriber.reload_handle();
+        subscriber.init();
+        verbosity(binary, move |filter| handle.reload(filter))
+    } else {
+        let subscriber = subscriber.with_filter_reloading();
+        let handle = subscriber.reload_handle();
+        subscriber.init();
+        verbosity(binary, move |filter| handle.reload(filter))
+    }
+}
+
+fn filter(binary: &str, verbosity: u32) -> EnvFilter {
+    EnvFilter::new(match verbosity {
+        0..=1 => "info".to_owned(),
+        2..=4 => format!("info,{binary}=debug,component=debug,runtime=debug"),
+        5..=7 => "debug,hyper=info,h2=info,tower=info,rustls=info".to_owned(),
+        _ => "trace".to_owned(),
+    })
+}
+
+fn verbosity(
+    binary: &'static str,
+    reload: impl Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync + 'static,
+) -> SetVerbosity {
+    Arc::new(move |text| {
+        let level = text.parse().map_err(|_| format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))?;
+        reload(filter(binary, level)).map_err(|error| error.to_string())
+    })
+}
