@@ -49,7 +49,10 @@ fn entry(component: &Component, flag: &Flag, indent: usize, width: Option<usize>
     match flag.name {
         "controllers" => {
             paragraphs.push(format!("All controllers: {}", names::all_names(component.controllers).join(", ")));
-            paragraphs.push(format!("Off by default: {}", names::off_by_default(component.controllers).join(", ")));
+            let off = names::off_by_default(component.controllers);
+            if !off.is_empty() {
+                paragraphs.push(format!("Off by default: {}", off.join(", ")));
+            }
         }
         "feature-gates" => paragraphs.extend(gates::help_lines(component.gates)),
         _ => {}

@@ -1,0 +1,54 @@
+//! A vendor's own cloud controller manager: the controllers of `ccm` with a provider of one's own.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use providers::{
+    BuildContext, CloudError, CloudProvider, ConfigError, Factory, InstanceRef, InstanceState, Instances,
+    LoadBalancers, Routes, async_trait,
+};
+
+/// A cloud that has machines and nothing else.
+struct Acme;
+
+#[async_trait]
+impl Instances for Acme {
+    async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState> {
+        instances.iter().map(|_| InstanceState::Stopped).collect()
+    }
+}
+
+#[async_trait]
+impl CloudProvider for Acme {
+    fn name(&self) -> &'static str {
+        "acme"
+    }
+
+    fn has_cluster_id(&self) -> bool {
+        true
+    }
+
+    async fn initialize(&self) -> Result<(), CloudError> {
+        Ok(())
+    }
+
+    fn instances(&self) -> Option<Arc<dyn Instances>> {
+        Some(Arc::new(Acme))
+    }
+
+    fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
+        None
+    }
+
+    fn routes(&self) -> Option<Arc<dyn Routes>> {
+        None
+    }
+}
+
+fn build(_: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> {
+    Ok(Arc::new(Acme))
+}
+
+fn main() -> ExitCode {
+    ccm::run(&[Factory { name: "acme", build }])
+}

@@ -1,0 +1,118 @@
+//! From the command line to running controllers over the provider that it names.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use component::process::{self, Built, manager_options, warn_of_missing};
+use jiff::Timestamp;
+use providers::{BuildContext, CloudProvider, Factory};
+use runtime::client::{ConnectOptions, connect};
+use runtime::manager::Manager;
+use runtime::watch::Builder;
+use tracing::{info, warn};
+
+use crate::cloud::Cloud;
+use crate::controllers::{CONTROLLERS, Clock, Descriptor, Settings, Work};
+use crate::flags::{COMPONENT, Options};
+
+/// Runs the manager as its command line says; the process's whole life.
+pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) -> ExitCode {
+    process::main(&COMPONENT, arguments, async |options, connection| {
+        let provider = provider(&options, factories).await?;
+        let missing = enabled(&options).1;
+        Ok(Built { manager: manager_over(provider, options, &connection).await?, missing })
+    })
+}
+
+/// The provider that the command line names, built and not initialised.
+async fn provider(options: &Options, factories: &[Factory]) -> anyhow::Result<Arc<dyn CloudProvider>> {
+    let path = options.values.get_str("cloud-config");
+    let config_path = Some(path).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let config = match &config_path {
+        Some(path) => {
+            tokio::fs::read(path).await.with_context(|| format!("--cloud-config: cannot read {}", path.display()))?
+        }
+        None => Vec::new(),
+    };
+    let cluster_name = options.values.get_str("cluster-name").to_owned();
+    let context = BuildContext { cluster_name, config_path, config };
+    Ok(providers::build(factories, options.values.get_str("cloud-provider"), &context)?)
+}
+
+/// The controllers that are switched on: those of the table, and the names of those that are not in it yet.
+fn enabled(options: &Options) -> (Vec<&'static Descriptor>, Vec<&'static str>) {
+    let (mut enabled, mut missing) = (Vec::new(), Vec::new());
+    for wanted in options.enabled() {
+        match CONTROLLERS.iter().find(|descriptor| descriptor.controller.name == wanted.name) {
+            Some(descriptor) => enabled.push(descriptor),
+            None => missing.push(wanted.name),
+        }
+    }
+    (enabled, missing)
+}
+
+/// A manager with the controllers that the options switch on, over this provider, connected but not yet running.
+///
+/// # Errors
+/// When the API server's address or credentials cannot be read, the options contradict each other, or the provider
+/// does not know its cluster and was not allowed to.
+pub async fn manager_over(
+    provider: Arc<dyn CloudProvider>,
+    options: Options,
+    connection: &ConnectOptions,
+) -> anyhow::Result<Manager> {
+    manager_at(provider, options, connection, Arc::new(Timestamp::now)).await
+}
+
+/// As [`manager_over`], with a time of day of the caller's.
+///
+/// # Errors
+/// As [`manager_over`].
+pub async fn manager_at(
+    provider: Arc<dyn CloudProvider>,
+    options: Options,
+    connection: &ConnectOptions,
+    clock: Clock,
+) -> anyhow::Result<Manager> {
+    if !provider.has_cluster_id() {
+        if !options.values.get_bool("allow-untagged-cloud") {
+            bail!(
+                "no ClusterID found: the cloud provider {} cannot tell this cluster's resources from others'; \
+                 give it one in --cloud-config, or pass --allow-untagged-cloud",
+                provider.name()
+            );
+        }
+        warn!(provider = provider.name(), "detected a cluster without a ClusterID; one will be required in the future");
+    }
+    let (descriptors, missing) = enabled(&options);
+    warn_of_missing(&missing);
+    let settings = Settings { options, cloud: Cloud::new(provider), clock };
+    let descriptors = with_work(descriptors, &settings)?;
+    let clients = Arc::new(connect(connection).await?);
+    let mut needs = Builder::default();
+    for descriptor in &descriptors {
+        (descriptor.controller.needs)(&mut needs);
+    }
+    let mut manager = Manager::new(clients, needs.build(), manager_options(&settings.options, None))?;
+    manager.record_leadership(COMPONENT.name);
+    for descriptor in descriptors {
+        info!(controller = descriptor.controller.name, "starting controller");
+        (descriptor.controller.start)(&mut manager, &settings);
+    }
+    Ok(manager)
+}
+
+/// Those controllers that have something to do here; says why the others don't.
+fn with_work(descriptors: Vec<&'static Descriptor>, settings: &Settings) -> anyhow::Result<Vec<&'static Descriptor>> {
+    let mut kept = Vec::new();
+    for descriptor in descriptors {
+        let controller = descriptor.controller.name;
+        match (descriptor.work)(settings).with_context(|| format!("cannot start {controller}"))? {
+            Work::Here => kept.push(descriptor),
+            Work::None(why) => info!(controller, why, "skipping controller"),
+        }
+    }
+    Ok(kept)
+}

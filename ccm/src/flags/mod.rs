@@ -1,0 +1,39 @@
+//! The command line of cloud-controller-manager 1.37, as tables and rules.
+
+mod gate_table;
+mod rules;
+pub mod table;
+
+#[cfg(test)]
+mod tests;
+
+use component::Component;
+use component::flags::gates::GateTable;
+pub use component::flags::{FlagErrors, Gates, Invocation, Options, Values};
+
+use crate::names::UPSTREAM;
+
+/// Every feature gate of the manager.
+pub static GATES: GateTable =
+    GateTable { gates: gate_table::GATES, dependencies: gate_table::DEPENDENCIES, versioned: false };
+
+/// The manager, as data.
+pub static COMPONENT: Component = Component {
+    name: "cloud-controller-manager",
+    binary: "ccm",
+    about: "Runs the control loops that bring a Kubernetes cluster and its cloud together: machines\n\
+            and Nodes, load balancers and Services, routes and pod networks.\n",
+    config_group: "cloudcontrollermanager.config.k8s.io",
+    flags: table::FLAGS,
+    gates: &GATES,
+    controllers: UPSTREAM,
+    rules: rules::rules,
+};
+
+/// Reads and checks the manager's command line, without the program's name.
+///
+/// # Errors
+/// Everything that is wrong: what cannot be parsed, and the rules that the rest breaks.
+pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Invocation, FlagErrors> {
+    component::flags::parse(&COMPONENT, arguments)
+}

@@ -1,0 +1,40 @@
+//! The rules on flags' values that only cloud-controller-manager checks, and the order of all.
+
+use component::flags::rules::{self, Broken, Range, at_least_one, between};
+
+use super::{Gates, Values};
+
+/// The numbers that upstream bounds; it leaves all other worker counts alone.
+static RANGES: [Range; 3] = [
+    at_least_one("concurrent-node-lifecycle-syncs"),
+    between("secure-port", 0, 65535),
+    between("webhook-secure-port", 0, 65535),
+];
+
+/// All rules that `values` break, in upstream's order. `gates` are the settled ones.
+pub fn rules(values: &Values, gates: &Gates, broken: &mut Broken) {
+    rules::controllers(values, broken);
+    rules::leader_election(values, broken);
+    rules::ranges(&RANGES, values, broken);
+    rules::request_headers(values, gates, broken);
+    webhooks(values, broken);
+    rules::logs(values, gates, broken);
+    let provider = values.get_str("cloud-provider");
+    broken.when(provider.is_empty(), &["cloud-provider"], || {
+        "cloud-provider cannot be empty; name the provider of this cluster's cloud".to_owned()
+    });
+}
+
+/// cloud-provider options, WebhookOptions.Validate and CloudControllerManagerOptions.Validate.
+fn webhooks(values: &Values, broken: &mut Broken) {
+    for webhook in values.get_strings("webhooks").iter().filter(|webhook| *webhook != "*") {
+        let name = webhook.strip_prefix('-').unwrap_or(webhook);
+        broken.when(true, &["webhooks"], || {
+            format!("webhooks: {name:?} is not in the list of known webhooks, which is empty; leave it out")
+        });
+    }
+    let port = values.get_i64("webhook-secure-port");
+    broken.when(port != 0 && port == values.get_i64("secure-port"), &["webhook-secure-port", "secure-port"], || {
+        format!("webhook-secure-port must not be the same as secure-port, but both are {port}")
+    });
+}

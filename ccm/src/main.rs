@@ -1,0 +1,7 @@
+//! The ccm binary: the cloud controllers with the providers that are built in.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ccm::run(&[provider_mock::factory()])
+}
