@@ -54,7 +54,7 @@ fn each_rule_refuses_and_says_why() {
         ("--cloud-provider=mock --feature-gates=Nope=true", "--feature-gates: unrecognized feature gate: Nope"),
         (
             "--cloud-provider=mock --feature-gates=kube:ContextualLogging=true",
-            "--feature-gates: unrecognized feature gate: kube:ContextualLogging",
+            "--feature-gates: unrecognized feature gate: kube:ContextualLogging (did you mean ContextualLogging?)",
         ),
         (
             "--cloud-provider=mock stray",
