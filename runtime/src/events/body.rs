@@ -122,6 +122,11 @@ struct PatchBody<'a> {
 }
 
 impl Event {
+    /// Whether it stands for several events with different messages.
+    pub(super) fn is_combined(&self) -> bool {
+        !self.reporting
+    }
+
     /// The namespace that the event is written to.
     pub(super) fn namespace(&self) -> &str {
         event_namespace(&self.about.namespace)

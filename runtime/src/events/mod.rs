@@ -12,13 +12,15 @@ mod tests;
 mod writer_sink;
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Fuse, FusedFuture};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -144,6 +146,7 @@ impl Recorder {
         let tally = Arc::new(Tally::default());
         let sender = Sender {
             correlator: Correlator::new(component),
+            firsts: VecDeque::new(),
             repeats: Repeats::default(),
             sink,
             clock: clock.clone(),
@@ -201,6 +204,8 @@ impl Recorder {
 
 struct Sender {
     correlator: Correlator,
+    /// Events that were not written yet, in order; at most as many as the queue holds.
+    firsts: VecDeque<Event>,
     repeats: Repeats,
     sink: Arc<dyn EventSink>,
     clock: WallClock,
@@ -208,83 +213,102 @@ struct Sender {
     closed: watch::Receiver<bool>,
 }
 
+/// A delivery under way; ends with whether the event was written.
+type Delivery = Fuse<BoxFuture<'static, bool>>;
+
 impl Sender {
     async fn run(mut self, mut queued: mpsc::Receiver<Occurrence>) {
         let mut closed = self.closed.clone();
+        let (mut delivery, mut occurrences): (Delivery, u64) = (Fuse::terminated(), 0);
         loop {
-            let due = self.repeats.due();
-            let next = tokio::select! {
+            if delivery.is_terminated()
+                && let Some((event, told)) = self.next(Some(Instant::now()))
+            {
+                (delivery, occurrences) = (self.deliver(event), told);
+            }
+            let due = self.repeats.due().filter(|_| delivery.is_terminated());
+            tokio::select! {
                 biased;
                 () = until_closed(&mut closed) => break,
-                () = until(due) => {
-                    self.send_repeats(due).await;
-                    continue;
-                }
-                next = queued.recv() => next,
-            };
-            let Some(occurrence) = next else { break };
-            self.send(occurrence).await;
+                written = &mut delivery => self.count(written, occurrences),
+                // What is said is taken in while events are on their way, so that combining goes on however slow
+                // the server is, and nothing is lost to a full queue that would be dropped as too much anyway.
+                next = queued.recv(), if self.firsts.len() < QUEUED => match next {
+                    Some(occurrence) => self.take_in(occurrence),
+                    None => break,
+                },
+                () = until(due) => {}
+            }
+        }
+        if !delivery.is_terminated() {
+            let written = delivery.await;
+            self.count(written, occurrences);
         }
         queued.close();
         while let Some(occurrence) = queued.recv().await {
-            self.send(occurrence).await;
+            self.take_in(occurrence);
         }
-        self.send_repeats(None).await;
+        while let Some((event, told)) = self.next(None) {
+            let written = self.deliver(event).await;
+            self.count(written, told);
+        }
     }
 
-    async fn send(&mut self, occurrence: Occurrence) {
+    fn take_in(&mut self, occurrence: Occurrence) {
         let Correlated { event, spam } = self.correlator.correlate(occurrence, (self.clock)());
         if spam {
             self.tally.filtered.fetch_add(1, Ordering::Relaxed);
         } else if event.count > 1 {
             self.repeats.put(event);
         } else {
-            self.send_now(&event, 1).await;
+            self.firsts.push_back(event);
         }
     }
 
-    /// Sends the repeats that are due until then, or all.
-    async fn send_repeats(&mut self, until: Option<Instant>) {
-        while let Some((event, occurrences)) = self.repeats.take(until) {
-            self.send_now(&event, occurrences).await;
-        }
+    /// What is to be sent next, and how many occurrences it tells of: first occurrences at once, and before the
+    /// repeats that are due until then, or all.
+    fn next(&mut self, until: Option<Instant>) -> Option<(Event, u64)> {
+        self.firsts.pop_front().map(|event| (event, 1)).or_else(|| self.repeats.take(until))
     }
 
-    async fn send_now(&mut self, event: &Event, occurrences: u64) {
-        let written = self.deliver(event).await;
+    fn deliver(&self, event: Event) -> Delivery {
+        deliver(self.sink.clone(), event, self.closed.clone()).boxed().fuse()
+    }
+
+    fn count(&self, written: bool, occurrences: u64) {
         let outcome = if written { &self.tally.written } else { &self.tally.abandoned };
         outcome.fetch_add(occurrences, Ordering::Relaxed);
     }
+}
 
-    /// Up to twelve tries ten seconds apart, the first pause at random within that (`recordToSink`);
-    /// a try without an answer within 30 seconds failed, so that one dead connection can't silence a component.
-    async fn deliver(&mut self, event: &Event) -> bool {
-        for tries in 1..=TRIES {
-            let written = tokio::time::timeout(WITHOUT_ANSWER, write(&*self.sink, event));
-            let silence = |_| Err(SinkError::Unreachable(format!("no answer within {WITHOUT_ANSWER:?}")));
-            match written.await.unwrap_or_else(silence) {
-                Ok(()) => return true,
-                Err(SinkError::Unreachable(error)) => {
-                    tracing::warn!(name = event.name, tries, error, "event not written");
-                }
-                Err(error) => {
-                    tracing::warn!(name = event.name, %error, "event given up");
-                    return false;
-                }
+/// Up to twelve tries ten seconds apart, the first pause at random within that (`recordToSink`);
+/// a try without an answer within 30 seconds failed, so that one dead connection can't silence a component.
+async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> bool {
+    for tries in 1..=TRIES {
+        let written = tokio::time::timeout(WITHOUT_ANSWER, write(&*sink, &event));
+        let silence = |_| Err(SinkError::Unreachable(format!("no answer within {WITHOUT_ANSWER:?}")));
+        match written.await.unwrap_or_else(silence) {
+            Ok(()) => return true,
+            Err(SinkError::Unreachable(error)) => {
+                tracing::warn!(name = event.name, tries, error, "event not written");
             }
-            let pause = match tries {
-                1 => BETWEEN_TRIES.mul_f64(rand::random()),
-                TRIES => return false,
-                _ => BETWEEN_TRIES,
-            };
-            tokio::select! {
-                biased;
-                () = until_closed(&mut self.closed) => return false,
-                () = tokio::time::sleep(pause) => {}
+            Err(error) => {
+                tracing::warn!(name = event.name, %error, "event given up");
+                return false;
             }
         }
-        false
+        let pause = match tries {
+            1 => BETWEEN_TRIES.mul_f64(rand::random()),
+            TRIES => return false,
+            _ => BETWEEN_TRIES,
+        };
+        tokio::select! {
+            biased;
+            () = until_closed(&mut closed) => return false,
+            () = tokio::time::sleep(pause) => {}
+        }
     }
+    false
 }
 
 /// Ends then, or never.

@@ -1,53 +1,151 @@
-//! Repeats of events that wait a moment, so that one patch tells of several.
+//! Repeats of events that wait, so that one patch tells of several.
 //!
-//! Upstream patches an event's count at each repeat. Only the last of several patches within a second is of use to
-//! anybody, so a repeat waits that long and later ones of the same event take its place.
+//! Upstream patches an event's count at each repeat. Only the last of several patches is of use to anybody, so a repeat
+//! waits and later ones of the same event take its place: a second at first, longer and longer while they keep coming.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::body::Event;
 
-/// How long a repeat waits.
-const WAITS: Duration = Duration::from_secs(1);
+/// How long the first repeat of an event waits.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// Repeats that wait, at most one of each event.
+/// How long that of a combined event waits: its message is only an example of many.
+const FIRST_WAIT_COMBINED: Duration = Duration::from_secs(5);
+
+/// How long a repeat waits at most; until then the wait doubles from patch to patch.
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// One event that is repeated.
+#[derive(Debug)]
+struct Series {
+    /// The event with its last count, and how many occurrences the next patch tells of.
+    waiting: Option<(Event, u64)>,
+    /// The wait before the next patch, or after the last one.
+    wait: Duration,
+    /// When the patch is due; if nothing waits, when the series is forgotten.
+    due: Instant,
+}
+
+/// Repeats that wait, at most one of each event, and how long the last ones did.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
-    waiting: HashMap<String, (Event, u64)>,
-    order: VecDeque<(Instant, String)>,
+    series: HashMap<String, Series>,
+    order: BTreeSet<(Instant, String)>,
 }
 
 impl Repeats {
     /// Takes a repeat in; it replaces an earlier one of the same event, which has waited longer.
     pub(super) fn put(&mut self, event: Event) {
         let key = format!("{}/{}", event.namespace(), event.name);
-        match self.waiting.get_mut(&key) {
-            Some((known, occurrences)) => {
+        let wait = match self.series.get_mut(&key) {
+            Some(Series { waiting: Some((known, occurrences)), .. }) => {
                 *known = event;
                 *occurrences += 1;
+                return;
             }
-            None => {
-                self.order.push_back((Instant::now() + WAITS, key.clone()));
-                self.waiting.insert(key, (event, 1));
+            Some(series) => {
+                self.order.remove(&(series.due, key.clone()));
+                (series.wait * 2).min(LONGEST_WAIT)
             }
-        }
+            None if event.is_combined() => FIRST_WAIT_COMBINED,
+            None => FIRST_WAIT,
+        };
+        let due = Instant::now() + wait;
+        self.order.insert((due, key.clone()));
+        self.series.insert(key, Series { waiting: Some((event, 1)), wait, due });
     }
 
-    /// When the first repeat is due.
+    /// When there is something to [`Repeats::take`], or to forget.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.order.front().map(|(due, _)| *due)
+        self.order.first().map(|(due, _)| *due)
     }
 
     /// The next repeat that is due until then, or the next of all, and how many occurrences it tells of.
     pub(super) fn take(&mut self, until: Option<Instant>) -> Option<(Event, u64)> {
-        let (due, _) = self.order.front()?;
-        if until.is_some_and(|until| *due > until) {
-            return None;
+        loop {
+            let (due, _) = self.order.first()?;
+            if until.is_some_and(|until| *due > until) {
+                return None;
+            }
+            let (_, key) = self.order.pop_first()?;
+            let series = self.series.get_mut(&key)?;
+            match series.waiting.take() {
+                Some(told) => {
+                    // It is remembered for as long again: what comes until then is the same series.
+                    series.due = Instant::now() + series.wait;
+                    self.order.insert((series.due, key));
+                    return Some(told);
+                }
+                None => {
+                    self.series.remove(&key);
+                }
+            }
         }
-        let (_, key) = self.order.pop_front()?;
-        self.waiting.remove(&key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::super::correlate::{Correlator, Occurrence};
+    use super::super::{EventType, ObjectReference};
+    use super::*;
+
+    /// A repeat of one event; of a combined one if `similar`.
+    fn repeat(similar: bool) -> Event {
+        let mut correlator = Correlator::new("c");
+        let mut last = None;
+        for nth in 0..12 {
+            let message = if similar { nth.to_string() } else { "same".to_owned() };
+            let at = Timestamp::UNIX_EPOCH;
+            let about = ObjectReference { name: "p".into(), ..ObjectReference::default() };
+            last = Some(correlator.correlate(Occurrence { about, kind: EventType::Normal, reason: "R", message, at }, at));
+        }
+        last.expect("twelve were said").event
+    }
+
+    /// Seconds after which the patches of an event go out that is repeated every half second for so long.
+    async fn patches(similar: bool, seconds: u64) -> Vec<u64> {
+        let (mut repeats, begun, mut sent) = (Repeats::default(), Instant::now(), Vec::new());
+        let mut told = 0;
+        for _ in 0..seconds * 2 {
+            repeats.put(repeat(similar));
+            tokio::time::advance(Duration::from_millis(500)).await;
+            while let Some((_, occurrences)) = repeats.take(Some(Instant::now())) {
+                sent.push(begun.elapsed().as_secs());
+                told += occurrences;
+            }
+        }
+        while let Some((_, occurrences)) = repeats.take(None) {
+            told += occurrences;
+        }
+        assert_eq!(told, seconds * 2, "each occurrence is told of once");
+        sent
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn patches_of_one_event_become_rarer_while_it_is_repeated() {
+        assert_eq!(patches(false, 40).await, [1, 3, 7, 15, 25, 35]);
+        assert_eq!(patches(true, 40).await, [5, 15, 25, 35]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_series_that_ended_is_forgotten_and_the_next_one_waits_as_the_first() {
+        let mut repeats = Repeats::default();
+        repeats.put(repeat(false));
+        assert_eq!(repeats.due(), Some(Instant::now() + FIRST_WAIT));
+        assert!(repeats.take(Some(Instant::now())).is_none(), "not yet");
+        tokio::time::advance(FIRST_WAIT).await;
+        assert!(repeats.take(Some(Instant::now())).is_some());
+        tokio::time::advance(FIRST_WAIT).await;
+        assert!(repeats.take(Some(Instant::now())).is_none());
+        assert!(repeats.series.is_empty() && repeats.order.is_empty());
+        repeats.put(repeat(false));
+        assert_eq!(repeats.due(), Some(Instant::now() + FIRST_WAIT));
     }
 }

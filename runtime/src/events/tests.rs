@@ -288,6 +288,25 @@ async fn a_closed_recorder_tries_each_queued_event_once() {
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
+/// The first event is stuck at a server that does not answer; what is said meanwhile is combined, and not dropped.
+#[tokio::test(start_paused = true)]
+async fn a_slow_server_costs_no_events_that_can_be_combined() {
+    let sink = Memory::answering([SinkError::Unreachable("down".to_owned()), SinkError::Unreachable("down".to_owned())]);
+    let (recorder, sender) = Recorder::with_clock("c", sink.clone(), ticking(Duration::from_nanos(1)));
+    let sender = tokio::spawn(sender);
+    for i in 0..3 * QUEUED {
+        recorder.event(&pod("p"), EventType::Normal, "R", i.to_string());
+        tokio::task::yield_now().await;
+    }
+    recorder.event(&pod("q"), EventType::Normal, "R", "the last".to_owned());
+    until(&recorder, |counts| counts.written == 26).await;
+    drop(recorder);
+    sender.await.unwrap();
+    let verbs = sink.verbs();
+    let patches = verbs.iter().filter(|verb| **verb == "patch").count();
+    assert_eq!((verbs.len() - patches, patches, sink.sum()), (2 + 9 + 1 + 1, 1, 26));
+}
+
 #[derive(Debug, Clone)]
 struct Said {
     object: u8,
