@@ -36,6 +36,9 @@ pub const PAUSED: &str = "DeploymentPaused";
 /// Reason: the Deployment was resumed.
 pub const RESUMED: &str = "DeploymentResumed";
 
+/// How long counts that are on their way wait to be written.
+const LAZY: Duration = Duration::from_secs(3);
+
 /// The condition of this type, if there is one.
 pub fn condition<'a>(status: &'a DeploymentStatus, kind: &str) -> Option<&'a Condition> {
     status.conditions.iter().find(|condition| *condition.kind == *kind)
@@ -198,6 +201,28 @@ pub fn status(
         }
     }
     status
+}
+
+/// How long a status may wait to be written, from when it first differed from the Deployment's: counts that are on
+/// their way need not hurry. A final state, another condition and an observed change do, for people and tools wait for
+/// them (kubectl, rollout status).
+pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
+    let was = &deployment.status;
+    let told = |status: &DeploymentStatus| {
+        let mut conditions = status.conditions.clone();
+        for condition in &mut conditions {
+            // The time of the last progress goes with the counts that it is seen by,
+            condition.last_update = Time::default();
+            // and so does that a rollout is on its way, however it says so.
+            if [CREATED, FOUND, SET_UPDATED].contains(&&*condition.reason) {
+                (condition.reason, condition.message) = (SET_UPDATED.into(), "".into());
+            }
+        }
+        conditions.sort_by(|a, b| a.kind.cmp(&b.kind));
+        (status.observed_generation, status.collision_count, conditions)
+    };
+    let is_news = told(status) != told(was) || is_complete(deployment, status);
+    if status == was || is_news && !status.differs_only_in_terminating(was) { Duration::ZERO } else { LAZY }
 }
 
 fn judge_progress(

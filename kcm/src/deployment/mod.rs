@@ -33,7 +33,7 @@ const COMPONENT: &str = "deployment-controller";
 /// Changes of ReplicaSets' statuses are taken together over this time at first,
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
 /// and over up to this time while they keep coming.
-const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(400);
+const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
 /// A Deployment that fails this often in a row is left alone until it changes.
 const MAX_RETRIES: u32 = 15;

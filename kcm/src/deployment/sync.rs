@@ -1,6 +1,7 @@
 //! One reconcile of a Deployment: gather, claim, act on the course that was decided, report.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -22,7 +23,8 @@ use super::decide::{Course, Notice, Sets, Step, course, doubtful, next_step, old
 use super::decide_revision::{is_ours, new_replica_set, new_set_update, revision_edit, rollback};
 use super::decide_scale::{Scale, resize, scaled_notice};
 use super::decide_status::{
-    is_complete, note_collision, note_create_failed, note_created, note_found, note_pause, recheck_after, status,
+    is_complete, note_collision, note_create_failed, note_created, note_found, note_pause, patience, recheck_after,
+    status,
 };
 use crate::controllers::Clock;
 use crate::lazy::Lazy;
@@ -121,16 +123,8 @@ impl Deployments {
         let edits =
             if deployment.meta.is_deleting() { AnnotationEdits::new() } else { revision_edit(&deployment, &work.sets) };
         let again = if course == Course::Rollout { recheck_after(&deployment, &status, now) } else { None };
-        let lazily = if status != deployment.status
-            && edits.is_empty()
-            && status.differs_only_in_terminating(&deployment.status)
-        {
-            self.lazy.wait(key)
-        } else {
-            self.lazy.forget(key);
-            None
-        };
-        if let Some(later) = lazily {
+        let patience = if edits.is_empty() { patience(&deployment, &status) } else { Duration::ZERO };
+        if let Some(later) = self.lazy.wait(key, patience) {
             return Ok(Outcome::After(again.map_or(later, |again| again.min(later))));
         }
         if status != deployment.status || !edits.is_empty() {
@@ -153,13 +147,12 @@ impl Deployments {
             && self.expectations.caught_up(key, &self.sets, wake())
     }
 
-    /// Whether a set was just written by another controller of this process and the store does not show it yet: what is
-    /// decided now would be outdated, and its writes refused. The key comes back when the store shows it.
+    /// Whether a set was just written by another controller of this process, or is about to be, and the store does not
+    /// show it yet: what is decided now would be outdated, and its writes refused. The key comes back when it does.
     fn is_awaiting(&self, key: &ObjectKey, sets: &[Arc<ReplicaSet>]) -> bool {
-        let awaited = sets.iter().filter_map(|set| self.sets.awaited(&set.meta.key())).max();
-        awaited.is_some_and(|version| {
+        sets.iter().any(|set| {
             let (queue, key) = (self.queue.clone(), key.clone());
-            !self.sets.progress().when_reached(version, move || queue.add(key))
+            !self.sets.is_settled(&set.meta.key(), move || queue.add(key))
         })
     }
 
@@ -351,6 +344,7 @@ impl Deployments {
         edits: &AnnotationEdits,
     ) -> Result<(), Stop> {
         let body = set.update(replicas, min_ready_seconds, edits).ok_or_else(no_template)?;
+        let _underway = self.sets.begin_write(&set.meta.key(), set.meta.version).ok_or(Stop::Outdated)?;
         let answer = self.writer.replace(&ReplicaSet::RESOURCE, &set.meta.key(), None, &body).await?;
         self.take(work, &answer)
     }

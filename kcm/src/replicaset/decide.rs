@@ -11,6 +11,8 @@ use kinds::replicaset::ReplicaSetStatus;
 use kinds::status::Condition;
 use kinds::{Pod, ReplicaSet, Str, Time};
 
+use crate::lazy;
+
 /// Pods created or deleted in one go at most (pkg/controller/replicaset, BurstReplicas).
 pub const BURST: usize = 500;
 
@@ -140,6 +142,29 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
         Ordering::Less => "FailedCreate",
         Ordering::Greater => "FailedDelete",
         Ordering::Equal => "",
+    }
+}
+
+/// How long a status may wait to be written, from when it first differed from the set's. What a Deployment decides on
+/// goes at once when all pods are there, and when pods are lost that it counts on; while more pods are coming, it waits
+/// for some of them.
+pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
+    let was = &set.status;
+    // A Deployment counts available pods up to the scale only.
+    let counted = |status: &ReplicaSetStatus| status.available_replicas.min(set.replicas);
+    let arrived = counted(status) - counted(was);
+    let is_settled = status.replicas == set.replicas && status.available_replicas == set.replicas;
+    let emptied = set.replicas == 0 && status.replicas == 0 && was.replicas > 0;
+    if *status == *was || status.conditions != was.conditions || arrived < 0 || emptied {
+        Duration::ZERO
+    } else if status.differs_only_in_terminating(was) {
+        lazy::UNIMPORTANT
+    } else if is_settled && arrived == 0 {
+        lazy::patience(0, status.terminating_replicas.unwrap_or(0)).min(lazy::UNIMPORTANT)
+    } else if arrived > 0 {
+        lazy::patience(arrived, set.replicas - counted(status))
+    } else {
+        lazy::UNIMPORTANT
     }
 }
 

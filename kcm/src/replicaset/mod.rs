@@ -28,7 +28,7 @@ const COMPONENT: &str = "replicaset-controller";
 /// Changes of pods that only move counts in the status are taken together over this time at first,
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
 /// and over up to this time while many pods change.
-const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(800);
+const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {

@@ -7,6 +7,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use jiff::Timestamp;
 use kinds::meta::ObjectKey;
+use kinds::replicaset::ReplicaSetStatus;
 use kinds::selector::Selector;
 use kinds::template::Template;
 use kinds::{Kind, Pod, ReplicaSet};
@@ -99,28 +100,14 @@ impl ReplicaSets {
         let now = (self.clock)();
         let status = decide::status(&set, &active, terminating, failure.as_deref(), now);
         let mut next = decide::next_check(&status, &active, set.min_ready_seconds, now);
-        let lazily = if status != set.status && status.differs_only_in_terminating(&set.status) {
-            self.lazy.wait(key)
-        } else {
-            self.lazy.forget(key);
-            None
-        };
-        if let Some(later) = lazily {
-            next = Some(next.map_or(later, |next| next.min(later)));
-        } else if status != set.status {
-            let body = set.status_update(&status);
-            match self.writer.replace(&ReplicaSet::RESOURCE, key, Some("status"), &body).await {
-                Ok(answer) => {
-                    if let Ok(meta) = answer.meta() {
-                        self.expectations.wrote(key, &self.sets, meta.version);
-                        self.sets.wrote(key, meta.version);
-                    }
+        match self.lazy.wait(key, decide::patience(&set, &status)) {
+            Some(later) => next = Some(next.map_or(later, |next| next.min(later))),
+            None if status != set.status => {
+                if let Some(outcome) = self.put_status(key, &set, &status).await? {
+                    return failure.map_or(Ok(outcome), |message| Err(ReconcileError::new(message)));
                 }
-                // The status was computed from what is no longer true: the change that is on its way leads to another.
-                Err(error) if error.is_conflict() => return Ok(Outcome::Backoff),
-                Err(error) if error.is_not_found() => return Ok(Outcome::Done),
-                Err(error) => return Err(error.into()),
             }
+            None => {}
         }
         if let Some(message) = failure {
             return Err(ReconcileError::new(message));
@@ -128,14 +115,39 @@ impl ReplicaSets {
         Ok(next.map_or(Outcome::Done, Outcome::After))
     }
 
-    /// Whether the stores show all that was written for a key, and the ReplicaSet as this process wrote it last; if not, the key comes back when they do.
+    /// Writes the status; an outcome says that it could not be, and why the sync ends.
+    async fn put_status(
+        &self,
+        key: &ObjectKey,
+        set: &ReplicaSet,
+        status: &ReplicaSetStatus,
+    ) -> Result<Option<Outcome>, ReconcileError> {
+        // The Deployment's controller may have changed the set since this sync began.
+        let Some(_underway) = self.sets.begin_write(key, set.meta.version) else { return Ok(Some(Outcome::Backoff)) };
+        let body = set.status_update(status);
+        match self.writer.replace(&ReplicaSet::RESOURCE, key, Some("status"), &body).await {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.expectations.wrote(key, &self.sets, meta.version);
+                    self.sets.wrote(key, meta.version);
+                }
+                Ok(None)
+            }
+            // The status was computed from what is no longer true: the change that is on its way leads to another.
+            Err(error) if error.is_conflict() => Ok(Some(Outcome::Backoff)),
+            Err(error) if error.is_not_found() => Ok(Some(Outcome::Done)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the stores show all that was written for a key, and the ReplicaSet as this process wrote it last; if not,
+    /// the key comes back when they do.
     fn caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || {
             let (queue, key) = (self.queue.clone(), key.clone());
             move || queue.add(key)
         };
-        let current = self.sets.awaited(key).is_none_or(|version| self.sets.progress().when_reached(version, wake()));
-        current
+        self.sets.is_settled(key, wake())
             && self.expectations.caught_up(key, &self.sets, wake())
             && self.expectations.caught_up(key, &self.pods, wake())
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kinds::meta::{OwnerRef, Uid};
 use kinds::pod::Phase;
+use kinds::replicaset::ReplicaSetStatus;
 use kinds::schema::{object_meta, pod_template_spec, replica_set, replica_set_spec, replica_set_status};
 use kinds::status::Condition;
 use kinds::wire::Put;
@@ -13,7 +14,7 @@ use kinds::{Decode, Interner, Kind, Meta, Pod, ReplicaSet, Sections, Time};
 use proptest::prelude::*;
 use runtime::store::Change;
 
-use super::decide::{BURST, Manage, REPLICA_FAILURE, is_available, manage, next_check, status};
+use super::decide::{BURST, Manage, REPLICA_FAILURE, is_available, manage, next_check, patience, status};
 use super::keys::{Urgency, free_to_adopt, of_pod, of_set};
 
 const NOW: i64 = 1_000_000;
@@ -239,6 +240,44 @@ fn the_next_look_is_when_the_first_pod_becomes_available() {
     let two = vec![ready_since("a", NOW - 3), ready_since("b", NOW - 7), ready_since("c", NOW - 70)];
     assert_eq!(check(10, two), Some(Duration::from_secs(3)));
     assert_eq!(check(10, vec![ready_since("a", 0)]), Some(Duration::from_secs(10)), "it can't be told when");
+}
+
+/// What is written and what is true: replicas, available and terminating pods; then how long it may wait.
+#[test]
+fn a_status_hurries_only_if_somebody_decides_on_it() {
+    let counts = |(replicas, available, terminating): (i32, i32, i32)| ReplicaSetStatus {
+        replicas,
+        ready_replicas: available,
+        available_replicas: available,
+        terminating_replicas: Some(terminating),
+        observed_generation: 3,
+        ..ReplicaSetStatus::default()
+    };
+    for (what, replicas, was, is, millis) in [
+        ("nothing new", 3, (3, 3, 0), (3, 3, 0), 0),
+        ("all pods are there", 3, (3, 2, 0), (3, 3, 0), 0),
+        ("the only pod is there", 1, (0, 0, 0), (1, 1, 0), 0),
+        ("pods were created", 3, (0, 0, 0), (3, 0, 0), 2000),
+        ("one of two came", 2, (2, 0, 0), (2, 1, 0), 40),
+        ("one of fifty came", 50, (50, 0, 0), (50, 1, 0), 3841),
+        ("most of fifty came", 50, (50, 0, 0), (50, 40, 0), 160),
+        ("a pod was lost", 3, (3, 3, 0), (3, 2, 0), 0),
+        ("a pod was lost while others come", 50, (50, 30, 0), (50, 29, 0), 0),
+        ("surplus pods go", 10, (40, 40, 0), (10, 10, 30), 2000),
+        ("three surplus pods go", 2, (5, 5, 0), (2, 2, 3), 240),
+        ("surplus pods went", 10, (40, 40, 0), (10, 10, 0), 0),
+        ("the last pod went", 0, (3, 3, 0), (0, 0, 3), 0),
+        ("they are gone for good", 0, (0, 0, 3), (0, 0, 0), 2000),
+    ] {
+        let mut set = set(replicas, 0);
+        set.status = counts(was);
+        assert_eq!(patience(&set, &counts(is)).as_millis(), millis, "{what}");
+    }
+    let mut set = set(3, 0);
+    set.status = counts((1, 1, 0));
+    let failed = status(&set, &arcs(vec![pod("a")]), 0, Some("no room"), now());
+    assert_eq!(failed.conditions.len(), 1);
+    assert_eq!(patience(&set, &failed), Duration::ZERO, "people look at conditions");
 }
 
 #[test]

@@ -104,7 +104,8 @@ mod tests {
             let message = if similar { nth.to_string() } else { "same".to_owned() };
             let at = Timestamp::UNIX_EPOCH;
             let about = ObjectReference { name: "p".into(), ..ObjectReference::default() };
-            last = Some(correlator.correlate(Occurrence { about, kind: EventType::Normal, reason: "R", message, at }, at));
+            last =
+                Some(correlator.correlate(Occurrence { about, kind: EventType::Normal, reason: "R", message, at }, at));
         }
         last.expect("twelve were said").event
     }

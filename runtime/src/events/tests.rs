@@ -291,7 +291,8 @@ async fn a_closed_recorder_tries_each_queued_event_once() {
 /// The first event is stuck at a server that does not answer; what is said meanwhile is combined, and not dropped.
 #[tokio::test(start_paused = true)]
 async fn a_slow_server_costs_no_events_that_can_be_combined() {
-    let sink = Memory::answering([SinkError::Unreachable("down".to_owned()), SinkError::Unreachable("down".to_owned())]);
+    let sink =
+        Memory::answering([SinkError::Unreachable("down".to_owned()), SinkError::Unreachable("down".to_owned())]);
     let (recorder, sender) = Recorder::with_clock("c", sink.clone(), ticking(Duration::from_nanos(1)));
     let sender = tokio::spawn(sender);
     for i in 0..3 * QUEUED {

@@ -90,6 +90,25 @@ pub struct Store<K: Kind> {
     undecodable: Mutex<HashSet<ObjectKey>>,
     /// Versions that this process has made and the watch has not delivered yet.
     written: Mutex<HashMap<ObjectKey, u64>>,
+    /// Objects that a write is under way to, and who waits for its end.
+    underway: Mutex<HashMap<ObjectKey, Vec<Wake>>>,
+}
+
+type Wake = Box<dyn FnOnce() + Send>;
+
+/// One write to an object is under way; the next one may begin when this is dropped. Hold it until the answer's version
+/// was told to [`Store::wrote`].
+#[must_use = "dropping it says that the write is over"]
+pub struct Underway<'a, K: Kind> {
+    store: &'a Store<K>,
+    key: ObjectKey,
+}
+
+impl<K: Kind> Drop for Underway<'_, K> {
+    fn drop(&mut self) {
+        let waiting = self.store.underway.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        waiting.into_iter().flatten().for_each(|wake| wake());
+    }
 }
 
 impl<K: Kind> Store<K> {
@@ -102,6 +121,7 @@ impl<K: Kind> Store<K> {
             subscribers: RwLock::new(Arc::new([])),
             undecodable: Mutex::default(),
             written: Mutex::default(),
+            underway: Mutex::default(),
         }
     }
 
@@ -157,11 +177,48 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    /// The version of an object that this process wrote and that is not here yet. A write based on an older one would
-    /// meet a conflict.
-    pub fn awaited(&self, key: &ObjectKey) -> Option<u64> {
+    /// Whether the record of an object is as this process, whichever controller it was, wrote it last, and no write is
+    /// under way: one that is based on the record would meet no conflict of our own making. If not, `wake` runs when it
+    /// is worth to look again.
+    pub fn is_settled(&self, key: &ObjectKey, wake: impl FnOnce() + Send + 'static) -> bool {
+        if let Some(waiting) = self.underway.lock().unwrap_or_else(PoisonError::into_inner).get_mut(key) {
+            waiting.push(Box::new(wake));
+            return false;
+        }
+        match self.awaited(key) {
+            Some(version) => {
+                self.progress.when_reached(version, wake);
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// Begins a write to an object that is based on its version `version`. `None` if it would meet a conflict, because
+    /// another controller of this process has written the object since, or is about to, or because the watch has shown
+    /// another version meanwhile.
+    pub fn begin_write(&self, key: &ObjectKey, version: u64) -> Option<Underway<'_, K>> {
+        let mut underway = self.underway.lock().unwrap_or_else(PoisonError::into_inner);
+        let outdated = self.awaited(key).is_some_and(|written| written > version)
+            || self.get(key).is_some_and(|record| record.meta().version > version);
+        if outdated || underway.contains_key(key) {
+            return None;
+        }
+        underway.insert(key.clone(), Vec::new());
+        Some(Underway { store: self, key: key.clone() })
+    }
+
+    /// The version of an object that this process wrote and that is not here yet.
+    fn awaited(&self, key: &ObjectKey) -> Option<u64> {
         let version = *self.written.lock().unwrap_or_else(PoisonError::into_inner).get(key)?;
         (self.progress.version() < version).then_some(version)
+    }
+
+    /// The server's history was replaced by an older one, in which this version was listed: versions that were written
+    /// in the other one will never come.
+    pub(crate) fn restart(&self, version: u64) {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.progress.reset(version);
     }
 
     fn forget_written(&self, key: &ObjectKey, version: u64) {
@@ -230,3 +287,6 @@ impl<K: Kind> Store<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

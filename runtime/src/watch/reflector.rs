@@ -144,7 +144,7 @@ impl<K: Kind> Reflector<K> {
         self.store.retain_undecodable(|key| seen.contains(key));
         let progress = self.store.progress();
         if version < progress.version() {
-            progress.reset(version);
+            self.store.restart(version);
         } else {
             progress.advance(version);
         }

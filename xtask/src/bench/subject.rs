@@ -22,8 +22,8 @@ const MANAGER: &str = "manager";
 /// How long a manager may take to become the leader.
 const LEADER_DEADLINE: Duration = Duration::from_secs(60);
 
-/// No request for so long is silence.
-const SILENCE: Duration = Duration::from_secs(3);
+/// No request for so long is silence: longer than anything is put off, so that all that a scenario leads to counts.
+const SILENCE: Duration = Duration::from_secs(12);
 
 /// How long silence is awaited.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(120);

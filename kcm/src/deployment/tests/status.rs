@@ -11,7 +11,7 @@ use crate::deployment::decide::Sets;
 use crate::deployment::decide_status::{
     self as decide, AVAILABLE, CREATE_FAILED, CREATED, FOUND, NEW_SET_AVAILABLE, PAUSED, PROGRESSING, REPLICA_FAILURE,
     RESUMED, SET_UPDATED, TIMED_OUT, is_complete, is_progress, is_timed_out, note_collision, note_create_failed,
-    note_created, note_found, note_pause, recheck_after, remove_condition, set_condition, status,
+    note_created, note_found, note_pause, patience, recheck_after, remove_condition, set_condition, status,
 };
 
 /// When the conditions of these tests were written, and when they are judged.
@@ -402,4 +402,54 @@ fn collisions_are_counted() {
         note_collision(&mut noted);
         assert_eq!(noted.collision_count, Some(expected));
     }
+}
+
+#[test]
+fn final_states_and_news_are_written_at_once_and_moving_counts_a_little_later() {
+    let at_work = || observed(3, counts(4, 2, 3, 3), vec![progressing("True", SET_UPDATED)]);
+    let (lazy, at_once) = (Duration::from_secs(3), Duration::ZERO);
+    let with = |change: fn(&mut DeploymentStatus)| {
+        let mut status = at_work().status;
+        change(&mut status);
+        status
+    };
+    for (what, status, expected) in [
+        ("nothing new", with(|_| {}), at_once),
+        ("counts moved", with(|status| status.updated_replicas = 3), lazy),
+        ("only terminating pods", with(|status| status.terminating_replicas = Some(2)), lazy),
+        (
+            "counts moved, which was progress",
+            with(|status| {
+                status.updated_replicas = 3;
+                status.conditions[0].last_update = NOW;
+            }),
+            lazy,
+        ),
+        (
+            "progress after the new set was found",
+            with(|status| status.conditions = vec![progressing("True", FOUND)]),
+            lazy,
+        ),
+        ("the change was seen", with(|status| status.observed_generation = 2), at_once),
+        ("a name was taken", with(|status| status.collision_count = Some(1)), at_once),
+        ("the condition has another reason", with(|status| status.conditions[0].reason = TIMED_OUT.into()), at_once),
+        (
+            "a condition came",
+            with(|status| status.conditions.push(condition(AVAILABLE, "True", "Good", THEN))),
+            at_once,
+        ),
+        ("a condition went", with(|status| status.conditions.clear()), at_once),
+        (
+            "it is complete",
+            with(|status| (status.replicas, status.updated_replicas, status.available_replicas) = (3, 3, 3)),
+            at_once,
+        ),
+    ] {
+        assert_eq!(patience(&at_work(), &status), expected, "{what}");
+    }
+    let complete = observed(3, counts(3, 3, 3, 3), vec![progressing("True", NEW_SET_AVAILABLE)]);
+    let fewer_terminating = DeploymentStatus { terminating_replicas: Some(0), ..complete.status.clone() };
+    let mut known = complete.clone();
+    known.status.terminating_replicas = Some(1);
+    assert_eq!(patience(&known, &fewer_terminating), lazy, "it was complete before");
 }

@@ -1,0 +1,104 @@
+//! Writes of several controllers to one object: none is based on a version that another one has replaced.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kinds::{DecodeError, Interner, Meta, Resource, Time};
+
+use super::*;
+
+#[derive(Debug)]
+struct Thing(Meta);
+
+impl Kind for Thing {
+    const RESOURCE: Resource = Resource { group: "", version: "v1", kind: "Thing", plural: "things", namespaced: true };
+    fn decode(_: &Decode, _: &[u8]) -> Result<Self, DecodeError> {
+        Err(DecodeError::field("thing", "is never decoded"))
+    }
+    fn meta(&self) -> &Meta {
+        &self.0
+    }
+}
+
+/// The thing `ns/web` at a version.
+fn thing(version: u64) -> Thing {
+    let interner = Interner::default();
+    Thing(Meta {
+        namespace: "ns".into(),
+        name: "web".into(),
+        uid: Uid::default(),
+        version,
+        generation: 0,
+        created: Time(0),
+        deletion: Time(0),
+        labels: interner.labels(Vec::new()),
+        owners: interner.owners(&[]),
+        finalizers: interner.list(&[]),
+    })
+}
+
+/// Who was woken.
+#[derive(Default)]
+struct Woken(Arc<AtomicUsize>);
+
+impl Woken {
+    fn wake(&self) -> Wake {
+        let count = self.0.clone();
+        Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A store whose watch has delivered version 5 of the thing, and its key.
+fn delivered() -> (Store<Thing>, ObjectKey, Woken) {
+    let store = Store::new(Decode { interner: Arc::default(), sections: Default::default() }, Vec::new());
+    store.put(thing(5));
+    store.progress.advance(5);
+    (store, ObjectKey::new("ns", "web"), Woken::default())
+}
+
+#[test]
+fn who_comes_during_a_write_waits_for_its_end_and_then_for_its_version() {
+    let (store, key, woken) = delivered();
+    let first = store.begin_write(&key, 5).expect("nobody writes");
+    assert!(store.begin_write(&key, 5).is_none(), "one at a time");
+    assert!(!store.is_settled(&key, woken.wake()));
+    assert!(store.is_settled(&ObjectKey::new("ns", "other"), woken.wake()), "each object by itself");
+    store.wrote(&key, 6);
+    assert_eq!(woken.count(), 0);
+    drop(first);
+    assert_eq!(woken.count(), 1, "the write is over");
+    assert!(!store.is_settled(&key, woken.wake()), "its version is not here");
+    assert!(store.begin_write(&key, 5).is_none(), "the record is old");
+    drop(store.begin_write(&key, 6).expect("who knows the answer goes on"));
+    store.put(thing(6));
+    store.progress.advance(6);
+    assert_eq!(woken.count(), 2);
+    assert!(store.is_settled(&key, woken.wake()));
+    assert!(store.begin_write(&key, 5).is_none(), "who has looked before starts anew");
+    assert!(store.begin_write(&key, 6).is_some());
+}
+
+#[test]
+fn a_failed_write_leaves_nothing_to_wait_for() {
+    let (store, key, woken) = delivered();
+    let write = store.begin_write(&key, 5).expect("nobody writes");
+    assert!(!store.is_settled(&key, woken.wake()));
+    drop(write);
+    assert_eq!(woken.count(), 1);
+    assert!(store.is_settled(&key, woken.wake()) && store.begin_write(&key, 5).is_some());
+}
+
+#[test]
+fn nobody_waits_for_a_version_of_a_history_that_is_gone() {
+    let (store, key, woken) = delivered();
+    store.wrote(&key, 9);
+    assert!(!store.is_settled(&key, woken.wake()));
+    store.restart(3);
+    assert_eq!(woken.count(), 1);
+    assert!(store.is_settled(&key, woken.wake()));
+    store.put(thing(3));
+    assert!(store.begin_write(&key, 3).is_some());
+}
