@@ -8,7 +8,7 @@ use kube::config::{Kubeconfig, KubeconfigError};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use super::{ConnectError, ConnectOptions};
+use super::{ConnectError, ConnectOptions, HOST_VARIABLE, PORT_VARIABLE, PodEnvironment};
 
 /// A loaded configuration and the files it refers to.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
             let server = parse_server(&server_url(master, false), master)?;
             Source { config: kube::Config::new(server), ca_file: None, token_file: None }
         }
-        (None, None) => in_cluster()?,
+        (None, None) => in_cluster(&options.pod)?,
     };
     Ok(without_secrets_in_clear(source))
 }
@@ -78,11 +78,20 @@ fn unread(file: &Path, error: KubeconfigError) -> ConnectError {
     }
 }
 
-fn in_cluster() -> Result<Source, ConnectError> {
-    let mut config = kube::Config::incluster().map_err(ConnectError::InCluster)?;
-    let token_file = config.auth_info.token_file.take().map(PathBuf::from);
-    let ca_file = config.root_cert_file.take();
-    Ok(Source { config, ca_file, token_file })
+/// The pod's own service account (client-go `rest.InClusterConfig`).
+fn in_cluster(pod: &PodEnvironment) -> Result<Source, ConnectError> {
+    let missing = |variable: &str| ConnectError::InCluster(format!("the variable {variable} is not set"));
+    let host = Some(&pod.host).filter(|host| !host.is_empty()).ok_or_else(|| missing(HOST_VARIABLE))?;
+    let port = Some(&pod.port).filter(|port| !port.is_empty()).ok_or_else(|| missing(PORT_VARIABLE))?;
+    // An IPv6 address stands in brackets before a port.
+    let server = if host.contains(':') { format!("https://[{host}]:{port}") } else { format!("https://{host}:{port}") };
+    let (ca_file, token_file) = (pod.folder.join("ca.crt"), pod.folder.join("token"));
+    let mut config = kube::Config::new(parse_server(&server, &server)?);
+    config.root_cert = Some(authorities(&ca_file)?);
+    if let Ok(namespace) = std::fs::read_to_string(pod.folder.join("namespace")) {
+        config.default_namespace = namespace.trim().to_owned();
+    }
+    Ok(Source { config, ca_file: Some(ca_file), token_file: Some(token_file) })
 }
 
 fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> {

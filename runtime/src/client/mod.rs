@@ -35,11 +35,39 @@ use layer::Hooked;
 use pool::{Connections, Transport};
 use reload::{TokenFile, Watched};
 
+const HOST_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
+const PORT_VARIABLE: &str = "KUBERNETES_SERVICE_PORT";
+
+/// Where a pod finds its server and its service account.
+#[derive(Debug, Clone)]
+pub struct PodEnvironment {
+    /// The server's name or address; empty outside a pod.
+    pub host: String,
+    /// The server's port; empty outside a pod.
+    pub port: String,
+    /// Holds `ca.crt`, `token` and `namespace`.
+    pub folder: PathBuf,
+}
+
+impl Default for PodEnvironment {
+    /// What this process was given.
+    fn default() -> Self {
+        let variable = |name| std::env::var(name).unwrap_or_default();
+        Self {
+            host: variable(HOST_VARIABLE),
+            port: variable(PORT_VARIABLE),
+            folder: "/var/run/secrets/kubernetes.io/serviceaccount".into(),
+        }
+    }
+}
+
 /// How to reach the server.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
     /// The kubeconfig file; empty or `None` with no `master` means the pod's service account.
     pub kubeconfig: Option<PathBuf>,
+    /// What the kubelet gives a pod; used with neither `kubeconfig` nor `master`.
+    pub pod: PodEnvironment,
     /// The server's URL or `host:port`, overriding the kubeconfig's.
     pub master: Option<String>,
     /// The `User-Agent` of requests that do not set their own. The server takes the field manager's
@@ -58,6 +86,7 @@ impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
             kubeconfig: None,
+            pod: PodEnvironment::default(),
             master: None,
             user_agent: concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")).into(),
             layer: None,
@@ -118,7 +147,7 @@ pub enum ConnectError {
         "neither --kubeconfig nor --master is set and there is no in-cluster configuration: {0}; \
          set --kubeconfig=FILE, or run in a pod with a service account"
     )]
-    InCluster(#[source] kube::config::InClusterError),
+    InCluster(String),
     /// The server's address is not usable.
     #[error("server {value:?}: {problem}; use https://HOST:PORT in --master or the kubeconfig's cluster")]
     Server {

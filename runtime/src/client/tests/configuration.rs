@@ -136,14 +136,34 @@ fn credentials_are_not_sent_in_clear() {
 
 #[tokio::test]
 async fn without_flags_outside_a_pod_the_flags_are_named() {
-    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
-        return;
+    let directory = TempDir::new().expect("a directory");
+    for (host, port, wanted) in [
+        ("", "443", &["--kubeconfig", "--master", "KUBERNETES_SERVICE_HOST"][..]),
+        ("10.0.0.1", "", &["--kubeconfig", "--master", "KUBERNETES_SERVICE_PORT"]),
+        ("10.0.0.1", "443", &["certificate authority", "ca.crt", "No such file"]),
+    ] {
+        let pod = PodEnvironment { host: host.into(), port: port.into(), folder: directory.path().into() };
+        let Err(error) = connect(&ConnectOptions { pod, ..ConnectOptions::default() }).await else {
+            panic!("connected to nothing");
+        };
+        let text = error.to_string();
+        assert!(wanted.iter().all(|wanted| text.contains(wanted)), "{host} {port}: {text}");
     }
-    let Err(error) = connect(&ConnectOptions::default()).await else {
-        panic!("connected to nothing");
-    };
-    let text = error.to_string();
-    assert!(text.contains("--kubeconfig") && text.contains("--master"), "{text}");
+}
+
+#[test]
+fn a_pod_finds_its_server_its_authority_and_its_token() {
+    let directory = TempDir::new().expect("a directory");
+    file(directory.path(), "ca.crt", &Authority::new("any").pem);
+    file(directory.path(), "namespace", "shop\n");
+    for (host, server) in [("10.0.0.1", "https://10.0.0.1:443/"), ("fd00::1", "https://[fd00::1]:443/")] {
+        let pod = PodEnvironment { host: host.into(), port: "443".into(), folder: directory.path().into() };
+        let source = kubeconfig::load(&ConnectOptions { pod, ..ConnectOptions::default() }).expect("a configuration");
+        assert_eq!(source.config.cluster_url.to_string(), server);
+        assert_eq!(source.config.default_namespace, "shop");
+        assert_eq!(source.token_file, Some(directory.path().join("token")));
+        assert_eq!(source.ca_file, Some(directory.path().join("ca.crt")));
+    }
 }
 
 #[test]

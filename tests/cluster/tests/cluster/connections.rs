@@ -1,0 +1,151 @@
+//! The ways to prove who we are, each against the real server: a pod's own service account, token files, exec plugins.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use cluster_tests::{Space, eventually};
+use control_plane::Identity;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::Api;
+use kube::api::PostParams;
+use kube::config::Kubeconfig;
+use runtime::client::{Clients, ConnectOptions, PodEnvironment, connect};
+use serde_json::{Value, json};
+
+/// A folder for one test's files, beside those of the control plane and gone with them.
+fn folder(space: &Space) -> Result<PathBuf> {
+    let folder = space.bed.cluster.folder().join(&space.namespace);
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// Makes a service account; answers a token of it.
+async fn account(space: &Space, name: &str) -> Result<String> {
+    space.create::<ServiceAccount>(json!({"metadata": {"name": name}})).await?;
+    let api: Api<ServiceAccount> = space.api();
+    let request: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}}))?;
+    let answer = api.create_token_request(name, &PostParams::default(), &request).await?;
+    answer.status.and_then(|status| status.token).context("no token in the answer")
+}
+
+/// As whom the server knows us.
+async fn who(clients: &Clients) -> Result<String> {
+    let api: Api<SelfSubjectReview> = Api::all(clients.own.clone());
+    let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+    review.status.and_then(|status| status.user_info?.username).context("nobody")
+}
+
+async fn until_known_as(clients: &Clients, user: &str) -> Result<()> {
+    eventually(format!("the server knows us as {user}"), || async {
+        let known = who(clients).await?;
+        ensure!(known == user, "it knows us as {known}");
+        Ok(())
+    })
+    .await
+}
+
+/// Puts a file in the place of another one at once, as the kubelet does.
+fn replace(file: &Path, text: &str) -> Result<()> {
+    let next = file.with_extension("next");
+    fs::write(&next, text)?;
+    Ok(fs::rename(next, file)?)
+}
+
+fn options() -> ConnectOptions {
+    ConnectOptions { reload_interval: Duration::from_millis(100), ..ConnectOptions::default() }
+}
+
+/// A kubeconfig of this user for the space's server.
+fn kubeconfig(space: &Space, folder: &Path, user: Value) -> Result<ConnectOptions> {
+    let cluster = &space.bed.cluster;
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {
+            "server": cluster.server(), "certificate-authority": cluster.ca_certificate(),
+        }}],
+        "users": [{"name": "u", "user": user}],
+    });
+    let file = folder.join("kubeconfig");
+    fs::write(&file, text.to_string())?;
+    Ok(ConnectOptions { kubeconfig: Some(file), ..options() })
+}
+
+fn user(space: &Space, account: &str) -> String {
+    format!("system:serviceaccount:{}:{account}", space.namespace)
+}
+
+pub async fn a_pod_is_its_service_account_also_after_a_rotation(space: Space) -> Result<()> {
+    let folder = folder(&space)?;
+    fs::write(folder.join("token"), account(&space, "first").await?)?;
+    fs::copy(space.bed.cluster.ca_certificate(), folder.join("ca.crt"))?;
+    fs::write(folder.join("namespace"), &space.namespace)?;
+    let server = space.bed.cluster.server();
+    let (host, port) = server.trim_start_matches("https://").split_once(':').context("no port")?;
+    let pod = PodEnvironment { host: host.into(), port: port.into(), folder: folder.clone() };
+    let clients = connect(&ConnectOptions { pod, ..options() }).await?;
+    ensure!(clients.default_namespace == space.namespace, "{}", clients.default_namespace);
+    ensure!(who(&clients).await? == user(&space, "first"));
+    replace(&folder.join("token"), &account(&space, "second").await?)?;
+    until_known_as(&clients, &user(&space, "second")).await
+}
+
+pub async fn a_kubeconfigs_token_file_may_rotate(space: Space) -> Result<()> {
+    let folder = folder(&space)?;
+    let file = folder.join("token");
+    fs::write(&file, account(&space, "first").await?)?;
+    let clients = connect(&kubeconfig(&space, &folder, json!({"tokenFile": file}))?).await?;
+    ensure!(who(&clients).await? == user(&space, "first"));
+    replace(&file, &account(&space, "second").await?)?;
+    until_known_as(&clients, &user(&space, "second")).await
+}
+
+/// A user whose credentials a plugin prints: `cat`, from a file.
+fn plugin(file: &Path) -> Value {
+    json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [file], "interactiveMode": "Never",
+    }})
+}
+
+fn credential(status: Value) -> String {
+    json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}).to_string()
+}
+
+pub async fn a_plugin_gives_tokens_and_is_asked_again_before_they_end(space: Space) -> Result<()> {
+    let folder = folder(&space)?;
+    let file = folder.join("credential");
+    let ends_in = |seconds: i64| (Timestamp::now() + SignedDuration::from_secs(seconds)).to_string();
+    let first = account(&space, "first").await?;
+    fs::write(&file, credential(json!({"token": first, "expirationTimestamp": ends_in(5)})))?;
+    let clients = connect(&kubeconfig(&space, &folder, plugin(&file))?).await?;
+    ensure!(who(&clients).await? == user(&space, "first"));
+    let second = account(&space, "second").await?;
+    replace(&file, &credential(json!({"token": second, "expirationTimestamp": ends_in(3600)})))?;
+    until_known_as(&clients, &user(&space, "second")).await?;
+    // This one lives long enough: nobody asks the plugin any more.
+    replace(&file, "no credential")?;
+    ensure!(who(&clients).await? == user(&space, "second"));
+    Ok(())
+}
+
+pub async fn a_plugin_gives_a_certificate(space: Space) -> Result<()> {
+    let folder = folder(&space)?;
+    let file = folder.join("credential");
+    let known = Kubeconfig::read_from(space.bed.cluster.kubeconfig(Identity::ControllerManager)?)?;
+    let known = serde_json::to_value(&known)?;
+    let pem = |field: &str| {
+        let data = known["users"][0]["user"][field].as_str().with_context(|| format!("no {field}"))?;
+        anyhow::Ok(String::from_utf8(BASE64.decode(data)?)?)
+    };
+    let (certificate, key) = (pem("client-certificate-data")?, pem("client-key-data")?);
+    fs::write(&file, credential(json!({"clientCertificateData": certificate, "clientKeyData": key})))?;
+    let clients = connect(&kubeconfig(&space, &folder, plugin(&file))?).await?;
+    ensure!(who(&clients).await? == "system:kube-controller-manager");
+    Ok(())
+}
