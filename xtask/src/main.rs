@@ -9,6 +9,8 @@ mod bench;
 mod cargo;
 mod control_plane;
 mod demo;
+mod differential;
+mod soak;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -26,6 +28,8 @@ enum Command {
     Bench(bench::Arguments),
     ControlPlane(control_plane::Arguments),
     Demo(demo::Arguments),
+    Differential(differential::Arguments),
+    Soak(soak::Arguments),
     Test(test::Arguments),
 }
 
@@ -34,6 +38,8 @@ fn main() -> anyhow::Result<()> {
         Command::Bench(arguments) => bench::run(arguments),
         Command::ControlPlane(arguments) => control_plane::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
+        Command::Differential(arguments) => differential::run(arguments),
+        Command::Soak(arguments) => soak::run(arguments),
         Command::Test(arguments) => test::run(arguments),
     }
 }

@@ -14,6 +14,7 @@ mod manager;
 pub mod objects;
 mod observer;
 mod space;
+pub mod traces;
 mod wait;
 
 pub use call::{Call, Verb};

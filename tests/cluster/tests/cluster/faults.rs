@@ -37,7 +37,7 @@ pub async fn lives(space: &Space, faults: &Faults) -> Result<()> {
 }
 
 /// Pods that were created, whether the manager heard of it or not.
-fn created(faults: &Faults) -> usize {
+pub fn created(faults: &Faults) -> usize {
     let seen = faults.seen();
     seen.iter()
         .filter(|seen| (seen.call.verb, seen.call.resource.as_str(), seen.status) == (Verb::Create, "pods", Some(201)))
@@ -148,7 +148,7 @@ pub async fn a_frozen_watch_leads_to_no_more_pods(space: Space) -> Result<()> {
 }
 
 /// Times of an election that fit a test.
-const ELECT: [&str; 4] = [
+pub const ELECT: [&str; 4] = [
     "--leader-elect=true",
     "--leader-elect-lease-duration=4s",
     "--leader-elect-renew-deadline=3s",

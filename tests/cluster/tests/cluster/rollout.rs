@@ -7,10 +7,11 @@ use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, is_active, is_ready, with};
 use cluster_tests::{Call, Effect, Faults, Manager, Observer, QUIET, Rule, Space, View, during, eventually, variants};
 use k8s_openapi::api::apps::v1::Deployment;
+use runtime::manager::Ended;
 use serde_json::json;
 
 use crate::deployment::{revision, rolled_out, set_image, wanted};
-use crate::faults::lives;
+use crate::faults::{ELECT, created, lives};
 use crate::invariants::quiet;
 
 /// ReplicaSets ask for at most `most` pods, and at least `least` of those that there are stay ready.
@@ -197,4 +198,46 @@ pub async fn each_write_fails_each_way(space: Space) -> Result<()> {
         );
     }
     play_each(&space, rules).await
+}
+
+/// A leader stands still in the middle of an update until its lease is gone; it may not go on when it wakes.
+pub async fn a_lease_lost_in_the_middle_costs_no_pod(space: Space) -> Result<()> {
+    let (first, second) = (Faults::default(), Faults::default());
+    let leader = Manager::start_with(&space, &first, &ELECT).await?;
+    let observer = Observer::start(&space, |view| {
+        let asked: i32 = view.sets.values().map(wanted).sum();
+        ensure!(asked <= 8, "{asked} pods are asked for, 8 at most");
+        Ok(())
+    })
+    .await?;
+    // Pods count only after a while, so that the update does not end before the lease does.
+    let slowly = json!({"spec": {"minReadySeconds": 2}});
+    space.create::<Deployment>(with(deployment("web", 6), slowly)).await?;
+    rolled_out(&space, "web", 6).await?;
+    let standby = Manager::start_with(&space, &second, &ELECT).await?;
+    eventually("the standby watches", || async {
+        ensure!(second.most_watches().contains_key("pods"));
+        Ok(())
+    })
+    .await?;
+    set_image(&space, "web", 2).await?;
+    eventually("some pods are new", || async {
+        ensure!(created(&first) > 6, "{} pods were made", created(&first));
+        Ok(())
+    })
+    .await?;
+    first.pause(true);
+    rolled_out(&space, "web", 6).await?;
+    let ended = leader.ended().await?;
+    ensure!(matches!(ended, Ended::LeaseLost(_)), "the paused one ended with {ended:?}");
+    let halves = (created(&first), created(&second));
+    ensure!(halves.1 > 0, "the first one did it all: this proves nothing");
+    first.pause(false);
+    quiet(&second).await?;
+    observer.verdict()?;
+    let view = observer.view();
+    ensure!(view.pods_ever.len() == 12, "{} pods were made instead of 12: {halves:?}", view.pods_ever.len());
+    ensure!(view.sets_ever.len() == 2, "{} ReplicaSets", view.sets_ever.len());
+    standby.crash().await;
+    Ok(())
 }

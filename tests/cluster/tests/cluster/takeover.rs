@@ -12,10 +12,10 @@ use serde_json::json;
 
 use crate::deployment::{revision, rolled_out, set_image};
 
-const UPSTREAM: &str = "kube-controller-manager";
+pub const UPSTREAM: &str = "kube-controller-manager";
 
 /// Runs upstream's manager with the controllers that are ours too.
-fn start_upstream(cluster: &ControlPlane) -> Result<()> {
+pub fn start_upstream(cluster: &ControlPlane) -> Result<()> {
     let program = cluster.assets().upstream_manager()?;
     let flags = [
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),

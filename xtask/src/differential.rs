@@ -1,0 +1,42 @@
+//! `cargo xtask differential`: upstream's manager and ours, the same work, and what differs afterwards.
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo::cargo;
+
+/// Tests that run upstream's manager, by the modules of the cluster tests that hold them.
+const TESTS: [&str; 2] = ["differential::", "takeover::"];
+
+/// Compare with upstream's manager: what both leave behind, and that each takes over from the other.
+///
+/// Each scenario is played under upstream's manager and under ours on the same real API server; objects, events and
+/// owners of fields are compared one by one, without names, uids and times. What differs on purpose is listed with its
+/// reason. Then each manager takes a rollout over from the other one half-way, and no pod may be made twice.
+///
+/// Builds upstream's manager with Go the first time (some ten minutes).
+#[derive(clap::Args)]
+#[command(after_long_help = "Examples:
+  cargo xtask differential
+  cargo xtask differential --only takeover")]
+pub struct Arguments {
+    /// Run only tests with this text in their names
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+/// Runs the tests; fails if one does.
+pub fn run(arguments: Arguments) -> Result<()> {
+    let chosen: Vec<String> = match arguments.only {
+        Some(text) => vec![text],
+        None => TESTS.map(String::from).into(),
+    };
+    let status = cargo()
+        .args(["test", "--package", "cluster-tests", "--test", "cluster", "--", "--ignored"])
+        .args(&chosen)
+        .status()
+        .context("run cargo")?;
+    if !status.success() {
+        bail!("upstream's manager and ours differ, or could not be compared; see above");
+    }
+    Ok(())
+}

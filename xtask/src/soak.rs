@@ -1,0 +1,114 @@
+//! `cargo xtask soak`: long random histories, and a crash at every write instead of a sample.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo::cargo;
+
+/// Play long random histories, and every scenario once with a crash at each of its writes.
+///
+/// First the property tests, with so many histories each and a seed that makes them repeatable; then, on a real
+/// control plane, the tests that try every place to crash at. A failure names its seed or its place. Takes minutes to
+/// hours, as asked for.
+#[derive(clap::Args)]
+#[command(after_long_help = "Examples:
+  cargo xtask soak --histories 10000 --seed 7
+  cargo xtask soak --histories 100000 --only histories      # without a control plane")]
+pub struct Arguments {
+    /// How many random histories each property is tried with
+    #[arg(long, default_value_t = 5000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    histories: u32,
+
+    /// Chooses the histories; another one each time without it, which is printed
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+
+    /// Do only the one or the other
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
+}
+
+/// What there is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Random histories against models; no control plane
+    Histories,
+    /// A crash at every write, on a real control plane
+    Crashes,
+}
+
+/// A call of cargo: arguments and environment.
+#[derive(Debug, PartialEq, Eq)]
+struct Call {
+    arguments: Vec<&'static str>,
+    environment: Vec<(&'static str, String)>,
+}
+
+impl Part {
+    const ALL: [Self; 2] = [Self::Histories, Self::Crashes];
+
+    fn call(self, histories: u32, seed: u64) -> Call {
+        match self {
+            Self::Histories => Call {
+                arguments: words("test --release --no-fail-fast --lib --package kinds --package runtime --package kcm"),
+                environment: vec![
+                    ("PROPTEST_CASES", histories.to_string()),
+                    ("PROPTEST_RNG_SEED", seed.to_string()),
+                    // Compared with models, most draws are cheap and many are passed over.
+                    ("PROPTEST_MAX_GLOBAL_REJECTS", histories.saturating_mul(10).to_string()),
+                ],
+            },
+            Self::Crashes => Call {
+                arguments: words("test --package cluster-tests --test cluster -- --ignored crash_after_every_write"),
+                environment: Vec::new(),
+            },
+        }
+    }
+}
+
+/// A seed that is hardly ever the same.
+fn another_seed() -> u64 {
+    std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0)
+}
+
+fn words(text: &'static str) -> Vec<&'static str> {
+    text.split_whitespace().collect()
+}
+
+/// Does both parts, also when the first one fails.
+pub fn run(arguments: Arguments) -> Result<()> {
+    let seed = arguments.seed.unwrap_or_else(another_seed);
+    println!("histories: {}, seed: {seed}", arguments.histories);
+    let mut failed = Vec::new();
+    for part in Part::ALL.into_iter().filter(|part| arguments.only.is_none_or(|only| only == *part)) {
+        let begun = Instant::now();
+        let call = part.call(arguments.histories, seed);
+        let status = cargo().args(&call.arguments).envs(call.environment).status().context("run cargo")?;
+        println!(
+            "{part:?}: {} after {:.0} s",
+            if status.success() { "passed" } else { "FAILED" },
+            begun.elapsed().as_secs_f64()
+        );
+        if !status.success() {
+            failed.push(format!("{part:?}"));
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{} failed; again with --histories {} --seed {seed}", failed.join(" and "), arguments.histories);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histories_are_repeatable_and_as_many_as_asked_for() {
+        let call = Part::Histories.call(9, 7);
+        assert_eq!(call.environment[0], ("PROPTEST_CASES", "9".into()));
+        assert_eq!(call.environment[1], ("PROPTEST_RNG_SEED", "7".into()));
+        assert!(Part::Crashes.call(9, 7).arguments.contains(&"--ignored"));
+    }
+}
