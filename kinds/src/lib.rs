@@ -23,6 +23,7 @@ pub mod meta;
 pub mod namespace;
 pub mod namespace_ending;
 pub mod node;
+pub mod node_cloud;
 pub mod pod;
 pub mod pod_edit;
 pub mod quantity;

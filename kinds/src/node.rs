@@ -2,11 +2,12 @@
 
 use crate::intern::{Interner, Str};
 use crate::meta::{Meta, Time};
+use crate::node_cloud::{NodeCloud, PROVIDED_NODE_IP};
 use crate::schema::{node as f, node_condition, node_spec, node_status};
 use crate::splice::edited;
 use crate::taint::Taint;
 use crate::wire::{Put, WireError, copy_fields, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource};
+use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// Tells the kubelet for how many seconds it may keep Secrets and ConfigMaps before it looks again.
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
@@ -42,9 +43,14 @@ pub struct Node {
     pub pod_cidrs: Box<[Str]>,
     /// Conditions.
     pub conditions: Box<[NodeCondition]>,
+    /// What ties it to a machine; only with [`Node::CLOUD`].
+    pub cloud: Option<Box<NodeCloud>>,
 }
 
 impl Node {
+    /// The section [`Node::cloud`].
+    pub const CLOUD: Sections = Sections(1);
+
     /// The condition of this type.
     pub fn condition(&self, kind: &str) -> Option<&NodeCondition> {
         self.conditions.iter().find(|condition| &*condition.kind == kind)
@@ -99,16 +105,24 @@ impl Kind for Node {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
-        let mut ttl_seconds = None;
+        let (mut ttl_seconds, mut provided_ip) = (None, None);
         let meta = Meta::decode(interner, find(object, f::METADATA), |key, value| {
             if key == TTL {
                 ttl_seconds = value.parse().ok();
+            } else if key == PROVIDED_NODE_IP {
+                provided_ip = Some(Str::from(value));
             }
         })?;
         let conditions = fields(find(object, f::STATUS))
             .filter(|field| field.as_ref().is_ok_and(|field| field.number == node_status::CONDITIONS) || field.is_err())
             .map(|field| NodeCondition::decode(interner, field?.value.bytes()))
             .collect::<Result<_, WireError>>()?;
+        let (spec, status) = (find(object, f::SPEC), find(object, f::STATUS));
+        let cloud = if context.sections.contains(Self::CLOUD) {
+            Some(NodeCloud::decode(interner, spec, status, provided_ip)?.into())
+        } else {
+            None
+        };
         let mut node = Self {
             meta,
             ttl_seconds,
@@ -116,8 +130,9 @@ impl Kind for Node {
             taints: Box::default(),
             pod_cidrs: Box::default(),
             conditions,
+            cloud,
         };
-        node.read_spec(interner, find(object, f::SPEC))?;
+        node.read_spec(interner, spec)?;
         Ok(node)
     }
 
@@ -196,8 +211,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Sections;
-    use crate::schema::{object_meta, taint};
+    use crate::schema::{node_address, node_system_info, object_meta, taint};
 
     fn condition(kind: &str, status: &str, heartbeat: i64) -> impl FnOnce(&mut Vec<u8>) {
         move |message| {
@@ -242,6 +256,33 @@ mod tests {
         assert!(node.unschedulable && node.taints[0].is("k", "NoExecute") && node.taints[0].added == Time(5));
         assert_eq!((&*node.pod_cidrs[0], node.ready()), ("10.0.0.0/24", Some("True")));
         assert_eq!(node.condition(READY).expect("there").heartbeat, Time(2));
+    }
+
+    #[test]
+    fn what_clouds_know_is_read_only_when_asked_for() {
+        let mut machine = Vec::new();
+        machine.put_message(f::SPEC, |spec| spec.put_str(node_spec::PROVIDER_ID, "x://1"));
+        machine.put_message(f::STATUS, |status| {
+            for (kind, address) in [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1")] {
+                status.put_message(node_status::ADDRESSES, |entry| {
+                    entry.put_str(node_address::TYPE, kind);
+                    entry.put_str(node_address::ADDRESS, address);
+                });
+            }
+            status.put_message(node_status::NODE_INFO, |info| info.put_str(node_system_info::SYSTEM_UUID, "ec2"));
+        });
+        assert_eq!(decode(&machine).cloud, None);
+        let context = Decode { interner: Arc::default(), sections: Node::CLOUD };
+        let cloud = Node::decode(&context, &machine).expect("well-formed").cloud.expect("asked for");
+        assert_eq!((&*cloud.provider_id, &*cloud.system_uuid, cloud.provided_ip), ("x://1", "ec2", None));
+        let read: Vec<_> = cloud.addresses.iter().map(|own| (&*own.kind, &*own.address)).collect();
+        assert_eq!(read, [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1")]);
+        let mut told = Vec::new();
+        told.put_message(f::METADATA, |meta| {
+            meta.put_entry(object_meta::ANNOTATIONS, PROVIDED_NODE_IP, "10.0.0.1");
+        });
+        let cloud = Node::decode(&context, &told).expect("well-formed").cloud.expect("asked for");
+        assert_eq!(cloud.provided_ip.as_deref(), Some("10.0.0.1"));
     }
 
     #[test]

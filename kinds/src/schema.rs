@@ -145,8 +145,10 @@ messages! {
         TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6,
     }
     node "Node" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
-    node_spec "NodeSpec" "api/core/v1" { POD_CIDR "podCIDR" = 1, UNSCHEDULABLE "unschedulable" = 4, TAINTS "taints" = 5, POD_CIDRS "podCIDRs" = 7 }
-    node_status "NodeStatus" "api/core/v1" { CONDITIONS "conditions" = 4 }
+    node_spec "NodeSpec" "api/core/v1" { POD_CIDR "podCIDR" = 1, PROVIDER_ID "providerID" = 3, UNSCHEDULABLE "unschedulable" = 4, TAINTS "taints" = 5, POD_CIDRS "podCIDRs" = 7 }
+    node_status "NodeStatus" "api/core/v1" { CONDITIONS "conditions" = 4, ADDRESSES "addresses" = 5, NODE_INFO "nodeInfo" = 7 }
+    node_address "NodeAddress" "api/core/v1" { TYPE "type" = 1, ADDRESS "address" = 2 }
+    node_system_info "NodeSystemInfo" "api/core/v1" { SYSTEM_UUID "systemUUID" = 2 }
     node_condition "NodeCondition" "api/core/v1" {
         TYPE "type" = 1, STATUS "status" = 2, LAST_HEARTBEAT_TIME "lastHeartbeatTime" = 3,
         LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6,

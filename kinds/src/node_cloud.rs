@@ -1,0 +1,61 @@
+//! What ties a node to its machine in a cloud.
+
+use crate::intern::{Interner, Str};
+use crate::schema::{node_address, node_spec, node_status, node_system_info};
+use crate::wire::{WireError, fields, find};
+
+/// The annotation by which a kubelet says which addresses it was told to use (cloud-provider api,
+/// AnnotationAlphaProvidedIPAddr).
+pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
+
+/// One entry of `status.addresses`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// Type, such as `InternalIP`.
+    pub kind: Str,
+    /// The address or name.
+    pub address: Str,
+}
+
+/// What a cloud is asked about a node by, and what it last said of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeCloud {
+    /// `spec.providerID`; empty until somebody knows it, and never changed after.
+    pub provider_id: Str,
+    /// `status.nodeInfo.systemUUID`, as the kubelet read it.
+    pub system_uuid: Str,
+    /// `status.addresses`.
+    pub addresses: Box<[NodeAddress]>,
+    /// The value of [`PROVIDED_NODE_IP`], if there is one.
+    pub provided_ip: Option<Str>,
+}
+
+impl NodeCloud {
+    /// Reads these parts of a node's spec and status.
+    ///
+    /// # Errors
+    /// When they are not well-formed.
+    pub(crate) fn decode(
+        interner: &Interner,
+        spec: &[u8],
+        status: &[u8],
+        provided_ip: Option<Str>,
+    ) -> Result<Self, WireError> {
+        let text = |bytes: &[u8]| Str::from(std::str::from_utf8(bytes).unwrap_or_default());
+        let mut addresses = Vec::new();
+        for field in fields(status) {
+            let field = field?;
+            if field.number == node_status::ADDRESSES {
+                let entry = field.value.bytes();
+                let kind = interner.str(&text(find(entry, node_address::TYPE)));
+                addresses.push(NodeAddress { kind, address: text(find(entry, node_address::ADDRESS)) });
+            }
+        }
+        Ok(Self {
+            provider_id: text(find(spec, node_spec::PROVIDER_ID)),
+            system_uuid: text(find(find(status, node_status::NODE_INFO), node_system_info::SYSTEM_UUID)),
+            addresses: addresses.into(),
+            provided_ip,
+        })
+    }
+}
