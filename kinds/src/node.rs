@@ -270,11 +270,18 @@ mod tests {
                 });
             }
             status.put_message(node_status::NODE_INFO, |info| info.put_str(node_system_info::SYSTEM_UUID, "ec2"));
+            for (kind, reason) in [("Ready", "KubeletReady"), ("NetworkUnavailable", "RouteCreated")] {
+                status.put_message(node_status::CONDITIONS, |entry| {
+                    entry.put_str(node_condition::TYPE, kind);
+                    entry.put_str(node_condition::REASON, reason);
+                });
+            }
         });
         assert_eq!(decode(&machine).cloud, None);
         let context = Decode { interner: Arc::default(), sections: Node::CLOUD };
         let cloud = Node::decode(&context, &machine).expect("well-formed").cloud.expect("asked for");
         assert_eq!((&*cloud.provider_id, &*cloud.system_uuid, cloud.provided_ip), ("x://1", "ec2", None));
+        assert_eq!(&*cloud.network_reason, "RouteCreated");
         let read: Vec<_> = cloud.addresses.iter().map(|own| (&*own.kind, &*own.address)).collect();
         assert_eq!(read, [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1")]);
         let mut told = Vec::new();
