@@ -39,4 +39,4 @@ pub struct Descriptor {
 }
 
 /// All controllers.
-pub const CONTROLLERS: &[Descriptor] = &[];
+pub const CONTROLLERS: &[Descriptor] = &[crate::route::DESCRIPTOR, crate::service::DESCRIPTOR];

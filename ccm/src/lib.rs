@@ -5,8 +5,11 @@
 pub mod app;
 pub mod cloud;
 pub mod controllers;
+mod failure;
 pub mod flags;
 pub mod names;
+pub mod route;
+pub mod service;
 
 use std::process::ExitCode;
 

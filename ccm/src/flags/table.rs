@@ -15,9 +15,9 @@ component::flags! {
         "cidr-allocator-type": Text = "RangeAllocator", NoEffectYet, "How pod CIDRs are allocated; only RangeAllocator is available";
         "cloud-config": Text = "", Effective, "Configuration file of the cloud provider; empty for none";
         "cloud-provider": Text = "", Effective, "Cloud provider, one of those that are built in";
-        "cluster-cidr": Text = "", NoEffectYet, "CIDR range or two ranges of the Pods; only routes to these are managed";
+        "cluster-cidr": Text = "", Effective, "CIDR range or two ranges of the Pods; only routes to these are managed";
         "cluster-name": Text = "kubernetes", Effective, "Name of this cluster, by which the cloud provider tells its resources from those of others";
-        "configure-cloud-routes": Bool = "true", NoEffectYet, "Have the cloud route each Node's pod CIDR";
+        "configure-cloud-routes": Bool = "true", Effective, "Have the cloud route each Node's pod CIDR";
         "controller-start-interval": Duration = "0s", Effective, "Pause between the starts of two controllers";
         "controllers": Strings = "[*]", Effective, "Controllers to run: '*' for all that are on by default, 'foo' to switch foo on, '-foo' to switch it off; the first mention of a name decides";
         "external-cloud-volume-plugin": Text = "", NoEffectYet, "Has no effect on cloud controllers";
@@ -34,7 +34,7 @@ component::flags! {
         "leader-elect-retry-period": Duration = "2s", Effective, "Pause between two attempts to take or renew the Lease";
         "min-resync-period": Duration = "12h0m0s", Effective, "Informers resync at a random period between this and twice this";
         "node-sync-period": Duration = "0s", NoEffectYet, "Has no effect" deprecated "has no effect and will be removed";
-        "route-reconciliation-period": Duration = "10s", NoEffectYet, "How often cloud routes are reconciled with the Nodes";
+        "route-reconciliation-period": Duration = "10s", Effective, "How often cloud routes are reconciled with the Nodes";
         "use-service-account-credentials": Bool = "false", Effective, "Let each controller write as its own service account";
     }
     "Cloud-node-controller" {
@@ -46,7 +46,7 @@ component::flags! {
         "node-monitor-period": Duration = "5s", NoEffectYet, "How often Nodes that are not ready are looked for in the cloud";
     }
     "Service-lb-controller" {
-        "concurrent-service-syncs": Int32 = "1", NoEffectYet, "Services whose load balancers are reconciled at once";
+        "concurrent-service-syncs": Int32 = "1", Effective, "Services whose load balancers are reconciled at once";
     }
     "Webhook" {
         "webhooks": Strings = "[]", NoEffectYet, "Webhooks to serve; there are none";

@@ -1,0 +1,151 @@
+//! Which routes should be there, and what follows for each node: no calls, no writes.
+
+use std::collections::{HashMap, HashSet};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use providers::{Address, InstanceRef, Route, RouteChange, RouteSpec, RouteTarget};
+
+/// A node as its routes need it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteNode {
+    /// Its machine.
+    pub instance: InstanceRef,
+    /// Its uid.
+    pub uid: String,
+    /// Its addresses.
+    pub addresses: Vec<Address>,
+    /// Its pods' networks, as given.
+    pub pod_cidrs: Vec<String>,
+    /// Whether its condition says that its routes are there; `None`: it says nothing, or in somebody else's words.
+    pub told: Option<bool>,
+}
+
+/// One pass over all nodes and routes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// What is to be changed; each destination at most once.
+    pub changes: Vec<RouteChange>,
+    /// What becomes of each node, in the nodes' order; `None`: nothing about it is to be told.
+    pub nodes: Vec<Option<Fate>>,
+}
+
+/// What a node's condition hangs on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fate {
+    /// Changes that must go well, by their place among the changes.
+    pub needs: Vec<usize>,
+    /// What keeps a route from ever being there: the network and why.
+    pub hopeless: Vec<(String, String)>,
+    /// It has no network at all, while there is a route to it.
+    pub bare: bool,
+}
+
+/// `--cluster-cidr`, one or two networks, of different families if two (upstream: cloud-provider/app, processCIDRs).
+///
+/// # Errors
+/// What is wrong with it, with the fix.
+pub fn cluster_networks(flag: &str) -> Result<Vec<IpNet>, String> {
+    let parse = |text: &str| {
+        IpNet::from_str(text.trim()).map(|net| net.trunc()).map_err(|_| {
+            format!(
+                "--cluster-cidr is {flag:?}: use the pods' network, for example 10.244.0.0/16, or one of each family"
+            )
+        })
+    };
+    let networks: Vec<IpNet> = flag.trim().split(',').map(parse).collect::<Result<_, _>>()?;
+    match &networks[..] {
+        [_] => Ok(networks),
+        [one, two] if one.addr().is_ipv4() != two.addr().is_ipv4() => Ok(networks),
+        [_, _] => Err(format!("--cluster-cidr is {flag:?}: use one network of each IP family")),
+        more => Err(format!("--cluster-cidr is {flag:?}: use at most two networks, not {}", more.len())),
+    }
+}
+
+/// Whether a route is this controller's to remove: its first or last address is in a network of the cluster's
+/// (upstream: route controller, isResponsibleForRoute).
+fn is_responsible(cluster: &[IpNet], destination: &IpNet) -> bool {
+    cluster.iter().any(|net| net.contains(&destination.network()) || net.contains(&destination.broadcast()))
+}
+
+fn leads_to(route: &Route, node: &RouteNode) -> bool {
+    match &route.target {
+        RouteTarget::Instance(id) => node.instance.provider_id.as_ref() == Some(id),
+        RouteTarget::Node(name) => node.instance.node == *name,
+        RouteTarget::Blackhole => false,
+    }
+}
+
+/// Whether a route is the node's as it should be: to its machine, and to its addresses if routes lead to addresses
+/// (upstream: route controller, getRouteAction).
+fn is_right(route: &Route, node: &RouteNode) -> bool {
+    let same = |listed: &Vec<Address>| {
+        listed.len() == node.addresses.len() && node.addresses.iter().all(|address| listed.contains(address))
+    };
+    leads_to(route, node) && route.addresses.as_ref().is_none_or(same)
+}
+
+/// Compares nodes with routes. `nodes` are in the order in which they have a claim to a network that several want.
+/// Routes are removed only if `complete` says that all nodes are known.
+pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: bool) -> Plan {
+    let mut by_destination: HashMap<IpNet, Vec<&Route>> = HashMap::new();
+    for route in routes {
+        by_destination.entry(route.destination.trunc()).or_default().push(route);
+    }
+    let mut to_machine = HashSet::new();
+    let mut to_node = HashSet::new();
+    for route in routes {
+        match &route.target {
+            RouteTarget::Instance(id) => _ = to_machine.insert(id.as_str()),
+            RouteTarget::Node(name) => _ = to_node.insert(name.as_str()),
+            RouteTarget::Blackhole => {}
+        }
+    }
+    let leading = |net: &IpNet| by_destination.get(net).map_or(&[][..], |routes| routes);
+    let mut owners: HashMap<IpNet, usize> = HashMap::new();
+    for (at, node) in nodes.iter().enumerate() {
+        for net in node.pod_cidrs.iter().filter_map(|cidr| IpNet::from_str(cidr).ok()) {
+            let net = net.trunc();
+            let has = |at: usize| leading(&net).iter().any(|route| leads_to(route, &nodes[at]));
+            // Who has the route keeps it; else who came first gets it.
+            match owners.get(&net) {
+                Some(owner) if has(*owner) || !has(at) => {}
+                _ => _ = owners.insert(net, at),
+            }
+        }
+    }
+    let mut plan = Plan::default();
+    for (at, node) in nodes.iter().enumerate() {
+        let mut fate = Fate::default();
+        for cidr in &node.pod_cidrs {
+            let Ok(net) = IpNet::from_str(cidr).map(|net| net.trunc()) else {
+                fate.hopeless.push((cidr.clone(), "spec.podCIDRs has something that is no network".to_owned()));
+                continue;
+            };
+            if owners[&net] != at {
+                let owner = &nodes[owners[&net]].instance.node;
+                fate.hopeless.push((cidr.clone(), format!("the network is that of node {owner} already")));
+            } else if !leading(&net).iter().any(|route| is_right(route, node)) {
+                fate.needs.push(plan.changes.len());
+                plan.changes.push(RouteChange::Set(RouteSpec {
+                    destination: net,
+                    instance: node.instance.clone(),
+                    addresses: node.addresses.clone(),
+                    name_hint: node.uid.clone(),
+                }));
+            }
+        }
+        let id = node.instance.provider_id.as_deref();
+        fate.bare = node.pod_cidrs.is_empty();
+        let led_to = id.is_some_and(|id| to_machine.contains(id)) || to_node.contains(node.instance.node.as_str());
+        plan.nodes.push((!fate.bare || led_to).then_some(fate));
+    }
+    let mut removed = HashSet::new();
+    for route in routes.iter().filter(|_| complete) {
+        let net = route.destination.trunc();
+        if !owners.contains_key(&net) && is_responsible(cluster, &net) && removed.insert(net) {
+            plan.changes.push(RouteChange::Remove(route.clone()));
+        }
+    }
+    plan
+}

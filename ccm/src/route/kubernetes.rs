@@ -1,0 +1,121 @@
+//! Nodes as routes need them, and what is written and said about them.
+
+use std::sync::Arc;
+
+use kinds::node_cloud::NETWORK_UNAVAILABLE;
+use kinds::{Kind, Node};
+use providers::{Address, AddressKind, InstanceRef, async_trait};
+use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::expectations::Expectations;
+use runtime::store::{Change, Store, by_namespace, index_key};
+use runtime::write::Writer;
+use serde_json::json;
+
+use super::decide::RouteNode;
+use super::sync::Surroundings;
+use crate::controllers::Clock;
+
+/// The API server, through a store and a writer.
+pub struct Kubernetes {
+    pub nodes: Arc<Store<Node>>,
+    pub writer: Writer,
+    pub recorder: Recorder,
+    pub expectations: Expectations,
+    pub clock: Clock,
+}
+
+/// A node as routes need it.
+fn route_node(node: &Node) -> RouteNode {
+    let cloud = node.cloud.as_deref();
+    let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let address = |address: &kinds::node_cloud::NodeAddress| {
+        Some(Address { kind: AddressKind::parse(&address.kind)?, address: address.address.to_string() })
+    };
+    let status = node.condition(NETWORK_UNAVAILABLE).map(|condition| &*condition.status);
+    RouteNode {
+        instance: InstanceRef {
+            node: node.meta.name.to_string(),
+            provider_id: cloud.and_then(|cloud| given(&cloud.provider_id)),
+            system_uuid: cloud.and_then(|cloud| given(&cloud.system_uuid)),
+            labels: node.meta.labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
+        },
+        uid: node.meta.uid.to_string(),
+        addresses: cloud.map(|cloud| cloud.addresses.iter().filter_map(address).collect()).unwrap_or_default(),
+        pod_cidrs: node.pod_cidrs.iter().map(|cidr| cidr.to_string()).collect(),
+        told: match (status, cloud.map(|cloud| &*cloud.network_reason)) {
+            (Some("False"), Some("RouteCreated")) => Some(true),
+            (Some("True"), Some("NoRouteCreated")) => Some(false),
+            _ => None,
+        },
+    }
+}
+
+/// Whether a change of a node can change routes (upstream: route controller, handleNodeUpdate).
+pub fn routes_differ(change: &Change<'_, Node>) -> bool {
+    let seen = |node: &Node| {
+        let cloud = node.cloud.as_deref();
+        (
+            node.meta.uid.clone(),
+            node.pod_cidrs.clone(),
+            cloud.map(|cloud| (cloud.provider_id.clone(), cloud.addresses.clone(), cloud.network_reason.clone())),
+        )
+    };
+    match (change.old, change.new) {
+        (Some(old), Some(new)) => seen(old) != seen(new),
+        _ => true,
+    }
+}
+
+#[async_trait]
+impl Surroundings for Kubernetes {
+    fn nodes(&self) -> (Vec<RouteNode>, bool) {
+        let mut nodes = self.nodes.by_index(&by_namespace(), index_key(""));
+        nodes.sort_by(|a, b| a.meta.by_creation(&b.meta));
+        (nodes.iter().map(|node| route_node(node)).collect(), self.nodes.undecodable() == 0)
+    }
+
+    fn warn(&self, node: &RouteNode, message: String) {
+        let about = ObjectReference {
+            api_version: "v1".into(),
+            kind: "Node".into(),
+            name: node.instance.node.as_str().into(),
+            uid: node.uid.as_str().into(),
+            ..ObjectReference::default()
+        };
+        self.recorder.event(&about, EventType::Warning, "FailedToCreateRoute", message);
+    }
+
+    async fn tell(&self, node: &RouteNode, created: bool) -> Result<(), String> {
+        let key = kinds::meta::ObjectKey::new("", node.instance.node.as_str());
+        // A condition that was written a moment ago is not written again before it is seen: the next pass will see it.
+        if !self.expectations.caught_up(&key, &self.nodes, || {}) {
+            return Ok(());
+        }
+        let (status, reason, message) = match created {
+            true => ("False", "RouteCreated", "RouteController created a route"),
+            false => ("True", "NoRouteCreated", "RouteController failed to create a route"),
+        };
+        let now = (self.clock)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let patch = json!({
+            "metadata": { "uid": node.uid },
+            "status": { "conditions": [{
+                "type": NETWORK_UNAVAILABLE, "status": status, "reason": reason, "message": message,
+                "lastHeartbeatTime": now, "lastTransitionTime": now,
+            }] },
+        });
+        match self.writer.patch_status(&Node::RESOURCE, &key, &patch).await {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.expectations.wrote(&key, &self.nodes, meta.version);
+                }
+                Ok(())
+            }
+            // Gone, or another node of the name: it has its own turn.
+            Err(error) if error.is_not_found() || error.is_conflict() => {
+                self.expectations.forget(&key);
+                Ok(())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}

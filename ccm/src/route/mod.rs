@@ -1,0 +1,137 @@
+//! node-route-controller: keeps the cloud's routes to the nodes' pod networks.
+//!
+//! It watches Nodes, lists and changes routes through the provider, and writes the condition `NetworkUnavailable`.
+//! Follows upstream cloud-provider, controllers/route.
+
+mod decide;
+mod kubernetes;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::{Node, Sections};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::by_namespace;
+use runtime::watch::Builder;
+
+use crate::cloud::Cloud;
+use crate::controllers::{Descriptor, Settings, Verb, Work, Write};
+use kubernetes::Kubernetes;
+use sync::RouteTable;
+
+/// Name of the event source; upstream spells it so.
+const COMPONENT: &str = "route_controller";
+
+/// Changes of nodes are taken together over this time.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// What that grows to while nodes keep changing (upstream: route controller, minRouteResyncInterval).
+const LONGEST_WINDOW: Duration = Duration::from_secs(10);
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    controller: component::controllers::Descriptor {
+        name: "node-route-controller",
+        service_account: "route-controller",
+        needs,
+        writes: &[
+            Write { verb: Verb::Patch, group: "", resource: "nodes/status" },
+            Write { verb: Verb::Create, group: "", resource: "events" },
+            Write { verb: Verb::Patch, group: "", resource: "events" },
+        ],
+        start,
+    },
+    work,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Node>(Sections::default() | Node::CLOUD, &[by_namespace()]);
+}
+
+/// Upstream: cloud-provider/app, startRouteController.
+fn work(settings: &Settings) -> anyhow::Result<Work> {
+    if !settings.options.values.get_bool("configure-cloud-routes") {
+        return Ok(Work::None("--configure-cloud-routes is false"));
+    }
+    if settings.cloud.provider().routes().is_none() {
+        return Ok(Work::None("the cloud provider does not support routes"));
+    }
+    let networks = decide::cluster_networks(settings.options.values.get_str("cluster-cidr"));
+    networks.map(|_| Work::Here).map_err(|error| anyhow!("{error}; or pass --configure-cloud-routes=false"))
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let values = &settings.options.values;
+    // Both were looked at by `work`.
+    let Some(routes) = settings.cloud.provider().routes() else { return };
+    let cluster = decide::cluster_networks(values.get_str("cluster-cidr")).unwrap_or_default();
+    let queue =
+        Queue::new(QueueOptions { window: WINDOW, longest_window: LONGEST_WINDOW, ..QueueOptions::named("Routes") });
+    let nodes = manager.registry().store::<Node>();
+    let changed = queue.clone();
+    nodes.subscribe(move |change| {
+        if kubernetes::routes_differ(change) {
+            changed.add_coalesced(Pass);
+        }
+    });
+    let account = DESCRIPTOR.controller.service_account;
+    let kubernetes = Kubernetes {
+        nodes,
+        writer: manager.writer(account),
+        recorder: manager.recorder(COMPONENT, account),
+        expectations: Expectations::default(),
+        clock: settings.clock.clone(),
+    };
+    let period = values.get_duration("route-reconciliation-period").max(WINDOW);
+    let reconciler = Arc::new(NodeRoutes {
+        table: RouteTable::new(kubernetes, routes, cluster, period),
+        cloud: settings.cloud.clone(),
+        queue: queue.clone(),
+    });
+    let name = DESCRIPTOR.controller.name;
+    manager.add(WorkOptions { name, workers: 1, max_retries: None }, queue, reconciler);
+}
+
+/// The one key: all nodes and routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Pass;
+
+impl fmt::Display for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(routes)")
+    }
+}
+
+struct NodeRoutes {
+    table: RouteTable<Kubernetes>,
+    cloud: Arc<Cloud>,
+    queue: Arc<Queue<Pass>>,
+}
+
+impl Reconcile for NodeRoutes {
+    type Key = Pass;
+
+    fn begin(&self) {
+        self.queue.add(Pass);
+    }
+
+    fn reconcile<'a>(&'a self, _: &'a Pass) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            if let Err(wait) = self.cloud.ready().await {
+                return Ok(Outcome::After(wait));
+            }
+            Ok(self.table.pass().await)
+        }
+        .boxed()
+    }
+}

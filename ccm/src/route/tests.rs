@@ -1,0 +1,390 @@
+//! Plans case by case, and passes over the mock cloud until nodes and routes agree.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use provider_mock::{Effect, Fault, InstanceConfig, MockCloud, MockConfig, Operation, Pattern, Quotas};
+use providers::{Address, AddressKind, InstanceRef, Route, RouteChange, RouteTarget, async_trait};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use runtime::controller::Outcome;
+
+use super::decide::{RouteNode, cluster_networks, plan};
+use super::sync::{RouteTable, Surroundings};
+
+const CLUSTER: &str = "10.244.0.0/16,fd00:10:244::/56";
+
+fn cluster() -> Vec<IpNet> {
+    cluster_networks(CLUSTER).expect("two networks")
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().expect("a network")
+}
+
+fn id(name: &str) -> String {
+    format!("mock://mock-1/{name}")
+}
+
+fn node(name: &str, cidrs: &[&str]) -> RouteNode {
+    RouteNode {
+        instance: InstanceRef::named(name).with_provider_id(id(name)),
+        uid: format!("uid-{name}"),
+        addresses: vec![Address { kind: AddressKind::InternalIP, address: "10.0.0.1".into() }],
+        pod_cidrs: cidrs.iter().map(|cidr| (*cidr).to_owned()).collect(),
+        told: None,
+    }
+}
+
+fn route(destination: &str, target: RouteTarget) -> Route {
+    Route { name: String::new(), destination: net(destination), target, addresses: None }
+}
+
+fn to(name: &str) -> RouteTarget {
+    RouteTarget::Instance(id(name))
+}
+
+/// What a plan does, and for each node `ok`, `-`, or what is in its way.
+fn planned(nodes: &[RouteNode], routes: &[Route]) -> (Vec<String>, Vec<String>) {
+    let plan = plan(nodes, routes, &cluster(), true);
+    let change = |change: &RouteChange| match change {
+        RouteChange::Set(spec) => format!("set {} {}", spec.destination, spec.instance.node),
+        RouteChange::Remove(route) => format!("remove {}", route.destination),
+    };
+    let fate = |fate: &Option<super::decide::Fate>| match fate {
+        None => "-".to_owned(),
+        Some(fate) if fate.bare => "bare".to_owned(),
+        Some(fate) if !fate.hopeless.is_empty() => fate.hopeless[0].1.clone(),
+        Some(fate) if fate.needs.is_empty() => "ok".to_owned(),
+        Some(fate) => format!("needs {:?}", fate.needs),
+    };
+    (plan.changes.iter().map(change).collect(), plan.nodes.iter().map(fate).collect())
+}
+
+#[test]
+fn routes_are_compared_with_nodes() {
+    let (a, b) = ("10.244.0.0/24", "10.244.1.0/24");
+    let six = "fd00:10:244::/64";
+    type Case<'a> = (&'a str, Vec<RouteNode>, Vec<Route>, &'a [&'a str], &'a [&'a str]);
+    let old = |addresses: &str| {
+        let address = Address { kind: AddressKind::InternalIP, address: addresses.into() };
+        Route { addresses: Some(vec![address]), ..route(a, to("a")) }
+    };
+    let cases: Vec<Case<'_>> = vec![
+        ("nothing", vec![], vec![], &[], &[]),
+        ("a node without network", vec![node("a", &[])], vec![], &[], &["-"]),
+        ("a new node", vec![node("a", &[a])], vec![], &["set 10.244.0.0/24 a"], &["needs [0]"]),
+        ("a node that has its route", vec![node("a", &[a])], vec![route(a, to("a"))], &[], &["ok"]),
+        (
+            "a route by the node's name",
+            vec![node("a", &[a])],
+            vec![route(a, RouteTarget::Node("a".into()))],
+            &[],
+            &["ok"],
+        ),
+        (
+            "two families",
+            vec![node("a", &[a, six])],
+            vec![route(a, to("a"))],
+            &["set fd00:10:244::/64 a"],
+            &["needs [0]"],
+        ),
+        (
+            "a route elsewhere is replaced",
+            vec![node("a", &[a])],
+            vec![route(a, to("z"))],
+            &["set 10.244.0.0/24 a"],
+            &["needs [0]"],
+        ),
+        (
+            "a blackhole is replaced",
+            vec![node("a", &[a])],
+            vec![route(a, RouteTarget::Blackhole)],
+            &["set 10.244.0.0/24 a"],
+            &["needs [0]"],
+        ),
+        (
+            "a blackhole that nobody wants",
+            vec![],
+            vec![route(b, RouteTarget::Blackhole)],
+            &["remove 10.244.1.0/24"],
+            &[],
+        ),
+        (
+            "a route of a node that is gone",
+            vec![node("a", &[a])],
+            vec![route(a, to("a")), route(b, to("b"))],
+            &["remove 10.244.1.0/24"],
+            &["ok"],
+        ),
+        (
+            "what is not the cluster's",
+            vec![],
+            vec![route("192.168.0.0/24", to("z")), route("192.0.2.0/24", RouteTarget::Blackhole)],
+            &[],
+            &[],
+        ),
+        (
+            "what reaches into the cluster's from outside",
+            vec![],
+            vec![route("10.244.0.0/15", to("z"))],
+            &["remove 10.244.0.0/15"],
+            &[],
+        ),
+        (
+            "a node whose network was taken away",
+            vec![node("a", &[])],
+            vec![route(a, to("a"))],
+            &["remove 10.244.0.0/24"],
+            &["bare"],
+        ),
+        (
+            "a node outside of the cluster's network",
+            vec![node("a", &["192.168.7.0/24"])],
+            vec![],
+            &["set 192.168.7.0/24 a"],
+            &["needs [0]"],
+        ),
+        (
+            "two nodes with one network",
+            vec![node("a", &[a]), node("b", &[a])],
+            vec![],
+            &["set 10.244.0.0/24 a"],
+            &["needs [0]", "the network is that of node a already"],
+        ),
+        (
+            "who has the route keeps it",
+            vec![node("a", &[a]), node("b", &[a])],
+            vec![route(a, to("b"))],
+            &[],
+            &["the network is that of node b already", "ok"],
+        ),
+        (
+            "no network at all",
+            vec![node("a", &["nonsense"])],
+            vec![],
+            &[],
+            &["spec.podCIDRs has something that is no network"],
+        ),
+        ("the addresses are the node's", vec![node("a", &[a])], vec![old("10.0.0.1")], &[], &["ok"]),
+        (
+            "the addresses are old",
+            vec![node("a", &[a])],
+            vec![old("10.0.0.9")],
+            &["set 10.244.0.0/24 a"],
+            &["needs [0]"],
+        ),
+        ("host bits mean nothing", vec![node("a", &["10.244.0.1/24"])], vec![route(a, to("a"))], &[], &["ok"]),
+    ];
+    for (case, nodes, routes, changes, fates) in cases {
+        let (did, became) = planned(&nodes, &routes);
+        assert_eq!(did, changes, "{case}");
+        assert_eq!(became, fates, "{case}");
+    }
+    let half_known = plan(&[], &[route(b, to("b"))], &cluster(), false);
+    assert_eq!(half_known.changes, [], "nothing is removed while a node may be unreadable");
+}
+
+#[test]
+fn the_clusters_networks_are_checked() {
+    for good in ["10.244.0.0/16", " 10.244.0.0/16,fd00::/56 "] {
+        assert!(cluster_networks(good).is_ok(), "{good}");
+    }
+    for (bad, why) in [
+        ("", "use the pods' network"),
+        ("10.244.0.0", "use the pods' network"),
+        ("10.0.0.0/16,10.1.0.0/16", "one network of each IP family"),
+        ("10.0.0.0/16,fd00::/56,10.1.0.0/16", "at most two networks, not 3"),
+    ] {
+        let error = cluster_networks(bad).expect_err(bad);
+        assert!(error.starts_with("--cluster-cidr is ") && error.contains(why), "{error}");
+    }
+}
+
+/// Nodes in memory.
+#[derive(Default)]
+struct World {
+    nodes: Mutex<Vec<RouteNode>>,
+    warnings: Mutex<Vec<String>>,
+    told: Mutex<usize>,
+}
+
+struct View(Arc<World>);
+
+#[async_trait]
+impl Surroundings for View {
+    fn nodes(&self) -> (Vec<RouteNode>, bool) {
+        (self.0.nodes.lock().expect("no panic").clone(), true)
+    }
+    fn warn(&self, node: &RouteNode, message: String) {
+        self.0.warnings.lock().expect("no panic").push(format!("{}: {message}", node.instance.node));
+    }
+    async fn tell(&self, node: &RouteNode, created: bool) -> Result<(), String> {
+        *self.0.told.lock().expect("no panic") += 1;
+        let mut nodes = self.0.nodes.lock().expect("no panic");
+        nodes.iter_mut().filter(|known| known.uid == node.uid).for_each(|known| known.told = Some(created));
+        Ok(())
+    }
+}
+
+fn world(names: &[&str]) -> (Arc<World>, MockCloud, RouteTable<View>) {
+    let cloud = MockCloud::new(MockConfig::default()).expect("a cloud");
+    let world = Arc::new(World::default());
+    for (at, name) in names.iter().enumerate() {
+        cloud.add_instance(&InstanceConfig::named(*name));
+        world.nodes.lock().expect("no panic").push(node(name, &[&format!("10.244.{at}.0/24")]));
+    }
+    let routes = cloud.provider("cluster").routes().expect("the mock routes");
+    let table = RouteTable::new(View(world.clone()), routes, cluster(), Duration::from_secs(10));
+    (world, cloud, table)
+}
+
+fn told(world: &World) -> Vec<Option<bool>> {
+    world.nodes.lock().expect("no panic").iter().map(|node| node.told).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_list_and_one_change_a_route() {
+    let names: Vec<_> = (0..200).map(|n| format!("node-{n}")).collect();
+    let (world, cloud, table) = world(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(table.pass().await, Outcome::After(Duration::from_secs(10)));
+    assert_eq!((cloud.calls(Operation::ListRoutes).calls, cloud.calls(Operation::SetRoute).calls), (1, 200));
+    assert!(told(&world).iter().all(|told| *told == Some(true)));
+    for _ in 0..5 {
+        table.pass().await;
+    }
+    assert_eq!((cloud.calls(Operation::ListRoutes).calls, cloud.changing_calls()), (6, 200), "then it only looks");
+    assert_eq!(*world.told.lock().expect("no panic"), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_fails_stops_no_other() {
+    let (world, cloud, table) = world(&["a", "b", "c"]);
+    let fault = Fault::always(Pattern::One(Operation::SetRoute), Effect::Denied).about("10.244.1.0/24");
+    cloud.add_fault(fault).expect("a fault");
+    for _ in 0..10 {
+        table.pass().await;
+        tokio::time::advance(Duration::from_secs(10)).await;
+    }
+    assert_eq!(told(&world), [Some(true), Some(false), Some(true)]);
+    let calls = cloud.calls(Operation::SetRoute).calls;
+    assert!((4..=5).contains(&calls), "{calls} calls: it is left alone for a while");
+    let warnings = world.warnings.lock().expect("no panic").clone();
+    assert_eq!(
+        warnings,
+        ["b: Could not create route uid-b 10.244.1.0/24 for node b: SetRoute: the credentials do not allow it"]
+    );
+    cloud.clear_faults();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    table.pass().await;
+    assert_eq!(told(&world), [Some(true); 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn foreign_routes_stay() {
+    let (world, cloud, table) = world(&["a"]);
+    cloud.add_foreign_route(net("10.244.0.0/24"));
+    cloud.add_foreign_route(net("10.244.9.0/24"));
+    for _ in 0..3 {
+        table.pass().await;
+        tokio::time::advance(Duration::from_secs(60)).await;
+    }
+    assert_eq!(told(&world), [Some(false)]);
+    assert_eq!(cloud.snapshot().routes.iter().filter(|route| route.target.is_none()).count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_fails_changes_nothing() {
+    let (world, cloud, table) = world(&["a"]);
+    let throttle = Effect::Throttle { after_millis: Some(45_000) };
+    cloud.add_fault(Fault::at(Pattern::One(Operation::ListRoutes), 1, throttle)).expect("a fault");
+    assert_eq!(table.pass().await, Outcome::After(Duration::from_secs(45)));
+    assert_eq!((cloud.changing_calls(), told(&world)), (0, vec![None]));
+    table.pass().await;
+    assert_eq!(told(&world), [Some(true)]);
+}
+
+async fn history(seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let (world, cloud, mut table) = world(&["n0", "n1"]);
+    for _ in 0..60 {
+        let name = format!("n{}", rng.random_range(0..5));
+        let cidr = format!("10.244.{}.0/24", rng.random_range(0..5));
+        match rng.random_range(0..9) {
+            0 => {
+                cloud.add_instance(&InstanceConfig::named(name.clone()));
+                let mut nodes = world.nodes.lock().expect("no panic");
+                if nodes.iter().all(|node| node.instance.node != name) {
+                    let uid = format!("uid-{name}-{}", rng.random_range(0..1000));
+                    nodes.push(RouteNode { uid, ..node(&name, &[&cidr]) });
+                }
+            }
+            1 => {
+                if rng.random_bool(0.7) {
+                    cloud.remove_instance(&name);
+                }
+                world.nodes.lock().expect("no panic").retain(|node| node.instance.node != name);
+            }
+            2 => {
+                let mut nodes = world.nodes.lock().expect("no panic");
+                if let Some(node) = nodes.iter_mut().find(|node| node.instance.node == name) {
+                    node.pod_cidrs = if rng.random_bool(0.3) { Vec::new() } else { vec![cidr] };
+                }
+            }
+            3 => {
+                let effects = [
+                    (Pattern::Any, Effect::Throttle { after_millis: Some(3_000) }),
+                    (Pattern::Any, Effect::Transient),
+                    (Pattern::Changes, Effect::Quota),
+                    (Pattern::Changes, Effect::Conflict),
+                    (Pattern::Changes, Effect::AnswerLost),
+                    (Pattern::Any, Effect::Denied),
+                ];
+                let (operation, effect) = *effects.choose(&mut rng).expect("effects");
+                let times = Some(rng.random_range(1..4));
+                let fault = Fault { probability: Some(0.5), times, ..Fault::always(operation, effect) };
+                cloud.add_fault(fault).expect("a fault");
+            }
+            4 => cloud.set_quotas(Quotas { routes: Some(rng.random_range(1..6)), ..Quotas::default() }),
+            5 => {
+                // The process dies and another one takes over.
+                let routes = cloud.provider("cluster").routes().expect("routes");
+                table = RouteTable::new(View(world.clone()), routes, cluster(), Duration::from_secs(10));
+            }
+            _ => _ = table.pass().await,
+        }
+        tokio::time::advance(Duration::from_secs(rng.random_range(0..20))).await;
+    }
+    cloud.clear_faults();
+    cloud.set_quotas(Quotas::default());
+    for _ in 0..10 {
+        tokio::time::advance(Duration::from_secs(60)).await;
+        table.pass().await;
+    }
+    let nodes = world.nodes.lock().expect("no panic").clone();
+    let routes = cloud.snapshot().routes;
+    let machines = cloud.snapshot().instances;
+    for route in &routes {
+        let wanted = |node: &RouteNode| node.pod_cidrs.iter().any(|cidr| net(cidr) == route.destination);
+        assert!(nodes.iter().any(wanted), "seed {seed}: {route:?} is nobody's");
+    }
+    for node in &nodes {
+        for cidr in &node.pod_cidrs {
+            let there = routes.iter().any(|r| r.destination == net(cidr) && r.target == Some(to(&node.instance.node)));
+            let rival = nodes.iter().any(|other| other.uid != node.uid && other.pod_cidrs.contains(cidr));
+            let machine = machines.contains_key(&node.instance.node);
+            assert!(there || rival || !machine, "seed {seed}: {node:?} has no route in {routes:?}");
+            assert_eq!(node.told, Some(there && machine), "seed {seed}: {node:?}, {routes:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_history_ends_with_the_routes_that_nodes_want() {
+    println!("seeds 1 to 150");
+    for seed in 1..=150 {
+        history(seed).await;
+    }
+}

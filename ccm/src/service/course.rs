@@ -1,0 +1,134 @@
+//! What this process knows of one Service's balancer: what it may have made, what it has done last, and what failed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kinds::Uid;
+use kinds::meta::ObjectKey;
+use kinds::service::Ingress;
+use providers::{LoadBalancerId, LoadBalancerSpec, Targeting, Targets};
+use tokio::time::Instant;
+
+use crate::failure::Told;
+
+/// One Service's course.
+#[derive(Debug, Clone, Default)]
+pub struct Course {
+    /// The Service that this is about.
+    pub uid: Uid,
+    /// Whose balancer there may be; set before the first call that could make a part of it.
+    pub made: Option<LoadBalancerId>,
+    /// Since this process leads, the server itself has confirmed that the Service is held.
+    pub confirmed: bool,
+    /// Whose targets its balancer wants; set before they are gathered, so that their changes are not missed.
+    pub targeting: Option<Targeting>,
+    /// The balancer as it was when all was as asked; nothing is known of it from a call's begin until that went well.
+    pub settled: Option<Settled>,
+    /// What the status should say, once known.
+    pub ingress: Option<Vec<Ingress>>,
+    /// What was announced by an event and not finished yet.
+    pub announced: Option<Announced>,
+    /// Calls that failed in a row.
+    pub failures: u32,
+    /// No call before this is over.
+    pub pause: Option<Pause>,
+    /// What was last said about a failure.
+    pub told: Told,
+    /// The provider's warnings as last said.
+    pub warnings: Vec<String>,
+}
+
+/// A balancer that is as asked.
+#[derive(Debug, Clone)]
+pub struct Settled {
+    /// What was asked for.
+    pub spec: Arc<LoadBalancerSpec>,
+    /// Where it sends traffic.
+    pub targets: Targets,
+    /// When it was last looked at as a whole.
+    pub at: Instant,
+}
+
+/// What an event said is being done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Announced {
+    /// A balancer is made what this asks for.
+    Ensuring(Arc<LoadBalancerSpec>),
+    /// It is deleted.
+    Deleting,
+}
+
+/// After a failure.
+#[derive(Debug, Clone)]
+pub struct Pause {
+    /// Until then; `None`: until something else is asked for.
+    pub until: Option<Instant>,
+    /// What had been asked for; `None`: that it be gone.
+    pub asked: Option<Arc<LoadBalancerSpec>>,
+    /// It lasts whatever is asked for: the cloud wants to be left alone.
+    pub firm: bool,
+}
+
+impl Course {
+    /// Forgets failures.
+    pub fn went_well(&mut self) {
+        (self.failures, self.pause, self.told) = (0, None, Told::default());
+    }
+
+    /// How long no call may be made for what is asked now: `Some(None)` is until something else is asked for.
+    pub fn held_back(&self, asked: Option<&LoadBalancerSpec>, now: Instant) -> Option<Option<Duration>> {
+        let pause = self.pause.as_ref().filter(|pause| pause.firm || pause.asked.as_deref() == asked)?;
+        match pause.until {
+            None => Some(None),
+            Some(until) => Some(Some(until.checked_duration_since(now).filter(|left| !left.is_zero())?)),
+        }
+    }
+
+    /// There is nothing to remember.
+    fn is_blank(&self) -> bool {
+        self.made.is_none() && self.targeting.is_none() && self.pause.is_none() && self.told.is_blank()
+    }
+}
+
+/// All courses.
+#[derive(Debug, Default)]
+pub struct Courses(Mutex<HashMap<ObjectKey, Course>>);
+
+impl Courses {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Course>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A Service's course.
+    pub fn get(&self, key: &ObjectKey) -> Course {
+        self.lock().get(key).cloned().unwrap_or_default()
+    }
+
+    /// Remembers a Service's course.
+    pub fn put(&self, key: &ObjectKey, course: Course) {
+        if course.is_blank() {
+            self.lock().remove(key);
+        } else {
+            self.lock().insert(key.clone(), course);
+        }
+    }
+
+    /// The Services whose balancers send traffic to nodes.
+    pub fn with_nodes(&self) -> Vec<ObjectKey> {
+        let courses = self.lock();
+        let with = courses.iter().filter(|(_, course)| course.targeting == Some(Targeting::Nodes));
+        with.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Whether there may be a balancer of this id.
+    pub fn knows(&self, key: &ObjectKey, id: &LoadBalancerId) -> bool {
+        self.lock().get(key).is_some_and(|course| course.made.as_ref() == Some(id))
+    }
+
+    /// How many Services are remembered.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+}

@@ -1,0 +1,169 @@
+//! service-lb-controller: keeps the cloud's load balancers as Services of type LoadBalancer ask for them.
+//!
+//! It watches Services and Nodes, calls the provider, holds Services by a finalizer for as long as there may be
+//! anything of theirs in the cloud, and writes their `status.loadBalancer`. Follows upstream cloud-provider,
+//! controllers/service.
+
+mod course;
+mod decide;
+mod keys;
+mod kubernetes;
+mod surroundings;
+mod sync;
+mod targets;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::{Node, Service};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::by_namespace;
+use runtime::watch::Builder;
+use tracing::warn;
+
+use crate::cloud::Cloud;
+use crate::controllers::{Descriptor, Settings, Verb, Work, Write};
+use crate::failure::{self, LONGEST_WAIT};
+use course::Courses;
+use keys::Key;
+use kubernetes::Kubernetes;
+use sync::Balancers;
+
+/// Name of the event source.
+const COMPONENT: &str = "service-controller";
+
+/// From one look at what a balancer has become to the next, about.
+const RESYNC: Duration = Duration::from_secs(30 * 60);
+
+/// From one look for what nobody wants to the next.
+const LEAKS_EVERY: Duration = Duration::from_secs(60 * 60);
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    controller: component::controllers::Descriptor {
+        name: "service-lb-controller",
+        service_account: "service-controller",
+        needs,
+        writes: &[
+            Write { verb: Verb::Patch, group: "", resource: "services/status" },
+            Write { verb: Verb::Create, group: "", resource: "events" },
+            Write { verb: Verb::Patch, group: "", resource: "events" },
+        ],
+        start,
+    },
+    work,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Service>(Service::BALANCING, &[]);
+    needs.need::<Node>(Node::CLOUD, &[by_namespace()]);
+}
+
+fn work(settings: &Settings) -> anyhow::Result<Work> {
+    Ok(match settings.cloud.provider().load_balancers() {
+        Some(_) => Work::Here,
+        None => Work::None("the cloud provider does not support external load balancers"),
+    })
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let Some(balancers) = settings.cloud.provider().load_balancers() else { return };
+    let queue = Queue::new(QueueOptions {
+        base_delay: Duration::from_secs(5),
+        max_delay: LONGEST_WAIT,
+        ..QueueOptions::named("service")
+    });
+    let (services, nodes) = (manager.registry().store::<Service>(), manager.registry().store::<Node>());
+    keys::subscribe(&services, &nodes, &queue);
+    let account = DESCRIPTOR.controller.service_account;
+    let kubernetes = Kubernetes {
+        services,
+        nodes,
+        writer: manager.writer(account),
+        recorder: manager.recorder(COMPONENT, account),
+        expectations: Expectations::default(),
+        gathered: Mutex::default(),
+    };
+    let reconciler = Arc::new(ServiceBalancers {
+        balancers: Balancers {
+            kubernetes,
+            cloud: balancers,
+            cluster: settings.options.values.get_str("cluster-name").to_owned(),
+            resync: RESYNC,
+            courses: Courses::default(),
+        },
+        cloud: settings.cloud.clone(),
+        queue: queue.clone(),
+    });
+    let workers = usize::try_from(settings.options.values.get_i64("concurrent-service-syncs")).unwrap_or(0).max(1);
+    let name = DESCRIPTOR.controller.name;
+    manager.add(WorkOptions { name, workers, max_retries: None }, queue, reconciler);
+}
+
+struct ServiceBalancers {
+    balancers: Balancers<Kubernetes>,
+    cloud: Arc<Cloud>,
+    queue: Arc<Queue<Key>>,
+}
+
+impl Reconcile for ServiceBalancers {
+    type Key = Key;
+
+    fn begin(&self) {
+        self.queue.add_background(Key::Leaks);
+    }
+
+    fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            if let Err(wait) = self.cloud.ready().await {
+                return Ok(Outcome::After(wait));
+            }
+            match key {
+                Key::Service(key) => self.service(key).await,
+                Key::Nodes => Ok(self.nodes()),
+                Key::Leaks => Ok(self.leaks().await),
+            }
+        }
+        .boxed()
+    }
+}
+
+impl ServiceBalancers {
+    async fn service(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let (queue, again) = (self.queue.clone(), Key::Service(key.clone()));
+        if !self.balancers.kubernetes.caught_up(key, move || queue.add(again)) {
+            return Ok(Outcome::Parked);
+        }
+        let outcome = self.balancers.sync(key).await;
+        self.balancers.kubernetes.forget_if_gone(key);
+        outcome
+    }
+
+    /// Looks at those Services whose balancers have other targets now.
+    fn nodes(&self) -> Outcome {
+        if self.balancers.kubernetes.gather_nodes() {
+            for key in self.balancers.courses.with_nodes() {
+                self.queue.add(Key::Service(key));
+            }
+        }
+        Outcome::Done
+    }
+
+    async fn leaks(&self) -> Outcome {
+        match self.balancers.report_leaks().await {
+            Ok(_) => Outcome::After(LEAKS_EVERY),
+            Err(error) => {
+                warn!(%error, "what the cloud holds for Services could not be listed");
+                Outcome::After(failure::retry_after(error.kind, u32::MAX).unwrap_or(LONGEST_WAIT))
+            }
+        }
+    }
+}

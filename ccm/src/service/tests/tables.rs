@@ -1,0 +1,186 @@
+//! Decisions, case by case.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::Service;
+use kinds::meta::Time;
+use kinds::service::ServiceType;
+use providers::{
+    ClassFilter, Ingress, IpFamily, IpMode, LoadBalancerStatus, Owned, Phase, PortStatus, Protocol, SessionAffinity,
+    TargetPort, TrafficPolicy,
+};
+use serde_json::json;
+
+use super::world::{annotated, port, service};
+use crate::service::decide::{self, FINALIZER, Wish};
+
+fn with(change: impl FnOnce(&mut Service)) -> Service {
+    let mut service = service("web");
+    change(&mut service);
+    service
+}
+
+fn held(service: &mut Service) {
+    service.meta.finalizers = Arc::new(["example.com/other".into(), FINALIZER.into()]);
+}
+
+fn class(service: &mut Service, class: &str) {
+    service.balancing.as_mut().expect("a balancer").class = Some(class.into());
+}
+
+#[test]
+fn what_a_service_wants() {
+    let classes = ClassFilter { unset: true, named: vec!["example.com/ours".into()] };
+    let deleting = |service: &mut Service| service.meta.deletion = Time(1);
+    let plain = |service: &mut Service| service.kind = ServiceType::ClusterIp;
+    type Change<'a> = &'a dyn Fn(&mut Service);
+    let cases: &[(&str, &[Change<'_>], bool, Wish)] = &[
+        ("a balancer", &[], false, Wish::Balancer),
+        ("a balancer that is there", &[&held], true, Wish::Balancer),
+        ("no balancer", &[&plain], false, Wish::Nothing),
+        ("no balancer any more", &[&plain, &held], false, Wish::Cleanup),
+        ("being deleted", &[&deleting, &held], false, Wish::Cleanup),
+        ("being deleted without our hold", &[&deleting], false, Wish::Nothing),
+        ("being deleted, and no balancer any more", &[&deleting, &held, &plain], false, Wish::Cleanup),
+        ("our class", &[&|s| class(s, "example.com/ours")], false, Wish::Balancer),
+        ("another class", &[&|s| class(s, "example.com/theirs")], false, Wish::Nothing),
+        ("an empty class is one", &[&|s| class(s, "")], false, Wish::Nothing),
+        ("another class, held by its controller", &[&|s| class(s, "example.com/theirs"), &held], false, Wish::Nothing),
+        ("another class after ours", &[&|s| class(s, "example.com/theirs"), &held], true, Wish::Cleanup),
+    ];
+    for (case, changes, ours, expected) in cases {
+        let service = with(|service| changes.iter().for_each(|change| change(service)));
+        assert_eq!(decide::wish(&service, &classes, *ours), *expected, "{case}");
+    }
+}
+
+#[test]
+fn a_plain_service_asks_for_the_defaults() {
+    let spec = decide::spec(&service("web"), "cluster").expect("valid");
+    assert_eq!((spec.id.cluster.as_str(), spec.id.to_string().as_str()), ("cluster", "shop/web"));
+    assert_eq!((spec.class, spec.requested_address, spec.health_check_node_port), (None, None, None));
+    assert_eq!((spec.ip_families, spec.session_affinity), (vec![IpFamily::IPv4], SessionAffinity::None));
+    let port = &spec.ports[0];
+    assert_eq!((port.port, port.node_port, port.protocol), (80, Some(30080), Protocol::Tcp));
+    assert_eq!(port.target_port, TargetPort::Number(8080));
+}
+
+#[test]
+fn everything_that_is_asked_for_is_handed_on() {
+    let service = with(|service| {
+        annotated(service, &[("example.com/a", "b")]);
+        service.ip_families = vec!["IPv6".into(), "IPv4".into()];
+        service.ports[0].node_port = 0;
+        service.ports[0].target_port = kinds::intstr::IntOrString::Text("web".into());
+        service.ports.push(kinds::service::ServicePort { protocol: "UDP".into(), ..port(53) });
+        let asked = service.balancing.as_mut().expect("a balancer");
+        asked.client_ip_affinity = true;
+        asked.affinity_seconds = Some(60);
+        asked.external_local = true;
+        asked.health_check_node_port = 31000;
+        asked.requested_ip = "192.0.2.1".into();
+        asked.allocate_node_ports = false;
+    });
+    let spec = decide::spec(&service, "cluster").expect("valid");
+    assert_eq!(spec.annotations["example.com/a"], "b");
+    assert_eq!(spec.ip_families, [IpFamily::IPv6, IpFamily::IPv4]);
+    assert_eq!((spec.ports[0].node_port, &spec.ports[0].target_port), (None, &TargetPort::Name("web".into())));
+    assert_eq!(spec.ports[1].protocol, Protocol::Udp);
+    assert_eq!(spec.session_affinity, SessionAffinity::ClientIp { timeout: Duration::from_secs(60) });
+    assert_eq!((spec.external_traffic_policy, spec.health_check_node_port), (TrafficPolicy::Local, Some(31000)));
+    assert_eq!((spec.requested_address.as_deref(), spec.allocate_node_ports), (Some("192.0.2.1"), false));
+}
+
+#[test]
+fn source_ranges_come_from_the_spec_or_else_from_the_annotation() {
+    const KEY: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+    let ranges = |spec: &[&str], annotation: Option<&str>| {
+        let service = with(|service| {
+            let asked = service.balancing.as_mut().expect("a balancer");
+            asked.source_ranges = spec.iter().map(|range| (*range).into()).collect();
+            if let Some(annotation) = annotation {
+                annotated(service, &[(KEY, annotation)]);
+            }
+        });
+        let read = decide::spec(&service, "cluster");
+        read.map(|spec| spec.source_ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+            .map_err(|error| error.message)
+    };
+    for (spec, annotation, expected) in [
+        (&[][..], None, ""),
+        (&[], Some("  "), ""),
+        (&["10.0.0.0/8"], None, "10.0.0.0/8"),
+        (&["10.0.0.0/8", " 192.168.1.7/24 "], Some("nonsense"), "10.0.0.0/8 192.168.1.0/24"),
+        (&[], Some("10.0.0.0/24, fd00::/8"), "10.0.0.0/24 fd00::/8"),
+    ] {
+        assert_eq!(ranges(spec, annotation), Ok(expected.to_owned()), "{spec:?} {annotation:?}");
+    }
+    assert_eq!(
+        ranges(&["10.0.0.1"], None),
+        Err("spec.loadBalancerSourceRanges is \"10.0.0.1\": use an IP range, for example 10.0.0.0/24".to_owned())
+    );
+    assert_eq!(
+        ranges(&[], Some("10.0.0.0/8,")),
+        Err(format!(
+            "annotation {KEY} is \"10.0.0.0/8,\": use a comma-separated list of IP ranges, for example \
+             10.0.0.0/24,192.168.2.0/24"
+        ))
+    );
+}
+
+#[test]
+fn looks_for_drift_are_spread() {
+    let waits: Vec<_> =
+        (0..100).map(|n| decide::resync_after(Duration::from_secs(1000), &format!("uid-{n}")).as_secs()).collect();
+    assert!(waits.iter().all(|wait| (750..=1250).contains(wait)), "{waits:?}");
+    let distinct: std::collections::BTreeSet<_> = waits.iter().collect();
+    assert!(distinct.len() > 50, "{waits:?}");
+}
+
+#[test]
+fn a_status_is_compared_and_written_as_the_server_has_it() {
+    let address = |mode| Ingress { ip: Some([192, 0, 2, 1].into()), ip_mode: mode, ..Ingress::default() };
+    let error = PortStatus { port: 80, protocol: Protocol::Tcp, error: Some("Busy".into()) };
+    let fine = PortStatus { port: 81, protocol: Protocol::Udp, error: None };
+    let status = LoadBalancerStatus {
+        ingress: vec![
+            address(None),
+            Ingress { ports: vec![error, fine], ..address(Some(IpMode::Proxy)) },
+            Ingress { hostname: Some("web.example.com".into()), ..Ingress::default() },
+        ],
+    };
+    let ingress = decide::ingress(&status);
+    assert_eq!(&*ingress[0].ip_mode, "VIP", "as the server fills it in");
+    assert_eq!(
+        decide::ingress_patch(&ingress),
+        json!({ "ingress": [
+            { "ip": "192.0.2.1", "ipMode": "VIP" },
+            { "ip": "192.0.2.1", "ipMode": "Proxy", "ports": [
+                { "port": 80, "protocol": "TCP", "error": "Busy" }, { "port": 81, "protocol": "UDP" },
+            ] },
+            { "hostname": "web.example.com" },
+        ] })
+    );
+    assert_eq!(decide::ingress_patch(&[]), json!({ "ingress": null }));
+}
+
+#[test]
+fn leaks_are_what_no_service_stands_for() {
+    let owned = |service: &Service| Owned {
+        id: decide::id(&service.meta, "cluster"),
+        phase: Phase::Active,
+        resources: Vec::new(),
+    };
+    let web = service("web");
+    assert!(!decide::is_leak(&owned(&web), Some(&web)));
+    assert!(decide::is_leak(&owned(&web), None));
+    let another = with(|service| service.meta.uid = kinds::Uid::parse("another"));
+    assert!(decide::is_leak(&owned(&web), Some(&another)));
+    let plain = with(|service| service.kind = ServiceType::ClusterIp);
+    assert!(decide::is_leak(&owned(&plain), Some(&plain)));
+    let ending = with(|service| {
+        (service.kind, service.meta.finalizers) = (ServiceType::ClusterIp, Arc::new([FINALIZER.into()]))
+    });
+    assert!(!decide::is_leak(&owned(&ending), Some(&ending)));
+}
