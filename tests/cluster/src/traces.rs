@@ -49,7 +49,7 @@ pub async fn traces(space: &Space) -> Result<Trace> {
 
 /// The trace of a namespace's lists by kind.
 fn trace(lists: &BTreeMap<&str, Vec<Value>>, namespace: &str) -> Trace {
-    let mut names = names(lists);
+    let (mut names, sets) = (names(lists), sets(lists));
     names.push((namespace.to_owned(), "<namespace>".to_owned()));
     let mut trace = Trace::new();
     for (kind, items) in lists {
@@ -61,6 +61,7 @@ fn trace(lists: &BTreeMap<&str, Vec<Value>>, namespace: &str) -> Trace {
                 _ => fields(item),
             };
             for line in lines {
+                let line = sets.iter().fold(line, |line, set| without_pods(&line, set));
                 *told.entry(without_names(&line, &names)).or_default() += 1;
             }
         }
@@ -69,6 +70,32 @@ fn trace(lists: &BTreeMap<&str, Vec<Value>>, namespace: &str) -> Trace {
         }
     }
     trace
+}
+
+/// Names of the ReplicaSets that there are or were.
+fn sets(lists: &BTreeMap<&str, Vec<Value>>) -> BTreeSet<String> {
+    let names = |kind: &str, at: &str| {
+        let items = lists.get(kind).into_iter().flatten();
+        items.filter_map(|item| item.pointer(at)?.as_str().map(ToOwned::to_owned)).collect::<Vec<_>>()
+    };
+    let told_of = lists.get("events").into_iter().flatten().map(|event| &event["involvedObject"]);
+    let told_of = told_of.filter(|about| about["kind"] == "ReplicaSet").filter_map(|about| about["name"].as_str());
+    names("replicasets", "/metadata/name").into_iter().chain(told_of.map(ToOwned::to_owned)).collect()
+}
+
+/// Puts the same word in the place of all names of a ReplicaSet's pods, also of those that never came to be.
+fn without_pods(text: &str, set: &str) -> String {
+    const RANDOM: usize = 5;
+    let prefix = format!("{set}-");
+    let mut parts = text.split(&prefix);
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let random = part.bytes().take_while(u8::is_ascii_alphanumeric).count() == RANDOM;
+        kept.push_str(&prefix);
+        kept.push_str(if random { "<pod>" } else { "" });
+        kept.push_str(if random { &part[RANDOM..] } else { part });
+    }
+    kept
 }
 
 /// Names made by chance, and what stands for them: a ReplicaSet's hash by its revision, longest names first.
@@ -80,19 +107,17 @@ fn names(lists: &BTreeMap<&str, Vec<Value>>) -> Vec<(String, String)> {
             names.push((hash.to_owned(), format!("<hash {}>", revision.unwrap_or("none"))));
         }
     }
-    for pod in lists.get("pods").into_iter().flatten() {
-        let (name, prefix) = (&pod["metadata"]["name"], &pod["metadata"]["generateName"]);
-        if let (Some(name), Some(prefix)) = (name.as_str(), prefix.as_str()) {
-            names.push((name.to_owned(), format!("{prefix}<pod>")));
-        }
-    }
+    // Events outlive their objects: the hash of a set that is gone is the end of its name, behind its Deployment's.
+    let is_known = |set: &str| names.iter().any(|(hash, _)| set.ends_with(hash));
+    let gone = sets(lists).into_iter().filter(|set| !is_known(set));
+    let gone: Vec<_> = gone.filter_map(|set| Some(set.rsplit_once('-')?.1.to_owned())).collect();
+    names.extend(gone.into_iter().map(|hash| (hash, "<hash gone>".to_owned())));
     names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     names
 }
 
 fn without_names(text: &str, names: &[(String, String)]) -> String {
-    let pods_first = names.iter().fold(text.to_owned(), |text, (name, stands)| text.replace(name, stands));
-    names.iter().fold(pods_first, |text, (name, stands)| text.replace(name, stands))
+    names.iter().fold(text.to_owned(), |text, (name, stands)| text.replace(name, stands))
 }
 
 /// What a controller decides about a pod; the rest is the scheduler's, admission's and the kubelet's.
@@ -114,13 +139,6 @@ fn event(event: &Value) -> String {
         if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()) {
             *word = "<n>".into();
         }
-    }
-    // Names of pods that are gone are in no list.
-    if let Some(last) =
-        words.last_mut().filter(|_| ["SuccessfulCreate", "SuccessfulDelete"].contains(&&*text(&event["reason"])))
-    {
-        let cut = last.rfind('-').map_or(last.len(), |dash| dash + 1);
-        last.replace_range(cut.., "<pod>");
     }
     let from = [&event["source"]["component"], &event["reportingComponent"]].map(text).join(" ");
     let what =
@@ -204,10 +222,25 @@ mod tests {
     }
 
     #[test]
+    fn pods_are_known_by_their_sets_and_gone_sets_by_their_events() {
+        for (text, wanted) in [
+            ("pods \"alone-x2k4z\" is forbidden", "pods \"alone-<pod>\" is forbidden"),
+            ("alone-x2k4z, alone-b1111", "alone-<pod>, alone-<pod>"),
+            ("alone-longer and alone- and alone", "alone-longer and alone- and alone"),
+        ] {
+            assert_eq!(without_pods(text, "alone"), wanted);
+        }
+        let mut lists = lists("abc", "x1k2z", "u1", 2);
+        lists.insert("replicasets", Vec::new());
+        let events = &trace(&lists, "ns")["events"];
+        assert!(events.keys().any(|line| line.contains("web-<hash gone> Normal")), "{events:?}");
+    }
+
+    #[test]
     fn only_what_is_no_chance_differs() {
-        let one = trace(&lists("abc", "x1", "u1", 2), "ns-1");
-        assert_eq!(difference(&one, &trace(&lists("def9", "zz", "u2", 2), "ns-2")), Vec::<String>::new());
-        let other = difference(&one, &trace(&lists("def9", "zz", "u2", 3), "ns-2"));
+        let one = trace(&lists("abc", "x1k2z", "u1", 2), "ns-1");
+        assert_eq!(difference(&one, &trace(&lists("def9", "zz9bb", "u2", 2), "ns-2")), Vec::<String>::new());
+        let other = difference(&one, &trace(&lists("def9", "zz9bb", "u2", 3), "ns-2"));
         assert_eq!(other.len(), 2, "{other:?}");
         assert!(other[0].contains("replicasets: web-<hash 1> /status/readyReplicas = 2: 1 times under upstream, 0"));
         assert!(one["events"].keys().any(|line| line.ends_with("Created pod: web-<hash 1>-<pod>")), "{one:?}");
