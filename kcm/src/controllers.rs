@@ -46,6 +46,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::legacy_token_cleaner::DESCRIPTOR,
     crate::namespace::DESCRIPTOR,
     crate::replicaset::DESCRIPTOR,
+    crate::replicaset::REPLICATION_CONTROLLER,
     crate::root_ca_publisher::DESCRIPTOR,
     crate::serviceaccount::DESCRIPTOR,
     crate::serviceaccount_token::DESCRIPTOR,

@@ -1,12 +1,12 @@
 //! ReplicaSet: its scale, selector, template and status.
 
-use crate::intern::{Labels, label};
+use crate::intern::{Interner, Labels, label};
 use crate::meta::Meta;
 use crate::schema::{replica_set as f, replica_set_condition as c, replica_set_spec as s, replica_set_status as t};
 use crate::selector::Selector;
 use crate::status::{Condition, ConditionFields, splice};
 use crate::template::Template;
-use crate::wire::{Put, fields};
+use crate::wire::{Put, WireError, fields};
 use crate::workload::{AnnotationEdits, Raw, annotated_meta};
 use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
@@ -142,6 +142,24 @@ impl Kind for ReplicaSet {
         Resource { group: "apps", version: "v1", kind: "ReplicaSet", plural: "replicasets", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        Self::decode_with(context, object, |interner, spec| match find_last(spec, s::SELECTOR)? {
+            Some(selector) => Selector::decode(interner, selector),
+            None => Ok(Selector::Nothing),
+        })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+impl ReplicaSet {
+    /// Reads an object with a ReplicaSet's fields; `selector` reads its selector from the spec.
+    pub(crate) fn decode_with(
+        context: &Decode,
+        object: &[u8],
+        selector: impl FnOnce(&Interner, &[u8]) -> Result<Selector, WireError>,
+    ) -> Result<Self, DecodeError> {
         let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);
         for field in fields(object) {
             let field = field?;
@@ -159,7 +177,7 @@ impl Kind for ReplicaSet {
             annotations,
             replicas: 0,
             min_ready_seconds: 0,
-            selector: Selector::Nothing,
+            selector: selector(&context.interner, spec)?,
             template: None,
             status: ReplicaSetStatus::decode(context, status)?,
             raw: if whole { Raw::keep(object)? } else { Raw::default() },
@@ -169,15 +187,22 @@ impl Kind for ReplicaSet {
             match field.number {
                 s::REPLICAS => set.replicas = field.value.i32(),
                 s::MIN_READY_SECONDS => set.min_ready_seconds = field.value.i32(),
-                s::SELECTOR => set.selector = Selector::decode(&context.interner, field.value.bytes())?,
                 s::TEMPLATE if whole => set.template = Some(Template::decode(context, field.value.bytes())?),
                 _ => {}
             }
         }
         Ok(set)
     }
+}
 
-    fn meta(&self) -> &Meta {
-        &self.meta
+/// The last field of this number, if there is one.
+fn find_last(message: &[u8], number: u32) -> Result<Option<&[u8]>, WireError> {
+    let mut found = None;
+    for field in fields(message) {
+        let field = field?;
+        if field.number == number {
+            found = Some(field.value.bytes());
+        }
     }
+    Ok(found)
 }

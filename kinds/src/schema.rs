@@ -106,6 +106,13 @@ messages! {
         TERMINATING_REPLICAS "terminatingReplicas" = 7,
     }
     replica_set_condition "ReplicaSetCondition" "api/apps/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 3, REASON "reason" = 4, MESSAGE "message" = 5 }
+    replication_controller "ReplicationController" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    replication_controller_spec "ReplicationControllerSpec" "api/core/v1" { REPLICAS "replicas" = 1, SELECTOR "selector" = 2, TEMPLATE "template" = 3, MIN_READY_SECONDS "minReadySeconds" = 4 }
+    replication_controller_status "ReplicationControllerStatus" "api/core/v1" {
+        REPLICAS "replicas" = 1, FULLY_LABELED_REPLICAS "fullyLabeledReplicas" = 2, OBSERVED_GENERATION "observedGeneration" = 3,
+        READY_REPLICAS "readyReplicas" = 4, AVAILABLE_REPLICAS "availableReplicas" = 5, CONDITIONS "conditions" = 6,
+    }
+    replication_controller_condition "ReplicationControllerCondition" "api/core/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 3, REASON "reason" = 4, MESSAGE "message" = 5 }
     deployment "Deployment" "api/apps/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     deployment_spec "DeploymentSpec" "api/apps/v1" {
         REPLICAS "replicas" = 1, SELECTOR "selector" = 2, TEMPLATE "template" = 3, STRATEGY "strategy" = 4,

@@ -50,6 +50,12 @@ impl Selector {
         Ok(Self::All(requirements))
     }
 
+    /// A selector of what has all these labels with these values.
+    pub fn of_labels<'a>(interner: &Interner, labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let is = |(key, value)| Requirement::In(interner.str(key), vec![interner.str(value)]);
+        Self::All(labels.into_iter().map(is).collect())
+    }
+
     /// True when a label set satisfies the selector.
     pub fn matches(&self, labels: &[(Str, Str)]) -> bool {
         match self {

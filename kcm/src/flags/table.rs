@@ -186,7 +186,7 @@ component::flags! {
         "concurrent-replicaset-syncs": Int32 = "5", Effective, "ReplicaSets reconciled at once";
     }
     "Replicationcontroller-controller" {
-        "concurrent-rc-syncs": Int32 = "5", NoEffectYet, "ReplicationControllers reconciled at once";
+        "concurrent-rc-syncs": Int32 = "5", Effective, "ReplicationControllers reconciled at once";
     }
     "Resourcequota-controller" {
         "concurrent-resource-quota-syncs": Int32 = "5", NoEffectYet, "ResourceQuotas reconciled at once";

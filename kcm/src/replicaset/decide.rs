@@ -94,11 +94,12 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// The status (pkg/controller/replicaset, calculateStatus). `failure` is what kept pods from being created or deleted.
+/// The status (pkg/controller/replicaset, calculateStatus). `terminating` is absent where the kind does not tell it;
+/// `failure` is what kept pods from being created or deleted.
 pub fn status(
     set: &ReplicaSet,
     active: &[Arc<Pod>],
-    terminating: usize,
+    terminating: Option<usize>,
     failure: Option<&str>,
     now: Timestamp,
 ) -> ReplicaSetStatus {
@@ -112,7 +113,7 @@ pub fn status(
         fully_labeled_replicas: count(&has_all_labels),
         ready_replicas: count(&|pod| pod.ready),
         available_replicas: count(&|pod| is_available(pod, set.min_ready_seconds, now)),
-        terminating_replicas: i32::try_from(terminating).ok(),
+        terminating_replicas: terminating.and_then(|count| i32::try_from(count).ok()),
         observed_generation: set.meta.generation,
         conditions: conditions(set, active.len(), failure, now),
     }

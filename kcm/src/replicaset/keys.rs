@@ -1,4 +1,4 @@
-//! Which ReplicaSets a change concerns.
+//! Which sets of pods a change concerns.
 
 use std::sync::Arc;
 
@@ -8,7 +8,9 @@ use runtime::expectations::Expectations;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
 
-/// How soon a ReplicaSet has to be looked at.
+use super::pod_set::PodSet;
+
+/// How soon a set has to be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
     /// Pods may have to be created or deleted.
@@ -18,8 +20,8 @@ pub enum Urgency {
 }
 
 /// Turns changes into keys on the queue.
-pub fn subscribe(
-    sets: &Arc<Store<ReplicaSet>>,
+pub fn subscribe<K: PodSet>(
+    sets: &Arc<Store<K>>,
     pods: &Arc<Store<Pod>>,
     queue: &Arc<Queue<ObjectKey>>,
     expectations: &Arc<Expectations>,
@@ -27,21 +29,21 @@ pub fn subscribe(
     let (sets_queue, forgets) = (queue.clone(), expectations.clone());
     sets.subscribe(move |change| {
         if is_replaced_or_gone(change) {
-            change.old.into_iter().for_each(|old| forgets.forget(&old.meta.key()));
+            change.old.into_iter().for_each(|old| forgets.forget(&old.meta().key()));
         }
-        if let Some(key) = change.new.or(change.old).map(|set| set.meta.key()) {
+        if let Some(key) = change.new.or(change.old).map(|set| set.meta().key()) {
             add(&sets_queue, key, of_set(change));
         }
     });
     let (pods_queue, sets) = (queue.clone(), sets.clone());
     pods.subscribe(move |change| {
-        for (key, urgency) in of_pod(change) {
+        for (key, urgency) in of_pod::<K>(change) {
             add(&pods_queue, key, urgency);
         }
         if let Some(orphan) = free_to_adopt(change) {
             let candidates = sets.by_index(&by_namespace(), index_key(&*orphan.namespace));
-            for set in candidates.iter().filter(|set| selects(set, orphan)) {
-                pods_queue.add(set.meta.key());
+            for set in candidates.iter().filter(|set| selects(set.replica_set(), orphan)) {
+                pods_queue.add(set.meta().key());
             }
         }
     });
@@ -63,18 +65,19 @@ fn is_replaced_or_gone<K: Kind>(change: &Change<'_, K>) -> bool {
 }
 
 /// An update that left all but the status alone (as our own writes do) need not hurry.
-pub fn of_set(change: &Change<'_, ReplicaSet>) -> Urgency {
+pub fn of_set<K: Kind>(change: &Change<'_, K>) -> Urgency {
     match (change.old, change.new) {
-        (Some(old), Some(new)) if old.meta.generation == new.meta.generation && !old.meta.differs(&new.meta) => {
+        (Some(old), Some(new)) if old.meta().generation == new.meta().generation && !old.meta().differs(new.meta()) => {
             Urgency::Soon
         }
         _ => Urgency::Now,
     }
 }
 
-/// The owners of a pod, before and after.
-pub fn of_pod(change: &Change<'_, Pod>) -> Vec<(ObjectKey, Urgency)> {
-    let (before, after) = (change.old.and_then(|pod| owner(&pod.meta)), change.new.and_then(|pod| owner(&pod.meta)));
+/// The owners of kind `K` of a pod, before and after.
+pub fn of_pod<K: Kind>(change: &Change<'_, Pod>) -> Vec<(ObjectKey, Urgency)> {
+    let (before, after) =
+        (change.old.and_then(|pod| owner::<K>(&pod.meta)), change.new.and_then(|pod| owner::<K>(&pod.meta)));
     let Some(new) = change.new else {
         return before.map(|key| (key, Urgency::Now)).into_iter().collect();
     };
@@ -91,8 +94,8 @@ pub fn of_pod(change: &Change<'_, Pod>) -> Vec<(ObjectKey, Urgency)> {
     keys
 }
 
-fn owner(pod: &Meta) -> Option<ObjectKey> {
-    let controller = pod.controller().filter(|controller| &*controller.kind == ReplicaSet::RESOURCE.kind)?;
+fn owner<K: Kind>(pod: &Meta) -> Option<ObjectKey> {
+    let controller = pod.controller().filter(|controller| &*controller.kind == K::RESOURCE.kind)?;
     Some(ObjectKey { namespace: pod.namespace.clone(), name: controller.name.clone() })
 }
 

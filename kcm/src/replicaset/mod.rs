@@ -1,10 +1,11 @@
-//! replicaset-controller: keeps as many pods of one template running as asked.
+//! replicaset-controller and replicationcontroller-controller: keep as many pods of one template running as asked.
 //!
-//! It watches ReplicaSets and Pods, creates and deletes pods, adopts and releases them, and writes ReplicaSet statuses.
-//! Follows upstream pkg/controller/replicaset.
+//! Each watches its kind and Pods, creates and deletes pods, adopts and releases them, and writes statuses.
+//! Follows upstream pkg/controller/replicaset and pkg/controller/replication.
 
 mod decide;
 mod keys;
+mod pod_set;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kinds::{Pod, ReplicaSet, Sections};
+use kinds::{Pod, ReplicaSet, ReplicationController, Sections};
 use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
@@ -20,49 +21,63 @@ use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
 
 use crate::controllers::{Descriptor, Settings, Verb, Write};
-use sync::ReplicaSets;
-
-/// Name of the event source.
-const COMPONENT: &str = "replicaset-controller";
+use pod_set::PodSet;
+use sync::PodSets;
 
 /// Changes of pods that only move counts in the status are taken together over this time at first,
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
 /// and over up to this time while many pods change.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
-/// The controller.
-pub const DESCRIPTOR: Descriptor = Descriptor {
-    name: "replicaset-controller",
-    service_account: "replicaset-controller",
-    needs,
-    writes: &[
+/// The controller of ReplicaSets.
+pub const DESCRIPTOR: Descriptor =
+    descriptor::<ReplicaSet>(&writes(Write { verb: Verb::Update, group: "apps", resource: "replicasets/status" }));
+
+/// The controller of ReplicationControllers.
+pub const REPLICATION_CONTROLLER: Descriptor = descriptor::<ReplicationController>(&writes(Write {
+    verb: Verb::Update,
+    group: "",
+    resource: "replicationcontrollers/status",
+}));
+
+const fn descriptor<K: PodSet>(writes: &'static [Write]) -> Descriptor {
+    Descriptor {
+        name: K::CONTROLLER,
+        service_account: K::SERVICE_ACCOUNT,
+        needs: needs::<K>,
+        writes,
+        start: start::<K>,
+    }
+}
+
+const fn writes(status: Write) -> [Write; 6] {
+    [
         Write { verb: Verb::Create, group: "", resource: "pods" },
         Write { verb: Verb::Delete, group: "", resource: "pods" },
         Write { verb: Verb::Patch, group: "", resource: "pods" },
-        Write { verb: Verb::Update, group: "apps", resource: "replicasets/status" },
+        status,
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
-    ],
-    start,
-};
-
-fn needs(needs: &mut Builder) {
-    needs.need::<Pod>(Sections::default(), &[by_controller()]);
-    needs.need::<ReplicaSet>(ReplicaSet::TEMPLATE, &[by_controller(), by_namespace()]);
+    ]
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn needs<K: PodSet>(needs: &mut Builder) {
+    needs.need::<Pod>(Sections::default(), &[by_controller()]);
+    needs.need::<K>(ReplicaSet::TEMPLATE, &[by_controller(), by_namespace()]);
+}
+
+fn start<K: PodSet>(manager: &mut Manager, settings: &Settings) {
     let queue = Queue::new(QueueOptions {
         window: STATUS_WINDOW,
         longest_window: LONGEST_STATUS_WINDOW,
-        ..QueueOptions::named("replicaset")
+        ..QueueOptions::named(K::QUEUE)
     });
-    let (sets, pods) = (manager.registry().store::<ReplicaSet>(), manager.registry().store::<Pod>());
-    let reconciler = Arc::new(ReplicaSets {
+    let (sets, pods) = (manager.registry().store::<K>(), manager.registry().store::<Pod>());
+    let reconciler = Arc::new(PodSets {
         sets: sets.clone(),
         pods: pods.clone(),
-        writer: manager.writer(DESCRIPTOR.service_account),
-        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        writer: manager.writer(K::SERVICE_ACCOUNT),
+        recorder: manager.recorder(K::COMPONENT, K::SERVICE_ACCOUNT),
         expectations: Arc::default(),
         queue: queue.clone(),
         clock: settings.clock.clone(),
@@ -71,6 +86,6 @@ fn start(manager: &mut Manager, settings: &Settings) {
         begun: Default::default(),
     });
     keys::subscribe(&sets, &pods, &queue, &reconciler.expectations);
-    let workers = settings.workers("concurrent-replicaset-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+    let workers = settings.workers(K::WORKERS);
+    manager.add(WorkOptions { name: K::CONTROLLER, workers, max_retries: None }, queue, reconciler);
 }

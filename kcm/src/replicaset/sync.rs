@@ -1,4 +1,4 @@
-//! One reconcile of a ReplicaSet: gather, claim, manage, status.
+//! One reconcile of a set of pods: gather, claim, manage, status.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,8 +9,7 @@ use jiff::Timestamp;
 use kinds::meta::ObjectKey;
 use kinds::replicaset::ReplicaSetStatus;
 use kinds::selector::Selector;
-use kinds::template::Template;
-use kinds::{Kind, Pod, ReplicaSet};
+use kinds::{Kind, Pod};
 use runtime::batch::slow_start;
 use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, Recorder};
@@ -22,20 +21,21 @@ use runtime::write::{WriteError, Writer};
 use tracing::{debug, error, info};
 
 use super::decide::{self, Manage};
+use super::pod_set::PodSet;
 use crate::controllers::Clock;
 use crate::lazy::Lazy;
 use crate::reference::about;
 
 /// The controller's state.
-pub struct ReplicaSets {
-    pub sets: Arc<Store<ReplicaSet>>,
+pub struct PodSets<K: PodSet> {
+    pub sets: Arc<Store<K>>,
     pub pods: Arc<Store<Pod>>,
     pub writer: Writer,
     pub recorder: Recorder,
     pub expectations: Arc<Expectations>,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// ReplicaSets from before our time whose pods were compared with the server's: what another leader did last may
+    /// Sets from before our time whose pods were compared with the server's: what another leader did last may
     /// not have reached our stores when we began.
     pub looked: Mutex<HashSet<ObjectKey>>,
     pub lazy: Lazy,
@@ -43,7 +43,7 @@ pub struct ReplicaSets {
     pub begun: OnceLock<Timestamp>,
 }
 
-impl Reconcile for ReplicaSets {
+impl<K: PodSet> Reconcile for PodSets<K> {
     type Key = ObjectKey;
 
     fn begin(&self) {
@@ -55,9 +55,9 @@ impl Reconcile for ReplicaSets {
     }
 }
 
-impl ReplicaSets {
+impl<K: PodSet> PodSets<K> {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(set) = self.sets.get(key) else {
+        let Some(owner) = self.sets.get(key) else {
             self.expectations.forget(key);
             self.looked().remove(key);
             self.lazy.forget(key);
@@ -66,11 +66,12 @@ impl ReplicaSets {
         if !self.caught_up(key) {
             return Ok(Outcome::Parked);
         }
+        let set = owner.replica_set();
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "the ReplicaSet's selector is invalid; nothing is done for it");
+            error!(why, "the selector is invalid; nothing is done for it");
             return Ok(Outcome::Done);
         }
-        if self.expectations.take_lost(key) && !self.look(key, &set).await? {
+        if self.expectations.take_lost(key) && !self.look(key, &owner).await? {
             return Ok(Outcome::Parked);
         }
         let deletions_seen = self.expectations.deletions_seen(key, &self.pods);
@@ -82,28 +83,29 @@ impl ReplicaSets {
             .filter(|pod| set.selector.matches(&pod.meta.labels))
             .count();
         children.retain(|pod| pod.is_active());
-        let active = self.claim(key, &set, children).await?;
+        let active = self.claim(key, &owner, children).await?;
 
         let mut failure = None;
         if deletions_seen && !set.meta.is_deleting() {
             let now = (self.clock)();
-            let plan = decide::manage(&active, set.replicas, now, || self.related(&set));
-            if !matches!(plan, Manage::Nothing) && !self.knows_its_pods(key, &set).await? {
+            let plan = decide::manage(&active, set.replicas, now, || self.related(&owner));
+            if !matches!(plan, Manage::Nothing) && !self.knows_its_pods(key, &owner).await? {
                 return Ok(Outcome::Parked);
             }
             failure = match plan {
                 Manage::Nothing => None,
-                Manage::Create(count) => self.create(key, &set, count).await,
-                Manage::Delete(victims) => self.delete(key, &set, victims).await,
+                Manage::Create(count) => self.create(key, &owner, count).await,
+                Manage::Delete(victims) => self.delete(key, &owner, victims).await,
             };
         }
         let now = (self.clock)();
-        let status = decide::status(&set, &active, terminating, failure.as_deref(), now);
+        let terminating = K::TELLS_TERMINATING.then_some(terminating);
+        let status = decide::status(set, &active, terminating, failure.as_deref(), now);
         let mut next = decide::next_check(&status, &active, set.min_ready_seconds, now);
-        match self.lazy.wait(key, decide::patience(&set, &status)) {
+        match self.lazy.wait(key, decide::patience(set, &status)) {
             Some(later) => next = Some(next.map_or(later, |next| next.min(later))),
             None if status != set.status => {
-                if let Some(outcome) = self.put_status(key, &set, &status).await? {
+                if let Some(outcome) = self.put_status(key, &owner, &status).await? {
                     return failure.map_or(Ok(outcome), |message| Err(ReconcileError::new(message)));
                 }
             }
@@ -119,13 +121,13 @@ impl ReplicaSets {
     async fn put_status(
         &self,
         key: &ObjectKey,
-        set: &ReplicaSet,
+        set: &K,
         status: &ReplicaSetStatus,
     ) -> Result<Option<Outcome>, ReconcileError> {
         // The Deployment's controller may have changed the set since this sync began.
-        let Some(_underway) = self.sets.begin_write(key, set.meta.version) else { return Ok(Some(Outcome::Backoff)) };
-        let body = set.status_update(status);
-        match self.writer.replace(&ReplicaSet::RESOURCE, key, Some("status"), &body).await {
+        let Some(_underway) = self.sets.begin_write(key, set.meta().version) else { return Ok(Some(Outcome::Backoff)) };
+        let body = set.replica_set().status_update(status);
+        match self.writer.replace(&K::RESOURCE, key, Some("status"), &body).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
                     self.expectations.wrote(key, &self.sets, meta.version);
@@ -140,7 +142,7 @@ impl ReplicaSets {
         }
     }
 
-    /// Whether the stores show all that was written for a key, and the ReplicaSet as this process wrote it last; if not,
+    /// Whether the stores show all that was written for a key, and the set as this process wrote it last; if not,
     /// the key comes back when they do.
     fn caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || {
@@ -156,28 +158,28 @@ impl ReplicaSets {
         self.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before the first creation or deletion for a ReplicaSet that is older than our time: look at the server once.
-    async fn knows_its_pods(&self, key: &ObjectKey, set: &ReplicaSet) -> Result<bool, ReconcileError> {
+    /// Before the first creation or deletion for a set that is older than our time: look at the server once.
+    async fn knows_its_pods(&self, key: &ObjectKey, set: &K) -> Result<bool, ReconcileError> {
         let begun = self.begun.get_or_init(|| (self.clock)());
-        if set.meta.created.0 > begun.as_second() || !self.looked().insert(key.clone()) {
+        if set.meta().created.0 > begun.as_second() || !self.looked().insert(key.clone()) {
             return Ok(true);
         }
         self.look(key, set).await
     }
 
     /// Compares our pods with the server's; true when our store is not behind. Else the key comes back when it is not.
-    async fn look(&self, key: &ObjectKey, set: &ReplicaSet) -> Result<bool, ReconcileError> {
-        let Some(selector) = set.selector.query() else { return Ok(true) };
+    async fn look(&self, key: &ObjectKey, set: &K) -> Result<bool, ReconcileError> {
+        let Some(selector) = set.replica_set().selector.query() else { return Ok(true) };
         let listed = self.writer.list_meta(&Pod::RESOURCE, &key.namespace, &selector).await.inspect_err(|_| {
             self.expectations.lost(key);
             self.looked().remove(key);
         })?;
-        let newest = listed.iter().filter(|pod| pod.is_controlled_by(&set.meta.uid)).map(|pod| pod.version).max();
+        let newest = listed.iter().filter(|pod| pod.is_controlled_by(&set.meta().uid)).map(|pod| pod.version).max();
         if let Some(newest) = newest {
             self.expectations.wrote(key, &self.pods, newest);
         }
         // A pod that is gone from the server may still be in our store.
-        for pod in self.pods.by_index(&by_controller(), owned_by(&set.meta.uid)) {
+        for pod in self.pods.by_index(&by_controller(), owned_by(&set.meta().uid)) {
             if pod.is_active() && !listed.iter().any(|known| known.uid == pod.meta.uid) {
                 self.expectations.deleting(key, &pod.meta);
             }
@@ -185,14 +187,9 @@ impl ReplicaSets {
         Ok(self.caught_up(key) && self.expectations.deletions_seen(key, &self.pods))
     }
 
-    async fn claim(
-        &self,
-        key: &ObjectKey,
-        set: &ReplicaSet,
-        children: Vec<Arc<Pod>>,
-    ) -> Result<Vec<Arc<Pod>>, ReconcileError> {
-        let owner = Owner { meta: &set.meta, reference: set.controller_ref(), writer: &self.writer };
-        let claimed = owner.claim::<ReplicaSet, Pod>(children, |pod| set.selector.matches(&pod.meta.labels)).await;
+    async fn claim(&self, key: &ObjectKey, set: &K, children: Vec<Arc<Pod>>) -> Result<Vec<Arc<Pod>>, ReconcileError> {
+        let owner = Owner { meta: set.meta(), reference: set.controller_ref(), writer: &self.writer };
+        let claimed = owner.claim::<K, Pod>(children, |pod| set.replica_set().selector.matches(&pod.meta.labels)).await;
         for version in claimed.written {
             self.expectations.wrote(key, &self.pods, version);
         }
@@ -203,22 +200,25 @@ impl ReplicaSets {
         }
     }
 
-    /// Pods of all ReplicaSets of the same owner.
-    fn related(&self, set: &ReplicaSet) -> Vec<Arc<Pod>> {
-        let siblings = match set.meta.controller() {
+    /// Pods of all sets of the same owner.
+    fn related(&self, set: &K) -> Vec<Arc<Pod>> {
+        let siblings = match set.meta().controller() {
             Some(controller) => self.sets.by_index(&by_controller(), owned_by(&controller.uid)),
             None => Vec::new(),
         };
-        siblings.iter().flat_map(|sibling| self.pods.by_index(&by_controller(), owned_by(&sibling.meta.uid))).collect()
+        siblings
+            .iter()
+            .flat_map(|sibling| self.pods.by_index(&by_controller(), owned_by(&sibling.meta().uid)))
+            .collect()
     }
 
     /// Creates pods, slowly at first; returns what went wrong.
-    async fn create(&self, key: &ObjectKey, set: &ReplicaSet, count: usize) -> Option<String> {
-        let Some(template) = set.template.as_ref().filter(|template| !template.labels.is_empty()) else {
+    async fn create(&self, key: &ObjectKey, set: &K, count: usize) -> Option<String> {
+        let Some(template) = set.replica_set().template.as_ref().filter(|template| !template.labels.is_empty()) else {
             return Some("unable to create pods, no labels".to_owned());
         };
-        debug!(need = set.replicas, count, "too few pods; creating");
-        let body = template_pod(template, key, set);
+        debug!(need = set.replica_set().replicas, count, "too few pods; creating");
+        let body = template.pod(key, &set.controller_ref());
         let (created, error) = slow_start(count, |_| self.create_one(key, set, &body)).await;
         if error.is_some() {
             info!(created, skipped = count - created, "could not create all pods");
@@ -226,7 +226,7 @@ impl ReplicaSets {
         error.map(|error| error.to_string())
     }
 
-    async fn create_one(&self, key: &ObjectKey, set: &ReplicaSet, body: &[u8]) -> Result<(), WriteError> {
+    async fn create_one(&self, key: &ObjectKey, set: &K, body: &[u8]) -> Result<(), WriteError> {
         let created = self.writer.create(&Pod::RESOURCE, &key.namespace, body, false).await;
         match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
             Ok(pod) => {
@@ -249,12 +249,12 @@ impl ReplicaSets {
     }
 
     /// Deletes pods, all at once; returns what went wrong first.
-    async fn delete(&self, key: &ObjectKey, set: &ReplicaSet, victims: Vec<Arc<Pod>>) -> Option<String> {
+    async fn delete(&self, key: &ObjectKey, set: &K, victims: Vec<Arc<Pod>>) -> Option<String> {
         let unreadable = self.pods.undecodable();
         if unreadable > 0 {
             return Some(format!("not deleting pods while {unreadable} pods cannot be decoded (see the log)"));
         }
-        debug!(need = set.replicas, count = victims.len(), "too many pods; deleting");
+        debug!(need = set.replica_set().replicas, count = victims.len(), "too many pods; deleting");
         let deletions = victims.iter().map(|pod| async move {
             let uid = &pod.meta.uid;
             self.expectations.deleting(key, &pod.meta);
@@ -277,8 +277,4 @@ impl ReplicaSets {
         });
         join_all(deletions).await.into_iter().flatten().next()
     }
-}
-
-fn template_pod(template: &Template, key: &ObjectKey, set: &ReplicaSet) -> Vec<u8> {
-    template.pod(key, &set.controller_ref())
 }

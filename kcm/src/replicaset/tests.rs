@@ -191,7 +191,7 @@ fn the_status_counts_what_is_there() {
     fresh.ready_since = Time(NOW - 1);
     let mut strange = pod("d");
     strange.meta.labels = Arc::new([]);
-    let status = status(&set(4, 10), &arcs(vec![pod("a"), unready, fresh, strange]), 2, None, now());
+    let status = status(&set(4, 10), &arcs(vec![pod("a"), unready, fresh, strange]), Some(2), None, now());
     assert_eq!(
         (status.replicas, status.fully_labeled_replicas, status.ready_replicas, status.available_replicas),
         (4, 3, 3, 2)
@@ -204,7 +204,7 @@ fn the_failure_condition_keeps_its_first_message_and_goes_with_success() {
     let mut set = set(2, 0);
     for (active, reason) in [(0, "FailedCreate"), (3, "FailedDelete"), (2, "")] {
         let pods = arcs((0..active).map(|at| pod(&at.to_string())).collect());
-        let status = status(&set, &pods, 0, Some("first"), now());
+        let status = status(&set, &pods, None, Some("first"), now());
         let [condition] = &status.conditions[..] else { panic!("one condition") };
         assert_eq!((&*condition.kind, &*condition.status, &*condition.reason), (REPLICA_FAILURE, "True", reason));
         assert_eq!((&*condition.message, condition.last_transition), ("first", Time(NOW)));
@@ -218,9 +218,9 @@ fn the_failure_condition_keeps_its_first_message_and_goes_with_success() {
         last_transition: Time(1),
     };
     set.status.conditions = vec![other.clone()];
-    set.status.conditions = status(&set, &[], 0, Some("first"), now()).conditions;
-    assert_eq!(status(&set, &[], 0, Some("second"), now()).conditions, set.status.conditions);
-    assert_eq!(status(&set, &[], 0, None, now()).conditions, [other]);
+    set.status.conditions = status(&set, &[], None, Some("first"), now()).conditions;
+    assert_eq!(status(&set, &[], None, Some("second"), now()).conditions, set.status.conditions);
+    assert_eq!(status(&set, &[], None, None, now()).conditions, [other]);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn the_next_look_is_when_the_first_pod_becomes_available() {
     };
     let check = |min: i32, pods: Vec<Pod>| {
         let pods = arcs(pods);
-        let status = status(&set(3, min), &pods, 0, None, now());
+        let status = status(&set(3, min), &pods, None, None, now());
         next_check(&status, &pods, min, now())
     };
     assert_eq!(check(0, vec![ready_since("a", NOW)]), None, "ready is available");
@@ -275,7 +275,7 @@ fn a_status_hurries_only_if_somebody_decides_on_it() {
     }
     let mut set = set(3, 0);
     set.status = counts((1, 1, 0));
-    let failed = status(&set, &arcs(vec![pod("a")]), 0, Some("no room"), now());
+    let failed = status(&set, &arcs(vec![pod("a")]), Some(0), Some("no room"), now());
     assert_eq!(failed.conditions.len(), 1);
     assert_eq!(patience(&set, &failed), Duration::ZERO, "people look at conditions");
 }
@@ -312,7 +312,8 @@ fn a_pods_change_concerns_its_owners_with_fitting_urgency() {
     ] {
         let (old, new) = (old.cloned().map(Arc::new), new.cloned().map(Arc::new));
         let change = Change { old: old.as_ref(), new: new.as_ref() };
-        let keys: Vec<_> = of_pod(&change).into_iter().map(|(key, urgency)| (key.to_string(), urgency)).collect();
+        let keys: Vec<_> =
+            of_pod::<ReplicaSet>(&change).into_iter().map(|(key, urgency)| (key.to_string(), urgency)).collect();
         assert_eq!(keys, expected, "{change:?}");
     }
 }

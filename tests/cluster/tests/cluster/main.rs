@@ -19,6 +19,7 @@ mod job;
 mod namespace;
 mod replicaset;
 mod replicaset_pods;
+mod replicationcontroller;
 mod rollout;
 mod takeover;
 
@@ -34,6 +35,10 @@ fn main() -> std::process::ExitCode {
         replicaset_pods::{
             orphans_are_adopted_and_strangers_released, scaling_down_takes_the_least_useful_first,
             availability_takes_its_time, terminating_pods_are_counted_and_replaced, failed_pods_are_replaced_and_stay,
+        },
+        replicationcontroller::{
+            pods_come_go_and_are_told_of, orphans_are_adopted_and_strangers_released,
+            a_quota_is_told_of_until_the_scale_fits, crash_after_a_sample_of_writes,
         },
         faults::{
             crash_after_each_write, crash_before_each_answer, each_write_fails_each_way, a_frozen_watch_leads_to_no_more_pods,

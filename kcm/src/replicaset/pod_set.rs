@@ -1,0 +1,49 @@
+//! What ReplicaSets and ReplicationControllers have in common: a number of pods of one template.
+
+use kinds::{Kind, ReplicaSet, ReplicationController};
+
+/// A kind whose objects ask for a number of pods of one template, and what its controller is called.
+pub trait PodSet: Kind {
+    /// The controller's name.
+    const CONTROLLER: &'static str;
+    /// Its service account.
+    const SERVICE_ACCOUNT: &'static str;
+    /// The source of its events.
+    const COMPONENT: &'static str;
+    /// Its queue.
+    const QUEUE: &'static str;
+    /// The flag for the number of its workers.
+    const WORKERS: &'static str;
+    /// Whether the status has a number of terminating pods.
+    const TELLS_TERMINATING: bool;
+
+    /// What the object asks for and says, in the form of a ReplicaSet.
+    fn replica_set(&self) -> &ReplicaSet;
+}
+
+impl PodSet for ReplicaSet {
+    const CONTROLLER: &'static str = "replicaset-controller";
+    const SERVICE_ACCOUNT: &'static str = "replicaset-controller";
+    const COMPONENT: &'static str = "replicaset-controller";
+    const QUEUE: &'static str = "replicaset";
+    const WORKERS: &'static str = "concurrent-replicaset-syncs";
+    const TELLS_TERMINATING: bool = true;
+
+    fn replica_set(&self) -> &ReplicaSet {
+        self
+    }
+}
+
+/// Names as in upstream pkg/controller/replication, NewReplicationManager.
+impl PodSet for ReplicationController {
+    const CONTROLLER: &'static str = "replicationcontroller-controller";
+    const SERVICE_ACCOUNT: &'static str = "replication-controller";
+    const COMPONENT: &'static str = "replication-controller";
+    const QUEUE: &'static str = "replicationmanager";
+    const WORKERS: &'static str = "concurrent-rc-syncs";
+    const TELLS_TERMINATING: bool = false;
+
+    fn replica_set(&self) -> &ReplicaSet {
+        &self.set
+    }
+}
