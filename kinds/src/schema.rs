@@ -64,7 +64,7 @@ messages! {
     container "Container" "api/core/v1" { NAME "name" = 1, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19 }
     pod_status "PodStatus" "api/core/v1" {
         PHASE "phase" = 1, CONDITIONS "conditions" = 2, CONTAINER_STATUSES "containerStatuses" = 8,
-        INIT_CONTAINER_STATUSES "initContainerStatuses" = 10,
+        INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, REASON "reason" = 4,
     }
     pod_condition "PodCondition" "api/core/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6 }
     container_status "ContainerStatus" "api/core/v1" { NAME "name" = 1, STATE "state" = 2, RESTART_COUNT "restartCount" = 5 }
@@ -129,6 +129,17 @@ messages! {
     deployment_condition "DeploymentCondition" "api/apps/v1" {
         TYPE "type" = 1, STATUS "status" = 2, REASON "reason" = 4, MESSAGE "message" = 5, LAST_UPDATE_TIME "lastUpdateTime" = 6,
         LAST_TRANSITION_TIME "lastTransitionTime" = 7,
+    }
+
+    condition "Condition" "apimachinery/pkg/apis/meta/v1" {
+        TYPE "type" = 1, STATUS "status" = 2, OBSERVED_GENERATION "observedGeneration" = 3, LAST_TRANSITION_TIME "lastTransitionTime" = 4,
+        REASON "reason" = 5, MESSAGE "message" = 6,
+    }
+    pod_disruption_budget "PodDisruptionBudget" "api/policy/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    pod_disruption_budget_spec "PodDisruptionBudgetSpec" "api/policy/v1" { MIN_AVAILABLE "minAvailable" = 1, SELECTOR "selector" = 2, MAX_UNAVAILABLE "maxUnavailable" = 3 }
+    pod_disruption_budget_status "PodDisruptionBudgetStatus" "api/policy/v1" {
+        OBSERVED_GENERATION "observedGeneration" = 1, DISRUPTED_PODS "disruptedPods" = 2, DISRUPTIONS_ALLOWED "disruptionsAllowed" = 3,
+        CURRENT_HEALTHY "currentHealthy" = 4, DESIRED_HEALTHY "desiredHealthy" = 5, EXPECTED_PODS "expectedPods" = 6, CONDITIONS "conditions" = 7,
     }
 
     secret "Secret" "api/core/v1" { METADATA "metadata" = 1, DATA "data" = 2, TYPE "type" = 3 }

@@ -126,6 +126,37 @@ fn expression(interner: &Interner, message: &[u8]) -> Result<Result<Requirement,
     })
 }
 
+/// A `LabelSelector` message as Go prints it (apimachinery/pkg/apis/meta/v1, LabelSelector.String): some events have it.
+pub fn as_go_prints(message: &[u8]) -> String {
+    let (mut labels, mut expressions) = (Vec::new(), String::new());
+    for field in fields(message).flatten() {
+        match field.number {
+            f::MATCH_LABELS => labels.extend(map_entry(field.value.bytes())),
+            f::MATCH_EXPRESSIONS => expressions += &expression_as_go_prints(field.value.bytes()),
+            _ => {}
+        }
+    }
+    labels.sort_unstable();
+    let labels: String = labels.into_iter().map(|(key, value)| format!("{key}: {value},")).collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},\
+         MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    )
+}
+
+fn expression_as_go_prints(message: &[u8]) -> String {
+    let (mut key, mut operator, mut values) = ("", "", Vec::new());
+    for field in fields(message).flatten() {
+        match field.number {
+            requirement::KEY => key = field.value.str(),
+            requirement::OPERATOR => operator = field.value.str(),
+            requirement::VALUES => values.push(field.value.str()),
+            _ => {}
+        }
+    }
+    format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{}],}},", values.join(" "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

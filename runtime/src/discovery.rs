@@ -97,6 +97,8 @@ pub struct Served {
     pub resource: Resource,
     /// What can be done to it.
     pub verbs: Verbs,
+    /// It has a `scale` subresource.
+    pub scales: bool,
 }
 
 /// What the server served at one time.
@@ -179,6 +181,7 @@ impl Snapshot {
                         namespaced: listed.scope == "Namespaced",
                     },
                     verbs: listed.verbs.iter().fold(Verbs::default(), |verbs, word| verbs | Verbs::read(word)),
+                    scales: listed.subresources.iter().any(Subresource::is_scale),
                 };
                 // Two resources of one kind: the one that can be read is the objects' own.
                 let known = self.kinds.entry((api_version.clone(), kind.kind.clone())).or_insert(served);
@@ -244,6 +247,21 @@ struct Listed {
     scope: String,
     #[serde(default)]
     verbs: Vec<String>,
+    #[serde(default)]
+    subresources: Vec<Subresource>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Subresource {
+    subresource: String,
+    response_kind: Option<ListedKind>,
+}
+
+impl Subresource {
+    fn is_scale(&self) -> bool {
+        self.subresource == "scale" && self.response_kind.as_ref().is_some_and(|kind| kind.kind == "Scale")
+    }
 }
 
 #[derive(Debug, Deserialize)]

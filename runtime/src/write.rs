@@ -29,7 +29,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 /// Objects a page of a list that is read whole.
 const PAGE: u32 = 500;
 
-pub use any::{Deletion, Propagation};
+pub use any::{Deletion, Propagation, Scale};
 
 /// Why something was not changed, or may not have been.
 #[derive(Debug, thiserror::Error)]

@@ -58,6 +58,7 @@ fn pod(name: &str) -> Pod {
         sidecar_restarts: 0,
         deletion_cost: 0,
         ending: None,
+        disruption: None,
         tolerations: None,
     }
 }

@@ -1,5 +1,6 @@
 //! Pod: placement, phase, readiness and what ranks it for deletion.
 
+mod disruption;
 mod ending;
 pub mod secrets;
 
@@ -10,6 +11,7 @@ use crate::taint::{NO_EXECUTE, Tolerations};
 use crate::wire::{WireError, fields};
 use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
+pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
 
 /// Pods with a lower cost are deleted first.
@@ -66,6 +68,8 @@ pub struct Pod {
     pub ending: Option<Box<Ending>>,
     /// Tolerations of `NoExecute` taints; only with [`Pod::TOLERATIONS`].
     pub tolerations: Option<Tolerations>,
+    /// What is told about its disruption, if anything is; only with [`Pod::DISRUPTION`].
+    pub disruption: Option<Box<Disruption>>,
 }
 
 impl Pod {
@@ -73,6 +77,8 @@ impl Pod {
     pub const ENDING: Sections = Sections(1 << 0);
     /// Section: what it bears of its node's taints.
     pub const TOLERATIONS: Sections = Sections(1 << 1);
+    /// Section: whether it was evicted or is about to be disrupted.
+    pub const DISRUPTION: Sections = Sections(1 << 8);
 }
 
 impl Pod {
@@ -140,9 +146,13 @@ impl Kind for Pod {
             deletion_cost,
             ending: None,
             tolerations: None,
+            disruption: None,
         };
         if context.sections.contains(Self::TOLERATIONS) {
             pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
+        }
+        if context.sections.contains(Self::DISRUPTION) {
+            pod.disruption = Disruption::read(status)?;
         }
         let sidecars = pod.read_spec(context, spec)?;
         pod.read_status(status, &sidecars)?;

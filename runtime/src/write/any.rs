@@ -1,8 +1,8 @@
-//! Writes to objects of any kind, by their metadata: what the garbage collector and the namespace controller do.
+//! What is done to objects of any kind, without knowing more of them than metadata and scale.
 
 use http::Method;
-use kinds::Resource;
 use kinds::meta::{Meta, ObjectKey, Uid};
+use kinds::{DecodeError, Resource};
 use serde_json::json;
 
 use super::{METADATA_ONLY, WriteError, Writer, object_path};
@@ -43,7 +43,54 @@ pub struct Deletion<'a> {
     pub propagation: Propagation,
 }
 
+/// The scale of an object of any kind that has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scale {
+    /// The object's uid.
+    pub uid: Uid,
+    /// How many pods it wants.
+    pub replicas: i32,
+}
+
+impl Scale {
+    fn read(json: &[u8]) -> Result<Self, DecodeError> {
+        let unreadable = |error: serde_json::Error| DecodeError::field("scale", format!("is unreadable: {error}"));
+        let scale: serde_json::Value = serde_json::from_slice(json).map_err(unreadable)?;
+        let uid = scale["metadata"]["uid"].as_str().unwrap_or_default();
+        // An API that leaves zero out means zero.
+        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        let replicas = i32::try_from(replicas)
+            .map_err(|_| DecodeError::field("spec.replicas", format!("is {replicas}, which is no 32-bit number")))?;
+        Ok(Self { uid: Uid::parse(uid), replicas })
+    }
+}
+
 impl Writer {
+    /// Reads the scale of an object from the server itself.
+    ///
+    /// # Errors
+    /// As [`Writer::get`]; not found also when the kind has no scale.
+    pub async fn get_scale(&self, resource: &Resource, key: &ObjectKey) -> Result<Scale, WriteError> {
+        let path = object_path(resource, key, Some("scale"));
+        let answer = self.send(Method::GET, path, "", "application/json", bytes::Bytes::new()).await?;
+        Ok(Scale::read(&answer.0)?)
+    }
+
+    /// Deletes the object with this name and uid without waiting for anybody: what a node should still do for a pod
+    /// is not waited for.
+    ///
+    /// # Errors
+    /// A conflict when the object is another one.
+    pub async fn delete_at_once(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<(), WriteError> {
+        let options = json!({
+            "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0,
+            "preconditions": { "uid": uid.to_string() },
+        });
+        let path = object_path(resource, key, None);
+        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
+        Ok(())
+    }
+
     /// Reads the metadata of one object from the server itself.
     ///
     /// # Errors
@@ -87,5 +134,21 @@ impl Writer {
         let path = resource.path(Some(namespace));
         self.send(Method::DELETE, path, "application/json", LIST_OR_STATUS, options.to_string().into()).await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_is_read_and_an_odd_one_is_named() {
+        let read = |spec: &str| Scale::read(format!(r#"{{"metadata": {{"uid": "u"}}, "spec": {spec}}}"#).as_bytes());
+        for (spec, replicas) in [(r#"{"replicas": 3}"#, 3), ("{}", 0)] {
+            assert_eq!(read(spec).expect("a scale"), Scale { uid: Uid::parse("u"), replicas });
+        }
+        let error = read(r#"{"replicas": 3000000000}"#).expect_err("too large").to_string();
+        assert_eq!(error, "spec.replicas is 3000000000, which is no 32-bit number");
+        assert!(Scale::read(b"no json").is_err());
     }
 }
