@@ -96,7 +96,7 @@ component::flags! {
         "concurrent-deployment-syncs": Int32 = "5", Effective, "Deployments reconciled at once";
     }
     "Disruption-controller" {
-        "concurrent-disruption-syncs": Int32 = "1", NoEffectYet, "PodDisruptionBudgets reconciled at once";
+        "concurrent-disruption-syncs": Int32 = "1", Effective, "PodDisruptionBudgets reconciled at once";
     }
     "Device-taint-eviction-controller" {
         "concurrent-device-taint-eviction-syncs": Int32 = "8", NoEffectYet, "Evictions and DeviceTaintRule updates made at once";
@@ -180,7 +180,7 @@ component::flags! {
         "pvclaimbinder-sync-period": Duration = "15s", NoEffectYet, "How often volumes and claims are matched again";
     }
     "Pod-garbage-collector-controller" {
-        "terminated-pod-gc-threshold": Int32 = "12500", NoEffectYet, "Finished Pods to keep before the oldest are deleted; 0 or less keeps all";
+        "terminated-pod-gc-threshold": Int32 = "12500", Effective, "Finished Pods to keep before the oldest are deleted; 0 or less keeps all";
     }
     "Replicaset-controller" {
         "concurrent-replicaset-syncs": Int32 = "5", Effective, "ReplicaSets reconciled at once";

@@ -12,11 +12,13 @@ mod connections;
 mod cronjob;
 mod deployment;
 mod differential;
+mod disruption;
 mod faults;
 mod garbagecollector;
 mod invariants;
 mod job;
 mod namespace;
+mod podgc;
 mod replicaset;
 mod replicaset_pods;
 mod replicationcontroller;
@@ -39,6 +41,14 @@ fn main() -> std::process::ExitCode {
         replicationcontroller::{
             pods_come_go_and_are_told_of, orphans_are_adopted_and_strangers_released,
             a_quota_is_told_of_until_the_scale_fits, crash_after_a_sample_of_writes,
+        },
+        podgc::{
+            too_many_finished_pods_go_the_evicted_first, pods_of_a_node_that_is_gone_go_after_a_while,
+            a_pod_that_was_never_bound_goes_also_after_a_crash,
+        },
+        disruption::{
+            evictions_and_drains_respect_the_budget, what_cannot_be_counted_is_told_and_nothing_may_go,
+            custom_resources_with_a_scale_count, empty_announcements_are_taken_back, a_crash_at_any_status_only_delays,
         },
         faults::{
             crash_after_each_write, crash_before_each_answer, each_write_fails_each_way, a_frozen_watch_leads_to_no_more_pods,

@@ -1,0 +1,77 @@
+//! Takes back announcements of disruptions that did not come: a pod that is said to be disrupted, and lives on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::pod::DISRUPTION_TARGET;
+use kinds::{Kind, Pod};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::store::Store;
+use runtime::write::Writer;
+use serde_json::{Value, json};
+use tracing::info;
+
+use super::keys::is_announced;
+use crate::controllers::Clock;
+
+/// For how long an announcement is believed.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The part of the controller that looks at pods.
+pub struct Announced {
+    pub pods: Arc<Store<Pod>>,
+    pub writer: Writer,
+    pub clock: Clock,
+}
+
+impl Reconcile for Announced {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Announced {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(pod) = self.pods.get(key) else { return Ok(Outcome::Done) };
+        let now = (self.clock)();
+        match remaining(&pod, now) {
+            None => return Ok(Outcome::Done),
+            Some(wait) if !wait.is_zero() => return Ok(Outcome::After(wait)),
+            Some(_) => {}
+        }
+        match self.writer.patch_status(&Pod::RESOURCE, key, &taken_back(&pod, now)).await {
+            Ok(_) => {
+                info!("the disruption that was announced did not come; taken back");
+                Ok(Outcome::Done)
+            }
+            // Changed, or replaced by another pod, since we saw it: look at what is there then.
+            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// For how much longer an announcement is believed; `None` if there is none.
+pub fn remaining(pod: &Pod, now: jiff::Timestamp) -> Option<Duration> {
+    let since = pod.disruption.as_ref()?.target_since.filter(|_| is_announced(pod))?;
+    let due = i128::from(since.0) * 1_000_000_000 + PATIENCE.as_nanos() as i128;
+    Some(u64::try_from(due - now.as_nanosecond()).map_or(Duration::ZERO, Duration::from_nanos))
+}
+
+/// The patch that turns the condition off, of this very version of the pod.
+pub fn taken_back(pod: &Pod, now: jiff::Timestamp) -> Value {
+    let seconds = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
+    json!({
+        "metadata": {"uid": pod.meta.uid.to_string(), "resourceVersion": pod.meta.version.to_string()},
+        "status": {"conditions": [{
+            "type": DISRUPTION_TARGET, "status": "False", "reason": null, "message": null,
+            "observedGeneration": pod.meta.generation, "lastTransitionTime": seconds.to_string(),
+        }]},
+    })
+}

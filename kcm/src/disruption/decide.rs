@@ -1,0 +1,138 @@
+//! How many pods may be disrupted: all policy, no IO.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::intstr::IntOrString;
+use kinds::pod_disruption_budget::{AllowedCondition, BudgetStatus};
+use kinds::{Pod, PodDisruptionBudget, Str, Time};
+
+/// For how long an eviction that was granted may take to show on the pod (pkg/controller/disruption, DeletionTimeout).
+const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How many pods should be there, and how many of them healthy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bounds {
+    /// Pods that should be there.
+    pub expected: i32,
+    /// Pods that must be healthy.
+    pub desired: i32,
+}
+
+/// True when the budget speaks of a part of what the pods' owners want.
+pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
+    budget.max_unavailable.is_some() || matches!(budget.min_available, Some(IntOrString::Text(_)))
+}
+
+/// The budget's bounds (pkg/controller/disruption, getExpectedPodCount), for so many pods or, if
+/// [`needs_scale`], for so many that their owners want. Parts are rounded up in both directions.
+///
+/// # Errors
+/// When a text is no percentage.
+pub fn bounds(budget: &PodDisruptionBudget, count: i32) -> Result<Bounds, String> {
+    let part = |value: &IntOrString| {
+        value
+            .scaled(count, true)
+            .ok_or_else(|| "invalid value for IntOrString: invalid type: string is not a percentage".to_owned())
+    };
+    Ok(match (&budget.max_unavailable, &budget.min_available) {
+        (Some(most), _) => Bounds { expected: count, desired: count.saturating_sub(part(most)?).max(0) },
+        (None, Some(least)) => Bounds { expected: count, desired: part(least)? },
+        (None, None) => Bounds::default(),
+    })
+}
+
+/// What has become of evictions that were granted.
+#[derive(Debug, Default)]
+pub struct Disrupted {
+    /// Those that may still show.
+    pub pending: Vec<(Str, Time)>,
+    /// Pods that should be going by now and are not.
+    pub overdue: Vec<Arc<Pod>>,
+    /// When to look again.
+    pub recheck: Option<Duration>,
+}
+
+/// Looks for granted evictions among the budget's pods; what is being deleted, or gone, needs no note any more
+/// (pkg/controller/disruption, buildDisruptedPodMap).
+pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> Disrupted {
+    let mut disrupted = Disrupted::default();
+    for (name, since) in noted {
+        let Some(pod) = pods.iter().find(|pod| pod.meta.name == *name && !pod.meta.is_deleting()) else { continue };
+        let due = i128::from(since.0) * 1_000_000_000 + DELETION_TIMEOUT.as_nanos() as i128;
+        match u64::try_from(due - now.as_nanosecond()) {
+            Ok(left) => {
+                // A moment later it is overdue.
+                let wait = Duration::from_nanos(left) + Duration::from_millis(1);
+                disrupted.recheck = Some(disrupted.recheck.map_or(wait, |earliest| earliest.min(wait)));
+                disrupted.pending.push((name.clone(), *since));
+            }
+            Err(_) => disrupted.overdue.push(pod.clone()),
+        }
+    }
+    disrupted
+}
+
+/// Ready pods that nobody has begun to delete or was allowed to.
+pub fn healthy(pods: &[Arc<Pod>], pending: &[(Str, Time)]) -> i32 {
+    let stays = |pod: &Pod| !pod.meta.is_deleting() && pending.iter().all(|(name, _)| *name != pod.meta.name);
+    count(pods.iter().filter(|pod| pod.ready && stays(pod)).count())
+}
+
+/// A number of pods as the API has it.
+pub fn count(pods: usize) -> i32 {
+    i32::try_from(pods).unwrap_or(i32::MAX)
+}
+
+/// The status of a budget whose pods were counted (pkg/controller/disruption, updatePdbStatus). Without expected pods
+/// none may be disrupted: a budget that was made before its pods is safe when they come.
+pub fn status(
+    budget: &PodDisruptionBudget,
+    bounds: Bounds,
+    healthy: i32,
+    pending: Vec<(Str, Time)>,
+    now: Timestamp,
+) -> BudgetStatus {
+    let spare = if bounds.expected > 0 { healthy.saturating_sub(bounds.desired).max(0) } else { 0 };
+    let generation = budget.meta.generation;
+    let (status, reason) = if spare > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
+    BudgetStatus {
+        observed_generation: generation,
+        disrupted_pods: pending,
+        disruptions_allowed: spare,
+        current_healthy: healthy,
+        desired_healthy: bounds.desired,
+        expected_pods: bounds.expected,
+        allowed: Some(condition(budget, status, reason, "", generation, now)),
+    }
+}
+
+/// The status of a budget whose pods could not be counted: nothing may be disrupted, and nothing else is known anew
+/// (pkg/controller/disruption, failSafe).
+pub fn failed(budget: &PodDisruptionBudget, why: &str, now: Timestamp) -> BudgetStatus {
+    let observed = budget.status.observed_generation;
+    BudgetStatus {
+        disruptions_allowed: 0,
+        allowed: Some(condition(budget, "False", "SyncFailed", why, observed, now)),
+        ..budget.status.clone()
+    }
+}
+
+fn condition(
+    budget: &PodDisruptionBudget,
+    status: &str,
+    reason: &str,
+    message: &str,
+    observed_generation: i64,
+    now: Timestamp,
+) -> AllowedCondition {
+    let before = budget.status.allowed.as_ref().filter(|before| *before.status == *status);
+    AllowedCondition {
+        status: status.into(),
+        reason: reason.into(),
+        message: message.into(),
+        observed_generation,
+        last_transition: before.map_or(Time(now.as_second()), |before| before.last_transition),
+    }
+}

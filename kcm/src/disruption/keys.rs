@@ -1,0 +1,86 @@
+//! Which budgets and which announcements a change concerns.
+
+use std::sync::Arc;
+
+use kinds::meta::ObjectKey;
+use kinds::{Pod, PodDisruptionBudget};
+use runtime::events::{EventType, Recorder};
+use runtime::queue::Queue;
+use runtime::store::{Change, Store, by_namespace, index_key};
+
+use crate::reference::about;
+
+/// Turns changes into keys on the queues.
+pub fn subscribe(
+    budgets: &Arc<Store<PodDisruptionBudget>>,
+    pods: &Arc<Store<Pod>>,
+    queue: &Arc<Queue<ObjectKey>>,
+    announced: &Arc<Queue<ObjectKey>>,
+    recorder: &Recorder,
+) {
+    let changed = queue.clone();
+    budgets.subscribe(move |change| {
+        if let Some(budget) = change.new {
+            if is_new_to_us(change) { changed.add(budget.meta.key()) } else { changed.add_coalesced(budget.meta.key()) }
+        }
+    });
+    let (changed, announced, recorder, budgets) = (queue.clone(), announced.clone(), recorder.clone(), budgets.clone());
+    pods.subscribe(move |change| {
+        if let Some(pod) = change.new.filter(|pod| is_announced(pod)) {
+            announced.add(pod.meta.key());
+        }
+        if !concerns_budgets(change) {
+            return;
+        }
+        let Some(pod) = change.new.or(change.old) else { return };
+        let candidates = budgets.by_index(&by_namespace(), index_key(&*pod.meta.namespace));
+        let mut protecting: Vec<&PodDisruptionBudget> = Vec::new();
+        for budget in &candidates {
+            let selects = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| budget.selector.matches(&pod.meta.labels));
+            if selects(change.new) {
+                protecting.push(budget);
+            }
+            if selects(change.old) || selects(change.new) {
+                changed.add_coalesced(budget.meta.key());
+            }
+        }
+        if protecting.len() > 1 && joins(change) {
+            tell_of_many(&recorder, pod, &protecting);
+        }
+    });
+}
+
+/// A budget that is new, or has another spec, or was written by somebody else than us: by the eviction API.
+fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
+    match (change.old, change.new) {
+        (Some(old), Some(new)) => old.meta.generation != new.meta.generation || old.meta.uid != new.meta.uid,
+        _ => true,
+    }
+}
+
+/// What a budget counts: readiness, deletion, who owns it, and whether it is selected.
+pub fn concerns_budgets(change: &Change<'_, Pod>) -> bool {
+    let (Some(old), Some(new)) = (change.old, change.new) else { return true };
+    (old.ready, old.meta.is_deleting(), &old.meta.labels, &old.meta.owners, &old.meta.uid)
+        != (new.ready, new.meta.is_deleting(), &new.meta.labels, &new.meta.owners, &new.meta.uid)
+}
+
+/// The pod is new, or has other labels than before.
+fn joins(change: &Change<'_, Pod>) -> bool {
+    change.new.is_some_and(|new| change.old.is_none_or(|old| old.meta.labels != new.meta.labels))
+}
+
+/// True while a pod is said to be disrupted by somebody whose word may turn out to be empty: not by its kubelet, and
+/// only until it is deleted or has ended (pkg/controller/disruption, nonTerminatingPodHasStaleDisruptionCondition).
+pub fn is_announced(pod: &Pod) -> bool {
+    let told = pod.disruption.as_ref().is_some_and(|told| told.target_since.is_some() && !told.by_kubelet);
+    told && pod.is_active()
+}
+
+fn tell_of_many(recorder: &Recorder, pod: &Pod, protecting: &[&PodDisruptionBudget]) {
+    let Some(first) = protecting.iter().map(|budget| &*budget.meta.name).min() else { return };
+    let (namespace, name) = (&*pod.meta.namespace, &*pod.meta.name);
+    let message =
+        format!("Pod {namespace:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily.");
+    recorder.event(&about(pod), EventType::Warning, "MultiplePodDisruptionBudgets", message);
+}

@@ -1,0 +1,130 @@
+//! How many pods the owners of pods want: from the stores where there is one, else from the scale that they serve.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::meta::{ObjectKey, OwnerRef};
+use kinds::{Deployment, Kind, Pod, ReplicaSet, ReplicationController, Uid};
+use runtime::discovery::Discovery;
+use runtime::store::Store;
+use runtime::write::Writer;
+
+/// For how long what the server serves is taken as known (cmd/kube-controller-manager/app, the REST mapper's reset).
+const KNOWN_FOR: Duration = Duration::from_secs(30);
+
+/// Where owners are found.
+pub struct Owners {
+    pub replication_controllers: Arc<Store<ReplicationController>>,
+    pub replica_sets: Arc<Store<ReplicaSet>>,
+    pub deployments: Arc<Store<Deployment>>,
+    pub discovery: Arc<Discovery>,
+    pub writer: Writer,
+}
+
+/// What owners want together.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Pods.
+    pub pods: i32,
+    /// Names of pods that nobody owns.
+    pub unmanaged: Vec<String>,
+}
+
+/// Why it is not known what owners want.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// For the event and the condition.
+    pub message: String,
+    /// The server did not answer: another try may help although nothing changes.
+    pub passing: bool,
+}
+
+impl Unknown {
+    fn lasting(message: String) -> Self {
+        Self { message, passing: false }
+    }
+}
+
+/// The controller that counts, and its scale; the pod's own owner may itself be owned.
+type Scale = (Uid, i32);
+
+impl Owners {
+    /// Adds up the scale of each of the pods' controllers once.
+    pub async fn wanted(&self, pods: &[Arc<Pod>]) -> Result<Wanted, Unknown> {
+        let mut wanted = Wanted::default();
+        let mut scales: HashMap<Uid, i32> = HashMap::new();
+        let mut known: HashMap<&Uid, ()> = HashMap::new();
+        for pod in pods {
+            let Some(owner) = pod.meta.controller() else {
+                wanted.unmanaged.push(pod.meta.name.to_string());
+                continue;
+            };
+            if known.insert(&owner.uid, ()).is_some() {
+                continue;
+            }
+            let Some((uid, replicas)) = self.scale(owner, &pod.meta.namespace).await? else {
+                return Err(Unknown::lasting(format!("found no controllers for pod {:?}", &*pod.meta.name)));
+            };
+            scales.insert(uid, replicas);
+        }
+        wanted.pods = scales.values().fold(0, |sum, replicas| sum.saturating_add(*replicas));
+        Ok(wanted)
+    }
+
+    async fn scale(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, Unknown> {
+        match self.in_stores(owner, namespace) {
+            Some(scale) => Ok(Some(scale)),
+            None => self.served(owner, namespace).await,
+        }
+    }
+
+    /// The scale of an owner that we know; a Deployment's ReplicaSets stand for the Deployment.
+    fn in_stores(&self, owner: &OwnerRef, namespace: &str) -> Option<Scale> {
+        let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        let workload = matches!(group, "apps" | "extensions");
+        match &*owner.kind {
+            "ReplicationController" if group.is_empty() => {
+                let found = self.replication_controllers.get_with_uid(namespace, &owner.name, &owner.uid)?;
+                Some((owner.uid.clone(), found.set.replicas))
+            }
+            "ReplicaSet" if workload => {
+                let set = self.replica_sets.get_with_uid(namespace, &owner.name, &owner.uid)?;
+                match set.meta.controller().filter(|above| &*above.kind == Deployment::RESOURCE.kind) {
+                    Some(above) => {
+                        let found = self.deployments.get_with_uid(namespace, &above.name, &above.uid)?;
+                        Some((above.uid.clone(), found.replicas))
+                    }
+                    None => Some((owner.uid.clone(), set.replicas)),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// The scale that the server tells of an owner of any kind.
+    async fn served(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, Unknown> {
+        let passing = |message: String| Unknown { message, passing: true };
+        let snapshot = self.discovery.at_most_old(KNOWN_FOR).await.map_err(|error| passing(error.to_string()))?;
+        let (kind, version) = (&*owner.kind, &*owner.api_version);
+        let Some(served) = snapshot.of_kind(version, kind) else {
+            return Err(Unknown::lasting(format!("no matches for kind {kind:?} in version {version:?}")));
+        };
+        if !served.scales {
+            let resource = served.resource;
+            let name = if resource.group.is_empty() {
+                resource.plural.to_owned()
+            } else {
+                format!("{}.{}", resource.plural, resource.group)
+            };
+            return Err(Unknown::lasting(format!("{name} does not implement the scale subresource")));
+        }
+        let key = ObjectKey::new(namespace, owner.name.clone());
+        match self.writer.get_scale(&served.resource, &key).await {
+            Ok(scale) if scale.uid == owner.uid => Ok(Some((scale.uid, scale.replicas))),
+            Ok(_) => Ok(None),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(passing(error.to_string())),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Tables and random histories for what is decided about budgets and announcements.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::intstr::IntOrString;
+use kinds::meta::OwnerRef;
+use kinds::pod::{Disruption, Phase};
+use kinds::pod_disruption_budget::{AllowedCondition, BudgetStatus};
+use kinds::schema::{object_meta, pod as pod_fields, pod_disruption_budget};
+use kinds::wire::Put;
+use kinds::{Decode, Interner, Kind, Pod, PodDisruptionBudget, Sections, Str, Time, Uid};
+use proptest::prelude::*;
+use runtime::store::Change;
+use serde_json::json;
+
+use super::announced::{remaining, taken_back};
+use super::decide::{Bounds, bounds, disrupted, failed, healthy, needs_scale, status};
+use super::keys::{concerns_budgets, is_announced};
+
+const NOW: i64 = 1_000_000;
+
+fn now() -> Timestamp {
+    Timestamp::from_second(NOW).expect("in range")
+}
+
+fn decode<K: Kind>(metadata: u32, name: &str) -> K {
+    let mut object = Vec::new();
+    object.put_message(metadata, |meta| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::NAMESPACE, "ns");
+        meta.put_str(object_meta::UID, name);
+        meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        meta.put_int(object_meta::GENERATION, 3);
+    });
+    K::decode(&Decode { interner: Arc::default(), sections: Sections::default() }, &object).expect("well-formed")
+}
+
+fn budget(change: impl FnOnce(&mut PodDisruptionBudget)) -> PodDisruptionBudget {
+    let mut budget = decode(pod_disruption_budget::METADATA, "pdb");
+    change(&mut budget);
+    budget
+}
+
+/// A ready pod.
+fn pod(name: &str, change: impl FnOnce(&mut Pod)) -> Arc<Pod> {
+    let mut pod: Pod = decode(pod_fields::METADATA, name);
+    (pod.ready, pod.phase) = (true, Phase::Running);
+    change(&mut pod);
+    Arc::new(pod)
+}
+
+fn text(text: &str) -> IntOrString {
+    IntOrString::Text(text.into())
+}
+
+#[test]
+fn bounds_follow_the_budget() {
+    let int = IntOrString::Int;
+    let bound = |expected, desired| Ok(Bounds { expected, desired });
+    for (min, max, count, scaled, expected) in [
+        (None, None, 9, false, bound(0, 0)),
+        (Some(int(3)), None, 5, false, bound(5, 3)),
+        (Some(int(7)), None, 5, false, bound(5, 7)),
+        (Some(text("30%")), None, 10, true, bound(10, 3)),
+        (Some(text("67%")), None, 3, true, bound(3, 3)),
+        (Some(text("28%")), None, 10, true, bound(10, 3)),
+        (None, Some(int(1)), 10, true, bound(10, 9)),
+        (None, Some(int(12)), 10, true, bound(10, 0)),
+        (None, Some(text("25%")), 10, true, bound(10, 7)),
+        (None, Some(text("100%")), 3, true, bound(3, 0)),
+        (Some(int(2)), Some(int(1)), 10, true, bound(10, 9)),
+    ] {
+        let budget = budget(|budget| (budget.min_available, budget.max_unavailable) = (min, max));
+        assert_eq!(needs_scale(&budget), scaled, "{budget:?}");
+        assert_eq!(bounds(&budget, count), expected, "{budget:?}");
+    }
+    let odd = budget(|budget| budget.min_available = Some(text("many")));
+    assert!(bounds(&odd, 3).is_err_and(|why| why.contains("not a percentage")));
+}
+
+#[test]
+fn granted_evictions_are_noted_until_they_show_or_are_overdue() {
+    let pods = [pod("a", |_| {}), pod("b", |_| {}), pod("c", |_| {}), pod("gone", |pod| pod.meta.deletion = Time(NOW))];
+    let noted: Vec<(Str, Time)> = [("a", 60), ("b", 121), ("c", 100), ("gone", 5), ("never", 5)]
+        .map(|(name, ago)| (name.into(), Time(NOW - ago)))
+        .into();
+    let found = disrupted(&noted, &pods, now());
+    assert_eq!(found.pending, [("a".into(), Time(NOW - 60)), ("c".into(), Time(NOW - 100))]);
+    assert_eq!(found.overdue.iter().map(|pod| &*pod.meta.name).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(found.recheck, Some(Duration::from_millis(20_001)));
+    assert_eq!(healthy(&pods, &found.pending), 1, "only b is there and stays");
+    assert_eq!(healthy(&[pod("a", |pod| pod.ready = false)], &[]), 0);
+}
+
+#[test]
+fn as_many_as_are_to_spare_may_go() {
+    let empty = budget(|_| {});
+    for (expected, desired, healthy, spare, reason) in [
+        (3, 2, 3, 1, "SufficientPods"),
+        (3, 2, 2, 0, "InsufficientPods"),
+        (3, 2, 0, 0, "InsufficientPods"),
+        (0, 0, 3, 0, "InsufficientPods"),
+        (5, 0, 5, 5, "SufficientPods"),
+    ] {
+        let status = status(&empty, Bounds { expected, desired }, healthy, Vec::new(), now());
+        assert_eq!(status.disruptions_allowed, spare, "{expected} {desired} {healthy}");
+        assert_eq!(
+            (status.expected_pods, status.desired_healthy, status.current_healthy),
+            (expected, desired, healthy)
+        );
+        let allowed = status.allowed.expect("there");
+        assert_eq!((&*allowed.reason, allowed.observed_generation, allowed.last_transition), (reason, 3, Time(NOW)));
+    }
+}
+
+#[test]
+fn a_condition_keeps_its_time_while_its_status_stays() {
+    let of = |was: &str| {
+        let allowed = AllowedCondition { status: was.into(), last_transition: Time(5), ..AllowedCondition::default() };
+        budget(|budget| budget.status.allowed = Some(allowed))
+    };
+    let bounds = Bounds { expected: 1, desired: 0 };
+    for (was, since) in [("True", Time(5)), ("False", Time(NOW))] {
+        let allowed = status(&of(was), bounds, 1, Vec::new(), now()).allowed.expect("there");
+        assert_eq!(allowed.last_transition, since, "{was}");
+    }
+}
+
+#[test]
+fn what_cannot_be_counted_may_not_be_disrupted_and_keeps_its_numbers() {
+    let known = BudgetStatus {
+        observed_generation: 2,
+        disrupted_pods: vec![("a".into(), Time(1))],
+        disruptions_allowed: 4,
+        current_healthy: 5,
+        desired_healthy: 1,
+        expected_pods: 5,
+        allowed: None,
+    };
+    let failed = failed(&budget(|budget| budget.status = known.clone()), "why", now());
+    let allowed = failed.allowed.clone().expect("there");
+    assert_eq!((&*allowed.status, &*allowed.reason, &*allowed.message), ("False", "SyncFailed", "why"));
+    assert_eq!(allowed.observed_generation, 2);
+    assert_eq!(failed, BudgetStatus { disruptions_allowed: 0, allowed: failed.allowed.clone(), ..known });
+}
+
+#[test]
+fn budgets_care_for_some_changes_of_pods_only() {
+    let base = pod("a", |_| {});
+    let interner = Interner::default();
+    let owner = OwnerRef {
+        api_version: "apps/v1".into(),
+        kind: "ReplicaSet".into(),
+        name: "web".into(),
+        uid: Uid::parse("web"),
+        controller: Some(true),
+        block_owner_deletion: None,
+    };
+    for (new, expected) in [
+        (Some(pod("a", |_| {})), false),
+        (Some(pod("a", |pod| pod.restarts = 3)), false),
+        (Some(pod("a", |pod| pod.ready = false)), true),
+        (Some(pod("a", |pod| pod.meta.deletion = Time(NOW))), true),
+        (Some(pod("a", |pod| pod.meta.labels = interner.labels(vec![("a".into(), "b".into())]))), true),
+        (Some(pod("a", |pod| pod.meta.owners = interner.owners(&[owner]))), true),
+        (None, true),
+    ] {
+        let change = Change { old: Some(&base), new: new.as_ref() };
+        assert_eq!(concerns_budgets(&change), expected, "{change:?}");
+    }
+}
+
+#[test]
+fn announcements_are_believed_for_two_minutes() {
+    let told = |ago: i64, by_kubelet: bool| {
+        Some(Box::new(Disruption { evicted: false, target_since: Some(Time(NOW - ago)), by_kubelet }))
+    };
+    for (pod, expected) in [
+        (pod("a", |_| {}), None),
+        (pod("a", |pod| pod.disruption = told(0, false)), Some(120)),
+        (pod("a", |pod| pod.disruption = told(119, false)), Some(1)),
+        (pod("a", |pod| pod.disruption = told(120, false)), Some(0)),
+        (pod("a", |pod| pod.disruption = told(9999, false)), Some(0)),
+        (pod("a", |pod| pod.disruption = told(9999, true)), None),
+        (pod("a", |pod| (pod.disruption, pod.phase) = (told(9999, false), Phase::Pending)), Some(0)),
+        (pod("a", |pod| (pod.disruption, pod.phase) = (told(9999, false), Phase::Failed)), None),
+        (pod("a", |pod| (pod.disruption, pod.meta.deletion) = (told(9999, false), Time(NOW))), None),
+    ] {
+        assert_eq!(remaining(&pod, now()), expected.map(Duration::from_secs), "{pod:?}");
+        assert_eq!(is_announced(&pod), expected.is_some());
+    }
+    let patch = taken_back(&pod("a", |_| {}), now());
+    assert_eq!(patch["metadata"], json!({"uid": "a", "resourceVersion": "7"}));
+    assert_eq!(patch["status"]["conditions"][0]["status"], "False");
+}
+
+proptest! {
+    /// Whatever is there: no more may go than leaves the healthy ones that are needed, and granted evictions count as
+    /// gone already.
+    #[test]
+    fn what_may_go_leaves_enough(
+        pods in prop::collection::vec((any::<bool>(), any::<bool>(), prop::option::of(0i64..300)), 0..20),
+        min in 0i32..20,
+        percent in prop::option::of(0u32..101),
+    ) {
+        let (mut there, mut noted) = (Vec::new(), Vec::new());
+        for (at, (ready, deleting, granted)) in pods.into_iter().enumerate() {
+            let name = at.to_string();
+            noted.extend(granted.map(|ago| (Str::from(name.as_str()), Time(NOW - ago))));
+            there.push(pod(&name, |pod| (pod.ready, pod.meta.deletion) = (ready, Time(i64::from(deleting)))));
+        }
+        let value = percent.map_or(IntOrString::Int(min), |percent| text(&format!("{percent}%")));
+        let budget = budget(|budget| budget.min_available = Some(value));
+        let bounds = bounds(&budget, there.len() as i32).expect("well-formed");
+        let found = disrupted(&noted, &there, now());
+        let healthy = healthy(&there, &found.pending);
+        let status = status(&budget, bounds, healthy, found.pending.clone(), now());
+        let staying = there.iter().filter(|pod| pod.ready && !pod.meta.is_deleting()).count() as i32;
+        prop_assert!(status.disruptions_allowed >= 0);
+        prop_assert!(healthy <= staying);
+        prop_assert!(status.disruptions_allowed == 0 || healthy - status.disruptions_allowed >= bounds.desired);
+        prop_assert!(found.pending.len() + found.overdue.len() <= noted.len());
+    }
+}

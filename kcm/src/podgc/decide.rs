@@ -1,0 +1,140 @@
+//! Which pods have to go, and why.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kinds::pod::DISRUPTION_TARGET;
+use kinds::{Node, Pod, Str, Time};
+use serde_json::{Value, json};
+
+/// The taint by which an administrator says that a node will not come back with what ran on it.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// What is known of all pods without looking at them: how many have ended, and how many each node has.
+#[derive(Debug, Default)]
+pub struct Census {
+    pub(super) finished: AtomicUsize,
+    nodes: Mutex<HashMap<Str, usize>>,
+}
+
+impl Census {
+    /// Takes in one change of a pod.
+    pub fn take_in(&self, old: Option<&Pod>, new: Option<&Pod>) {
+        let ended = |pod: Option<&Pod>| pod.is_some_and(Pod::is_terminal);
+        match (ended(old), ended(new)) {
+            (false, true) => drop(self.finished.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.finished.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        let node = |pod: Option<&Pod>| pod.map(|pod| pod.node.clone()).filter(|node| !node.is_empty());
+        let (before, after) = (node(old), node(new));
+        if before == after {
+            return;
+        }
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = before {
+            let left = nodes.get(&before).map_or(0, |count| count - 1);
+            if left == 0 {
+                nodes.remove(&before)
+            } else {
+                nodes.insert(before, left)
+            };
+        }
+        if let Some(after) = after {
+            *nodes.entry(after).or_default() += 1;
+        }
+    }
+
+    /// The nodes that have pods and that `known` does not know.
+    pub fn missing(&self, known: impl Fn(&Str) -> bool) -> Vec<Str> {
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.keys().filter(|node| !known(node)).cloned().collect()
+    }
+}
+
+/// How many of the pods that have ended are too many; a threshold of zero or less keeps all.
+pub fn surplus(finished: usize, threshold: i32) -> usize {
+    usize::try_from(threshold).ok().filter(|most| *most > 0).map_or(0, |most| finished.saturating_sub(most))
+}
+
+/// The `count` pods that go first: evicted before others, then the oldest, then by name
+/// (pkg/controller/podgc, byEvictionAndCreationTimestamp).
+pub fn first_to_go(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>> {
+    let kept = |pod: &Pod| !pod.disruption.as_ref().is_some_and(|told| told.evicted);
+    finished.sort_by(|a, b| {
+        kept(a)
+            .cmp(&kept(b))
+            .then_with(|| a.meta.by_creation(&b.meta))
+            .then_with(|| a.meta.namespace.cmp(&b.meta.namespace))
+    });
+    finished.truncate(count);
+    finished
+}
+
+/// Why a pod is ended by force; the word is for metrics and logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Too many have ended.
+    Terminated,
+    /// It is being deleted, and its node is out of service.
+    OutOfService,
+    /// Its node is gone.
+    Orphaned,
+    /// It is being deleted and was never bound to a node.
+    Unscheduled,
+}
+
+impl Reason {
+    /// The word (pkg/controller/podgc/metrics).
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Terminated => "terminated",
+            Self::OutOfService => "out-of-service",
+            Self::Orphaned => "orphaned",
+            Self::Unscheduled => "unscheduled",
+        }
+    }
+}
+
+/// Why a pod that is being deleted has to be helped; `node` is what is known of its node.
+pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
+    if !pod.meta.is_deleting() {
+        return None;
+    }
+    if pod.node.is_empty() {
+        return Some(Reason::Unscheduled);
+    }
+    let out_of_service =
+        |node: &Node| node.ready() != Some("True") && node.taints.iter().any(|taint| &*taint.key == OUT_OF_SERVICE);
+    node.is_some_and(out_of_service).then_some(Reason::OutOfService)
+}
+
+/// The patch of its status that says that a pod failed; `None` if it has ended already. A pod whose node is gone also
+/// gets a condition that says so.
+pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value> {
+    if pod.is_terminal() {
+        return None;
+    }
+    let mut status = json!({"phase": "Failed", "observedGeneration": pod.meta.generation});
+    if reason == Reason::Orphaned {
+        let mut condition = json!({
+            "type": DISRUPTION_TARGET, "status": "True", "observedGeneration": pod.meta.generation,
+            "reason": "DeletionByPodGC", "message": "PodGC: node no longer exists",
+        });
+        // A condition that is true already has become so at its own time.
+        if pod.disruption.as_ref().is_none_or(|told| told.target_since.is_none()) {
+            let seconds = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
+            condition["lastTransitionTime"] = seconds.to_string().into();
+        }
+        status["conditions"] = json!([condition]);
+    }
+    Some(json!({"metadata": {"uid": pod.meta.uid.to_string()}, "status": status}))
+}
+
+/// When a pod that was ended by force is worth another try: one with finalizers stays, and another deletion of it
+/// would change nothing.
+pub fn is_due_again(since: Time, now: Time) -> bool {
+    const PATIENCE_SECONDS: i64 = 600;
+    now.0 - since.0 >= PATIENCE_SECONDS
+}

@@ -1,0 +1,167 @@
+//! Tables and random histories for which pods have to go.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kinds::pod::{Disruption, Phase};
+use kinds::schema::{node, node_condition, node_spec, node_status, object_meta, pod as pod_fields, taint};
+use kinds::wire::Put;
+use kinds::{Decode, Kind, Node, Pod, Sections, Str, Time};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::decide::{Census, Reason, failure, first_to_go, is_due_again, stuck, surplus};
+
+fn context() -> Decode {
+    Decode { interner: Arc::default(), sections: Sections::default() }
+}
+
+fn meta(name: &str) -> impl FnOnce(&mut Vec<u8>) {
+    move |meta: &mut Vec<u8>| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::NAMESPACE, "ns");
+        meta.put_str(object_meta::UID, name);
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        meta.put_int(object_meta::GENERATION, 3);
+    }
+}
+
+fn pod(name: &str, change: impl FnOnce(&mut Pod)) -> Pod {
+    let mut object = Vec::new();
+    object.put_message(pod_fields::METADATA, meta(name));
+    let mut pod = Pod::decode(&context(), &object).expect("well-formed");
+    change(&mut pod);
+    pod
+}
+
+fn node(ready: &str, tainted: bool) -> Node {
+    let mut object = Vec::new();
+    object.put_message(node::METADATA, meta("a"));
+    object.put_message(node::SPEC, |spec| {
+        if tainted {
+            spec.put_message(node_spec::TAINTS, |message| {
+                message.put_str(taint::KEY, "node.kubernetes.io/out-of-service");
+                message.put_str(taint::EFFECT, "NoExecute");
+            });
+        }
+    });
+    object.put_message(node::STATUS, |status| {
+        status.put_message(node_status::CONDITIONS, |condition| {
+            condition.put_str(node_condition::TYPE, "Ready");
+            condition.put_str(node_condition::STATUS, ready);
+        });
+    });
+    Node::decode(&context(), &object).expect("well-formed")
+}
+
+fn names(pods: &[Arc<Pod>]) -> Vec<&str> {
+    pods.iter().map(|pod| &*pod.meta.name).collect()
+}
+
+#[test]
+fn only_what_is_beyond_the_threshold_is_too_much() {
+    for (finished, threshold, expected) in
+        [(0, 1, 0), (2, 2, 0), (3, 2, 1), (5, 0, 0), (5, -1, 0), (20_000, 12_500, 7_500)]
+    {
+        assert_eq!(surplus(finished, threshold), expected, "{finished} of {threshold}");
+    }
+}
+
+#[test]
+fn evicted_ones_go_first_then_the_oldest_then_by_name() {
+    let finished = |name: &str, created: i64, evicted: bool| {
+        Arc::new(pod(name, |pod| {
+            (pod.phase, pod.meta.created) = (Phase::Failed, Time(created));
+            pod.disruption = evicted.then(|| Box::new(Disruption { evicted, ..Disruption::default() }));
+        }))
+    };
+    let pods = vec![
+        finished("young", 9, false),
+        finished("b", 5, false),
+        finished("evicted", 8, true),
+        finished("a", 5, false),
+        finished("evicted-old", 7, true),
+    ];
+    assert_eq!(names(&first_to_go(pods.clone(), 5)), ["evicted-old", "evicted", "a", "b", "young"]);
+    assert_eq!(names(&first_to_go(pods, 3)), ["evicted-old", "evicted", "a"]);
+}
+
+#[test]
+fn a_terminating_pod_is_stuck_without_a_node_or_on_one_that_is_out_of_service() {
+    let on = |node: &str, deleting: bool| {
+        pod("p", |pod| (pod.node, pod.meta.deletion) = (node.into(), Time(i64::from(deleting))))
+    };
+    let (gone, tainted, unknown) = (node("False", true), node("True", true), node("Unknown", true));
+    for (pod, node, expected) in [
+        (on("", true), None, Some(Reason::Unscheduled)),
+        (on("", false), None, None),
+        (on("a", true), Some(&gone), Some(Reason::OutOfService)),
+        (on("a", true), Some(&unknown), Some(Reason::OutOfService)),
+        (on("a", true), Some(&tainted), None),
+        (on("a", true), Some(&node("False", false)), None),
+        (on("a", false), Some(&gone), None),
+        (on("a", true), None, None),
+    ] {
+        assert_eq!(stuck(&pod, node), expected, "{:?} {node:?}", pod.node);
+    }
+}
+
+#[test]
+fn a_pod_that_has_not_ended_is_said_to_have_failed() {
+    let now = Timestamp::from_second(1_000_000).expect("in range");
+    let expected = |conditions: Option<Value>| {
+        let mut status = json!({"phase": "Failed", "observedGeneration": 3});
+        conditions.into_iter().for_each(|conditions| status["conditions"] = conditions);
+        Some(json!({"metadata": {"uid": "p"}, "status": status}))
+    };
+    let condition = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "observedGeneration": 3,
+        "message": "PodGC: node no longer exists", "lastTransitionTime": "1970-01-12T13:46:40Z",
+    });
+    let mut known = condition.clone();
+    known.as_object_mut().expect("an object").remove("lastTransitionTime");
+    let announced = pod("p", |pod| {
+        pod.disruption = Some(Box::new(Disruption { target_since: Some(Time(5)), ..Disruption::default() }));
+    });
+    let running = pod("p", |pod| pod.phase = Phase::Running);
+    for (pod, reason, expected) in [
+        (&running, Reason::Unscheduled, expected(None)),
+        (&running, Reason::OutOfService, expected(None)),
+        (&running, Reason::Orphaned, expected(Some(json!([condition])))),
+        (&announced, Reason::Orphaned, expected(Some(json!([known])))),
+        (&pod("p", |pod| pod.phase = Phase::Succeeded), Reason::Orphaned, None),
+        (&pod("p", |pod| pod.phase = Phase::Failed), Reason::Terminated, None),
+    ] {
+        assert_eq!(failure(pod, reason, now), expected, "{reason:?}");
+    }
+}
+
+#[test]
+fn a_pod_that_stays_is_tried_again_after_a_while() {
+    for (now, expected) in [(0, false), (599, false), (600, true)] {
+        assert_eq!(is_due_again(Time(1000), Time(1000 + now)), expected, "{now}");
+    }
+}
+
+proptest! {
+    /// Whatever changes pods go through, the census equals a count of those that are there.
+    #[test]
+    fn the_census_is_right(changes in prop::collection::vec((0usize..6, 0usize..3, any::<bool>(), any::<bool>()), 0..60)) {
+        let census = Census::default();
+        let mut pods: Vec<Option<Pod>> = vec![None; 6];
+        for (at, on, ended, gone) in changes {
+            let new = (!gone).then(|| pod(&at.to_string(), |pod| {
+                pod.node = ["", "a", "b"][on].into();
+                pod.phase = if ended { Phase::Succeeded } else { Phase::Running };
+            }));
+            census.take_in(pods[at].as_ref(), new.as_ref());
+            pods[at] = new;
+            let there = || pods.iter().flatten();
+            prop_assert_eq!(census.finished(), there().filter(|pod| pod.is_terminal()).count());
+            let used: HashSet<Str> = there().map(|pod| pod.node.clone()).filter(|node| !node.is_empty()).collect();
+            let missing: HashSet<Str> = census.missing(|node| &**node == "a").into_iter().collect();
+            prop_assert_eq!(missing, used.into_iter().filter(|node| &**node != "a").collect::<HashSet<_>>());
+        }
+    }
+}
