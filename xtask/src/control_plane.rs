@@ -30,11 +30,6 @@ pub struct Arguments {
     #[arg(long)]
     audit: bool,
 
-    /// Keep the admission plugin TaintNodesByCondition on (nodes stay tainted
-    /// until a node-lifecycle-controller runs)
-    #[arg(long)]
-    all_admission: bool,
-
     /// A flag more for the API server, as --name=value; may be repeated
     #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
     apiserver_flag: Vec<String>,
@@ -47,15 +42,12 @@ pub fn run(arguments: Arguments) -> Result<()> {
 }
 
 async fn serve(arguments: Arguments) -> Result<()> {
-    let mut options = Options {
+    let options = Options {
         nodes: arguments.nodes,
         audit: arguments.audit,
         extra_apiserver_flags: arguments.apiserver_flag,
         ..Options::default()
     };
-    if arguments.all_admission {
-        options.disabled_admission.clear();
-    }
     let start = Instant::now();
     let cluster = ControlPlane::start(options).await?;
     println!(

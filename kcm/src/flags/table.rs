@@ -159,13 +159,13 @@ component::flags! {
         "service-cluster-ip-range": Text = "", NoEffectYet, "CIDR range or two ranges of the Services; Nodes get none of it";
     }
     "Node-lifecycle-controller" {
-        "large-cluster-size-threshold": Int32 = "50", NoEffectYet, "A zone with more Nodes than this is large; smaller ones stop evicting when unhealthy";
-        "node-eviction-rate": Float32 = "0.1", NoEffectYet, "Nodes per second that are emptied in a healthy zone";
-        "node-monitor-grace-period": Duration = "50s", NoEffectYet, "How long a Node may be silent before it is not ready";
-        "node-monitor-period": Duration = "5s", NoEffectYet, "How often Nodes are looked at";
-        "node-startup-grace-period": Duration = "1m0s", NoEffectYet, "How long a starting Node may be silent before it is not ready";
-        "secondary-node-eviction-rate": Float32 = "0.01", NoEffectYet, "Nodes per second that are emptied in an unhealthy large zone";
-        "unhealthy-zone-threshold": Float32 = "0.55", NoEffectYet, "A zone with this share of Nodes not ready (and at least 3) is unhealthy";
+        "large-cluster-size-threshold": Int32 = "50", Effective, "A zone with more Nodes than this is large; smaller ones stop evicting when unhealthy";
+        "node-eviction-rate": Float32 = "0.1", Effective, "Nodes per second that are emptied in a healthy zone";
+        "node-monitor-grace-period": Duration = "50s", Effective, "How long a Node may be silent before it is not ready";
+        "node-monitor-period": Duration = "5s", Effective, "How often Nodes are looked at";
+        "node-startup-grace-period": Duration = "1m0s", Effective, "How long a starting Node may be silent before it is not ready";
+        "secondary-node-eviction-rate": Float32 = "0.01", Effective, "Nodes per second that are emptied in an unhealthy large zone";
+        "unhealthy-zone-threshold": Float32 = "0.55", Effective, "A zone with this share of Nodes not ready (and at least 3) is unhealthy";
     }
     "Persistentvolume-binder-controller" {
         "enable-dynamic-provisioning": Bool = "true", NoEffectYet, "Provision volumes dynamically where the environment can";

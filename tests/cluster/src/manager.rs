@@ -22,6 +22,8 @@ const CLUSTER_WIDE: &[&str] = &[
     "certificatesigningrequest-signing-controller",
     "clusterrole-aggregation-controller",
     "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+    "node-lifecycle-controller",
+    "taint-eviction-controller",
     "ttl-controller",
 ];
 

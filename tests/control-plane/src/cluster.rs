@@ -44,10 +44,9 @@ pub struct Options {
     pub kwok: bool,
     /// Run the scheduler. Default true.
     pub scheduler: bool,
-    /// Admission plugins to switch off. By default the one that waits for a
-    /// controller: `TaintNodesByCondition` taints new nodes until
-    /// node-lifecycle lifts it.
-    pub disabled_admission: Vec<String>,
+    /// For how many seconds a fake kubelet's lease is good; it is renewed four
+    /// times as often. Default 40, as kubelets do.
+    pub node_lease_seconds: u32,
     /// More flags for the API server, each as `--name=value`.
     pub extra_apiserver_flags: Vec<String>,
 }
@@ -59,7 +58,7 @@ impl Default for Options {
             audit: false,
             kwok: true,
             scheduler: true,
-            disabled_admission: vec!["TaintNodesByCondition".into()],
+            node_lease_seconds: 40,
             extra_apiserver_flags: Vec::new(),
         }
     }
@@ -133,7 +132,7 @@ impl ControlPlane {
             let kubeconfig =
                 cluster.kubeconfig(Identity::User { name: "kwok".into(), groups: vec!["system:masters".into()] })?;
             let stages = pki::write(&folder, "stages.yaml", STAGES)?;
-            cluster.start_program(Program::Kwok, &flags::kwok(&kubeconfig, &stages))?;
+            cluster.start_program(Program::Kwok, &flags::kwok(&kubeconfig, &stages, options.node_lease_seconds))?;
         }
         Ok(cluster)
     }
@@ -238,6 +237,17 @@ impl ControlPlane {
         let client = self.client(Identity::Admin).await?;
         let added = nodes::add(&client, n, prefix).await;
         added.map_err(|error| error.context(self.processes.last_lines()))
+    }
+
+    /// Stops a fake kubelet as if its machine had lost its power: it renews its
+    /// lease no more and does nothing for its node and its pods.
+    pub async fn stop_node(&self, name: &str) -> Result<()> {
+        nodes::stop(&self.client(Identity::Admin).await?, name).await
+    }
+
+    /// Lets a fake kubelet that was stopped go on; it takes a renewal's time.
+    pub async fn resume_node(&self, name: &str) -> Result<()> {
+        nodes::resume(&self.client(Identity::Admin).await?, name).await
     }
 
     /// Runs kubectl of the API server's version as the admin; answers what it

@@ -85,10 +85,6 @@ pub(crate) fn apiserver(
         ("allow-privileged", "true".into()),
         ("profiling", "false".into()),
     ]);
-    if !options.disabled_admission.is_empty() {
-        let plugins = options.disabled_admission.join(",");
-        all.push(format!("--disable-admission-plugins={plugins}"));
-    }
     if let Some((policy, log)) = audit {
         all.extend(flags([
             ("audit-policy-file", path(policy)),
@@ -112,13 +108,13 @@ pub(crate) fn scheduler(kubeconfig: &Path) -> Vec<String> {
 }
 
 /// The fake kubelets of every node, following the script in `stages`.
-pub(crate) fn kwok(kubeconfig: &Path, stages: &Path) -> Vec<String> {
+pub(crate) fn kwok(kubeconfig: &Path, stages: &Path, lease_seconds: u32) -> Vec<String> {
     flags([
         ("kubeconfig", path(kubeconfig)),
         ("config", path(stages)),
         ("manage-all-nodes", "true".into()),
         ("node-ip", "10.0.0.1".into()),
         ("cidr", "10.128.0.0/10".into()),
-        ("node-lease-duration-seconds", "40".into()),
+        ("node-lease-duration-seconds", lease_seconds.to_string()),
     ])
 }

@@ -5,16 +5,25 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 /// How many nodes are made at once.
 const AT_ONCE: usize = 16;
 
-/// Makes the nodes `{prefix}-0` to `{prefix}-{n-1}` and waits for all of them
-/// to be Ready.
+/// The taint that admission gives to every new node, until a node-lifecycle
+/// controller finds it Ready.
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+
+/// Where kubelets keep their leases.
+const LEASES: &str = "kube-node-lease";
+
+/// Makes the nodes `{prefix}-0` to `{prefix}-{n-1}`, waits for all of them to
+/// be Ready, and opens them: most control planes here have no controller that
+/// would.
 pub(crate) async fn add(client: &kube::Client, n: u32, prefix: &str) -> Result<Vec<String>> {
     let api: Api<Node> = Api::all(client.clone());
     let names: Vec<String> = (0..n).map(|index| format!("{prefix}-{index}")).collect();
@@ -38,13 +47,50 @@ pub(crate) async fn add(client: &kube::Client, n: u32, prefix: &str) -> Result<V
         }
         let nodes = api.list(&ListParams::default()).await.context("list nodes")?;
         for node in nodes.iter().filter(|node| is_ready(node)) {
-            if let Some(name) = &node.metadata.name {
+            if let Some(name) = node.metadata.name.as_ref().filter(|name| waiting.contains(name))
+                && open(&api, node).await?
+            {
                 waiting.remove(name);
             }
         }
         sleep(Duration::from_millis(100)).await;
     }
     Ok(names)
+}
+
+/// Takes admission's taint off a node that is Ready; answers false if the node
+/// has changed since, as it does in its first moments.
+async fn open(api: &Api<Node>, node: &Node) -> Result<bool> {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let (closing, others): (Vec<_>, Vec<_>) = taints.partition(|taint| taint.key == NOT_READY);
+    if closing.is_empty() {
+        return Ok(true);
+    }
+    let (name, version) = (node.metadata.name.as_deref().unwrap_or_default(), &node.metadata.resource_version);
+    let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "taints": others } });
+    match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(refusal)) if refusal.code == 409 => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("take the taint {NOT_READY} off the node {name}")),
+    }
+}
+
+/// Gives a node's lease to nobody, for a day: fake kubelets work only for nodes
+/// whose lease they hold.
+pub(crate) async fn stop(client: &kube::Client, name: &str) -> Result<()> {
+    hold(client, name, json!({ "holderIdentity": "nobody", "leaseDurationSeconds": 24 * 60 * 60 })).await
+}
+
+/// Leaves a node's lease to who takes it.
+pub(crate) async fn resume(client: &kube::Client, name: &str) -> Result<()> {
+    hold(client, name, json!({ "holderIdentity": null })).await
+}
+
+async fn hold(client: &kube::Client, name: &str, spec: serde_json::Value) -> Result<()> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), LEASES);
+    let patch = Patch::Merge(json!({ "spec": spec }));
+    leases.patch(name, &PatchParams::default(), &patch).await.with_context(|| format!("patch the lease of {name}"))?;
+    Ok(())
 }
 
 /// A node as a kubelet with room for thousands of pods registers it.

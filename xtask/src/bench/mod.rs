@@ -30,8 +30,8 @@ use subject::{Binaries, Mode, Subject};
 
 /// Measure our controller manager beside upstream's and print ratios.
 ///
-/// Both run the Deployment and ReplicaSet controllers, one after the other,
-/// each on a control plane of its own with fake nodes; the scenarios with many
+/// Both run the Deployment, ReplicaSet, service account and node lifecycle
+/// controllers, one after the other, each on a control plane of its own with fake nodes; the scenarios with many
 /// pods share one, where neither has anything to change. Wall time, CPU,
 /// memory and API requests are compared; the report (Markdown, a plot, all
 /// measurements as JSON, the managers' logs) goes to a folder that is printed.

@@ -76,8 +76,11 @@ impl Mode {
 
 /// The flags that both managers get in every mode, but for the kubeconfig.
 /// Neither serves: a port and its certificate are no part of what is compared.
-pub const FLAGS: [&str; 3] =
-    ["--controllers=deployment,replicaset,serviceaccount", "--use-service-account-credentials=true", "--secure-port=0"];
+pub const FLAGS: [&str; 3] = [
+    "--controllers=deployment,replicaset,serviceaccount,nodelifecycle",
+    "--use-service-account-credentials=true",
+    "--secure-port=0",
+];
 
 /// The managers' binaries.
 #[derive(Clone, Debug)]

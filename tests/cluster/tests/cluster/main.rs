@@ -18,6 +18,7 @@ mod garbagecollector;
 mod invariants;
 mod job;
 mod namespace;
+mod nodes;
 mod podgc;
 mod replicaset;
 mod replicaset_pods;
@@ -88,6 +89,10 @@ fn main() -> std::process::ExitCode {
         namespace::{
             twenty_kinds_go_with_their_namespace, what_holds_a_namespace_up_is_told, pods_go_first,
             a_broken_group_is_named_and_holds_up_nothing_else, a_crash_at_any_write_only_delays,
+        },
+        nodes::{
+            a_dead_node_is_left_and_comes_back, one_zone_dies_and_then_all, a_frozen_watch_convicts_nobody,
+            countdowns_end_and_are_cancelled,
         },
         cronjob::{
             a_run_that_is_due_is_made_once, a_crash_makes_no_second_run, overlapping_runs_are_forbidden_or_replaced,

@@ -1,0 +1,91 @@
+//! The pod condition that says that a controller, not the pod itself, ends it: `DisruptionTarget`.
+
+use jiff::Timestamp;
+use kinds::schema::{object_meta, pod, pod_condition, pod_status};
+use kinds::wire::{WireError, fields, find};
+use serde_json::{Value, json};
+
+const TYPE: &str = "DisruptionTarget";
+
+/// A strategic merge patch of a pod's status that sets the condition, for the pod with this uid only; `None` if it is
+/// set to this already (pkg/api/v1/pod, UpdatePodCondition; pkg/util/pod, PatchPodStatus). `object` is the whole pod.
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn patch(object: &[u8], reason: &str, message: &str, now: Timestamp) -> Result<Option<Value>, WireError> {
+    let (mut uid, mut generation) = ("", 0);
+    for field in fields(find(object, pod::METADATA)) {
+        let field = field?;
+        match field.number {
+            object_meta::UID => uid = field.value.str(),
+            object_meta::GENERATION => generation = field.value.i64(),
+            _ => {}
+        }
+    }
+    let mut condition = json!({
+        "type": TYPE, "status": "True", "reason": reason, "message": message,
+        "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+    });
+    if generation > 0 {
+        condition["observedGeneration"] = generation.into();
+    }
+    for field in fields(find(object, pod::STATUS)) {
+        let field = field?;
+        let is = |number, text: &str| find(field.value.bytes(), number) == text.as_bytes();
+        if field.number != pod_status::CONDITIONS
+            || !is(pod_condition::TYPE, TYPE)
+            || !is(pod_condition::STATUS, "True")
+        {
+            continue;
+        }
+        if is(pod_condition::REASON, reason) && is(pod_condition::MESSAGE, message) {
+            return Ok(None);
+        }
+        // It is true already: another reason is no transition.
+        condition.as_object_mut().expect("an object").remove("lastTransitionTime");
+    }
+    Ok(Some(json!({ "metadata": { "uid": uid }, "status": { "conditions": [condition] } })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kinds::wire::Put;
+
+    fn pod_with(condition: Option<(&str, &str)>) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(pod::METADATA, |meta| {
+            meta.put_str(object_meta::UID, "u");
+            meta.put_int(object_meta::GENERATION, 3);
+        });
+        object.put_message(pod::STATUS, |status| {
+            if let Some((set, reason)) = condition {
+                status.put_message(pod_status::CONDITIONS, |message| {
+                    message.put_str(pod_condition::TYPE, TYPE);
+                    message.put_str(pod_condition::STATUS, set);
+                    message.put_str(pod_condition::REASON, reason);
+                    message.put_str(pod_condition::MESSAGE, "what");
+                });
+            }
+        });
+        object
+    }
+
+    #[test]
+    fn the_condition_is_set_once() {
+        for (before, written, moved) in [
+            (None, true, true),
+            (Some(("False", "why")), true, true),
+            (Some(("True", "other")), true, false),
+            (Some(("True", "why")), false, false),
+        ] {
+            let patch = patch(&pod_with(before), "why", "what", Timestamp::UNIX_EPOCH).expect("well-formed");
+            assert_eq!(patch.is_some(), written, "{before:?}");
+            let Some(patch) = patch else { continue };
+            assert_eq!(patch["metadata"]["uid"], "u");
+            let condition = &patch["status"]["conditions"][0];
+            assert_eq!((&condition["observedGeneration"], &condition["reason"]), (&json!(3), &json!("why")));
+            assert_eq!(condition.get("lastTransitionTime").is_some(), moved, "{before:?}");
+        }
+    }
+}

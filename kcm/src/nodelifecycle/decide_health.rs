@@ -1,0 +1,110 @@
+//! When a node counts as silent: neither its status nor its lease has moved for its grace period.
+//!
+//! Only this process's clock counts; the times that kubelets write are compared for change and never with ours
+//! (pkg/controller/nodelifecycle, tryUpdateNodeHealth).
+
+use std::time::Duration;
+
+use kinds::meta::Time;
+use kinds::node::{ConditionEdit, NodeCondition, READY};
+use kinds::{Lease, Node};
+use tokio::time::Instant;
+
+/// What is remembered of a node from pass to pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// When the node last gave a sign of life, by our clock.
+    pub alive: Instant,
+    /// The heartbeat of its Ready condition then; `None` if it had no such condition.
+    heartbeat: Option<Time>,
+    /// Its lease then.
+    lease: Option<Renewal>,
+}
+
+/// A lease as it was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Renewal {
+    version: u64,
+    at: Option<(i64, i32)>,
+}
+
+impl Health {
+    /// The version of the lease that was the last sign of life; zero if there was none.
+    pub fn lease_version(&self) -> u64 {
+        self.lease.map_or(0, |lease| lease.version)
+    }
+
+    /// Whether a lease is a newer sign of life.
+    pub fn is_renewed_by(&self, lease: &Lease) -> bool {
+        self.lease.is_none_or(|saved| saved.at.is_some() && saved.at < lease.renewed)
+    }
+}
+
+/// The times a node may be silent.
+#[derive(Debug, Clone, Copy)]
+pub struct Grace {
+    /// A node whose kubelet has never posted a status.
+    pub startup: Duration,
+    /// Any other.
+    pub running: Duration,
+}
+
+/// Takes in what a node and its lease show now. `age` is how long ago the node was made.
+pub fn observe(
+    before: Option<Health>,
+    ready: Option<&NodeCondition>,
+    lease: Option<&Lease>,
+    age: Duration,
+    now: Instant,
+) -> Health {
+    let heartbeat = ready.map(|condition| condition.heartbeat);
+    let fresh = Health { alive: now, heartbeat, lease: None };
+    let mut health = match (before, ready) {
+        (None, None) => Health { alive: now.checked_sub(age).unwrap_or(now), ..fresh },
+        // A condition that somebody took away is no sign of life.
+        (Some(before), None) => Health { heartbeat: None, ..before },
+        (Some(before), Some(_)) if before.heartbeat == heartbeat => before,
+        (_, Some(_)) => fresh,
+    };
+    if let Some(lease) = lease.filter(|lease| health.is_renewed_by(lease)) {
+        health.alive = now;
+        health.lease = Some(Renewal { version: lease.meta.version, at: lease.renewed });
+    }
+    health
+}
+
+/// True when the node has been silent for longer than it may.
+pub fn is_silent(health: &Health, grace: Grace, now: Instant) -> bool {
+    let grace = if health.heartbeat.is_some() { grace.running } else { grace.startup };
+    now.saturating_duration_since(health.alive) > grace
+}
+
+/// The conditions that only the kubelet can know. Whether the network is there is said by others.
+const OF_THE_KUBELET: [&str; 4] = [READY, "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// What a silent node's status becomes; nothing if its Ready condition says so already.
+pub fn silenced(node: &Node, now: Time) -> Vec<ConditionEdit> {
+    if node.ready() == Some("Unknown") {
+        return Vec::new();
+    }
+    let edit = |kind, (reason, message), heartbeat| ConditionEdit {
+        kind,
+        status: "Unknown",
+        reason,
+        message,
+        heartbeat,
+        transition: now,
+    };
+    OF_THE_KUBELET
+        .into_iter()
+        .filter_map(|kind| match node.condition(kind) {
+            None => Some(edit(
+                kind,
+                ("NodeStatusNeverUpdated", "Kubelet never posted node status."),
+                Some(node.meta.created),
+            )),
+            Some(known) if &*known.status == "Unknown" => None,
+            Some(_) => Some(edit(kind, ("NodeStatusUnknown", "Kubelet stopped posting node status."), None)),
+        })
+        .collect()
+}

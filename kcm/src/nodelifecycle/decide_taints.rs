@@ -1,0 +1,130 @@
+//! Which taints and labels a node is to have, from its conditions.
+
+use std::sync::Arc;
+
+use kinds::intern::label;
+use kinds::meta::Time;
+use kinds::taint::{NO_EXECUTE, NO_SCHEDULE, Taint};
+use kinds::{Node, Str};
+use serde_json::{Map, Value, json};
+
+/// The node says that it is not ready.
+pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// The node says nothing.
+pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// Condition, its status, and the key of the `NoSchedule` taint that follows.
+const OF_CONDITIONS: [(&str, &str, &str); 6] = [
+    ("Ready", "False", NOT_READY),
+    ("Ready", "Unknown", UNREACHABLE),
+    ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "True", "node.kubernetes.io/disk-pressure"),
+    ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
+    ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
+];
+
+/// A label and the older one that must be equal to it.
+const LABELS: [(&str, &str); 2] =
+    [("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")];
+
+fn taint(key: &str, effect: &str, now: Time) -> Taint {
+    Taint { key: key.into(), value: "".into(), effect: effect.into(), added: now }
+}
+
+/// The node's taints when its `NoSchedule` taints follow its conditions; `None` if they do. Taints of other keys and
+/// effects are nobody's business here (doNoScheduleTaintingPass).
+pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
+    let of_conditions = OF_CONDITIONS
+        .iter()
+        .filter(|(kind, status, _)| node.condition(kind).is_some_and(|condition| *condition.status == **status))
+        .map(|(_, _, key)| *key);
+    let wanted: Vec<&str> = of_conditions.chain(node.unschedulable.then_some(UNSCHEDULABLE)).collect();
+    let ours = |taint: &Taint| {
+        &*taint.effect == NO_SCHEDULE
+            && (&*taint.key == UNSCHEDULABLE || OF_CONDITIONS.iter().any(|(_, _, key)| *key == &*taint.key))
+    };
+    changed(node, |taint| !ours(taint) || wanted.contains(&&*taint.key), &wanted, NO_SCHEDULE, now)
+}
+
+/// The node's taints when its `NoExecute` taints say that it is not ready, unreachable, or (`None`) neither; `None` if
+/// they do.
+pub fn no_execute(node: &Node, wanted: Option<&str>, now: Time) -> Option<Vec<Taint>> {
+    let ours = |taint: &Taint| taint.is(NOT_READY, NO_EXECUTE) || taint.is(UNREACHABLE, NO_EXECUTE);
+    let keep = |taint: &Taint| !ours(taint) || Some(&*taint.key) == wanted;
+    changed(node, keep, wanted.as_slice(), NO_EXECUTE, now)
+}
+
+/// The taints that `keep` lets stay, and those of `wanted` that are missing; `None` if that changes nothing.
+fn changed(node: &Node, keep: impl Fn(&Taint) -> bool, wanted: &[&str], effect: &str, now: Time) -> Option<Vec<Taint>> {
+    let mut taints: Vec<Taint> = node.taints.iter().filter(|taint| keep(taint)).cloned().collect();
+    let kept = taints.len();
+    for key in wanted {
+        if !taints.iter().any(|taint| taint.is(key, effect)) {
+            taints.push(taint(key, effect, now));
+        }
+    }
+    (kept != node.taints.len() || kept != taints.len()).then_some(taints)
+}
+
+/// The `NoExecute` taint that a Ready condition's status asks for.
+pub fn execution(ready: &str) -> Option<&'static str> {
+    match ready {
+        "False" => Some(NOT_READY),
+        "Unknown" => Some(UNREACHABLE),
+        _ => None,
+    }
+}
+
+/// Labels to set: an older name follows the newer one, if that is there (reconcileNodeLabels).
+pub fn labels(node: &Node) -> Vec<(&'static str, &str)> {
+    let labels = &node.meta.labels;
+    LABELS
+        .into_iter()
+        .filter_map(|(primary, secondary)| Some((secondary, label(labels, primary)?)))
+        .filter(|(secondary, value)| label(labels, secondary) != Some(value))
+        .collect()
+}
+
+/// A strategic merge patch of a node in the version that the decision is based on.
+pub fn patch(node: &Node, taints: Option<&[Taint]>, labels: &[(&'static str, &str)]) -> Value {
+    let mut patch = json!({ "metadata": { "resourceVersion": node.meta.version.to_string() } });
+    if let Some(taints) = taints {
+        // The list is replaced as a whole; an empty one is taken away.
+        let taints: Vec<Value> = taints.iter().map(as_json).collect();
+        patch["spec"] = json!({ "taints": if taints.is_empty() { Value::Null } else { taints.into() } });
+    }
+    if !labels.is_empty() {
+        let labels: Map<String, Value> =
+            labels.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect();
+        patch["metadata"]["labels"] = labels.into();
+    }
+    patch
+}
+
+fn as_json(taint: &Taint) -> Value {
+    let mut json = json!({ "key": &*taint.key, "effect": &*taint.effect });
+    if !taint.value.is_empty() {
+        json["value"] = (*taint.value).into();
+    }
+    if let (false, Ok(added)) = (taint.added.is_zero(), jiff::Timestamp::from_second(taint.added.0)) {
+        json["timeAdded"] = added.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into();
+    }
+    json
+}
+
+/// The key of a node's zone: region and zone, by either name of their labels; empty without both
+/// (component-helpers, node/topology, GetZoneKey).
+pub fn zone(node: &Node) -> Str {
+    let labels = &node.meta.labels;
+    let either = |older: &str, newer: &str| label(labels, older).or_else(|| label(labels, newer)).unwrap_or_default();
+    let region = either("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region");
+    let zone = either("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone");
+    if region.is_empty() && zone.is_empty() { Arc::from("") } else { format!("{region}:\0:{zone}").into() }
+}
+
+/// The node does not count when it is asked whether its zone is disrupted.
+pub fn is_excluded(node: &Node) -> bool {
+    label(&node.meta.labels, "node.kubernetes.io/exclude-disruption").is_some()
+}

@@ -1,0 +1,184 @@
+//! How fast nodes of a zone may be emptied, by how many of its nodes are not ready; and when nobody may be.
+//!
+//! A zone in which most nodes fail is more likely cut off than dead, and a cluster in which all nodes fail has lost
+//! its sight, not its nodes (pkg/controller/nodelifecycle, handleDisruption).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use kinds::Str;
+use tokio::time::Instant;
+
+/// How a zone fares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum State {
+    /// Not looked at yet.
+    #[default]
+    Initial,
+    /// Enough of its nodes are ready.
+    Normal,
+    /// A large part of its nodes is not ready.
+    Partial,
+    /// None of its nodes is ready.
+    Full,
+}
+
+/// The command line's say.
+#[derive(Debug, Clone, Copy)]
+pub struct Rates {
+    /// Nodes per second in a zone that is not partially disrupted.
+    pub normal: f64,
+    /// Nodes per second in a large zone that is partially disrupted.
+    pub reduced: f64,
+    /// A zone of more nodes than this is large.
+    pub large: usize,
+    /// The part of nodes not ready, from which on a zone is partially disrupted.
+    pub threshold: f64,
+}
+
+impl Rates {
+    /// The rate for a zone of so many nodes. A zone without any ready node is emptied at the normal rate: its pods
+    /// have somewhere to go as long as another zone lives.
+    fn of(&self, state: State, size: usize) -> f64 {
+        match state {
+            State::Partial if size > self.large => self.reduced,
+            State::Partial => 0.0,
+            State::Initial | State::Normal | State::Full => self.normal,
+        }
+    }
+}
+
+/// Nodes of a zone that count, and how many of them are ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Census {
+    /// Nodes that count.
+    pub size: usize,
+    /// Those that are ready.
+    pub ready: usize,
+}
+
+impl Census {
+    /// The zone's state (ComputeZoneState).
+    pub fn state(self, threshold: f64) -> State {
+        let failed = self.size - self.ready;
+        match self.size {
+            0 => State::Initial,
+            _ if self.ready == 0 => State::Full,
+            // The threshold comes from a flag of single precision; so does the comparison.
+            size if failed > 2 && failed as f32 / size as f32 >= threshold as f32 => State::Partial,
+            _ => State::Normal,
+        }
+    }
+}
+
+/// A token bucket that holds one token.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    rate: f64,
+    tokens: f64,
+    at: Instant,
+}
+
+impl Pace {
+    /// A full bucket.
+    pub fn new(rate: f64, now: Instant) -> Self {
+        Self { rate, tokens: 1.0, at: now }
+    }
+
+    /// How long until there is a token; `None`: never.
+    pub fn wait(&mut self, now: Instant) -> Option<Duration> {
+        if self.rate <= 0.0 {
+            return None;
+        }
+        let gained = now.saturating_duration_since(self.at).as_secs_f64() * self.rate;
+        (self.tokens, self.at) = ((self.tokens + gained).min(1.0), now);
+        let missing = (1.0 - self.tokens).max(0.0) / self.rate;
+        // A bit more than needed, so that rounding does not leave the bucket short of its token.
+        Some(if missing == 0.0 { Duration::ZERO } else { Duration::from_secs_f64(missing) + Duration::from_millis(1) })
+    }
+
+    /// Takes the token that [`Pace::wait`] said is there.
+    pub fn take(&mut self) {
+        self.tokens = (self.tokens - 1.0).max(0.0);
+    }
+
+    /// Gives a token back that was not used.
+    pub fn give_back(&mut self) {
+        self.tokens = 1.0;
+    }
+
+    /// Another rate from now on. A bucket that was empty stays empty (RateLimitedTimedQueue.SwapLimiter).
+    pub fn set_rate(&mut self, rate: f64, now: Instant) {
+        if self.rate == rate {
+            return;
+        }
+        let full = self.wait(now).is_some_and(|wait| wait.is_zero());
+        *self = Self { rate, tokens: if full { 1.0 } else { 0.0 }, at: now };
+    }
+}
+
+/// A zone: its state, and its nodes that wait for a `NoExecute` taint.
+#[derive(Debug)]
+pub struct Zone {
+    /// State after the last pass.
+    pub state: State,
+    /// How fast its nodes may be tainted.
+    pub pace: Pace,
+    /// Names of nodes that wait for their taint, oldest first.
+    pub waiting: VecDeque<Str>,
+}
+
+impl Zone {
+    /// A zone that was never looked at.
+    pub fn new(rates: &Rates, now: Instant) -> Self {
+        Self { state: State::Initial, pace: Pace::new(rates.normal, now), waiting: VecDeque::new() }
+    }
+
+    /// Puts a node behind those that wait, once.
+    pub fn enqueue(&mut self, name: &Str) {
+        if !self.waiting.contains(name) {
+            self.waiting.push_back(name.clone());
+        }
+    }
+}
+
+/// What the zones' new states ask for beside other rates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing.
+    None,
+    /// No node of the cluster is ready any more: all taints go and none comes.
+    SightLost,
+    /// Some node is ready again: all get their grace anew.
+    SightRegained,
+}
+
+/// Moves all zones to the states that a census says, with the rates that follow. Zones in which no node counts keep
+/// their state; if there is no other zone, nothing can be said about disruption at all.
+pub fn turn(zones: &mut BTreeMap<Str, Zone>, census: &BTreeMap<Str, Census>, rates: &Rates, now: Instant) -> Turn {
+    let state = |name: &Str| census.get(name).map_or(State::Initial, |census| census.state(rates.threshold));
+    let counted = || census.iter().filter(|(_, census)| census.size > 0).map(|(name, _)| name);
+    if counted().next().is_none() {
+        return Turn::None;
+    }
+    let all_fail = counted().all(|name| state(name) == State::Full);
+    // A zone that appears while all others fail does not bring the sight back by being new.
+    let before = |name: &Str| zones.get(name).map_or(State::Initial, |zone| zone.state);
+    let all_failed = counted().any(|name| before(name) == State::Full)
+        && counted().all(|name| matches!(before(name), State::Full | State::Initial));
+    for (name, zone) in zones.iter_mut() {
+        let size = census.get(name).map_or(0, |census| census.size);
+        if all_fail {
+            (zone.state, zone.waiting) = (State::Full, VecDeque::new());
+            zone.pace.set_rate(0.0, now);
+        } else if size > 0 || all_failed {
+            zone.state = state(name);
+            zone.pace.set_rate(rates.of(zone.state, size), now);
+        }
+    }
+    match (all_failed, all_fail) {
+        (false, true) => Turn::SightLost,
+        (true, false) => Turn::SightRegained,
+        _ => Turn::None,
+    }
+}

@@ -1,0 +1,28 @@
+//! Which nodes a change concerns.
+
+use std::sync::Arc;
+
+use kinds::Node;
+use kinds::meta::ObjectKey;
+use runtime::queue::Queue;
+use runtime::store::{Change, Store};
+
+/// Turns changes into keys on the queue.
+pub fn subscribe(nodes: &Arc<Store<Node>>, queue: &Arc<Queue<ObjectKey>>) {
+    let queue = queue.clone();
+    nodes.subscribe(move |change| of_node(change).into_iter().for_each(|key| queue.add(key)));
+}
+
+/// A node whose taints or labels may have to change: a heartbeat changes neither.
+pub fn of_node(change: &Change<'_, Node>) -> Option<ObjectKey> {
+    let new = change.new?;
+    let statuses = |node: &Node| -> Vec<_> {
+        node.conditions.iter().map(|condition| (condition.kind.clone(), condition.status.clone())).collect()
+    };
+    let same = change.old.is_some_and(|old| {
+        old.meta.labels == new.meta.labels
+            && (old.unschedulable, &old.taints) == (new.unschedulable, &new.taints)
+            && statuses(old) == statuses(new)
+    });
+    (!same).then(|| new.meta.key())
+}

@@ -1,0 +1,109 @@
+//! node-lifecycle-controller: notices nodes that fall silent, says so in their status, and taints them.
+//!
+//! It watches Nodes, their Leases, and Pods. A node's conditions become taints; a node that gives no sign of life for
+//! its grace period gets conditions that say that nobody knows; its pods are marked not ready; and it gets the taint
+//! that drives its pods away, at a rate that depends on how its zone fares. Follows upstream
+//! pkg/controller/nodelifecycle.
+
+mod decide_health;
+mod decide_taints;
+mod decide_zones;
+mod keys;
+mod monitor;
+mod sight;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use kinds::{Lease, Node, Pod, Sections};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::Index;
+use runtime::watch::Builder;
+
+use crate::by_node::by_node;
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use decide_health::Grace;
+use decide_zones::Rates;
+use monitor::{Limits, Loop, Monitor};
+use sync::Nodes;
+
+/// Name of the event source.
+const COMPONENT: &str = "node-controller";
+
+/// Nodes whose taints and labels are seen to at the same time.
+const WORKERS: usize = 8;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "node-lifecycle-controller",
+    service_account: "node-controller",
+    needs,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "nodes" },
+        Write { verb: Verb::Update, group: "", resource: "nodes/status" },
+        Write { verb: Verb::Patch, group: "", resource: "pods/status" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    start,
+};
+
+/// All nodes, for a pass over them: look up by zero.
+const EVERY: Index<Node> = Index { name: "every", keys: |_, emit| emit(0) };
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Node>(Sections::default(), &[EVERY]);
+    needs.need::<Lease>(Sections::default(), &[]);
+    needs.need::<Pod>(Sections::default(), &[by_node()]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let nodes = manager.registry().store::<Node>();
+    let writer = manager.writer(DESCRIPTOR.service_account);
+    let queue = Queue::new(QueueOptions::named("node_lifecycle_controller"));
+    keys::subscribe(&nodes, &queue);
+    let reconciler = Arc::new(Nodes {
+        nodes: nodes.clone(),
+        writer: writer.clone(),
+        queue: queue.clone(),
+        clock: settings.clock.clone(),
+    });
+    let work = |workers| WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
+    manager.add(work(WORKERS), queue, reconciler);
+
+    let loops = Queue::new(QueueOptions::named("node_lifecycle_controller_monitor"));
+    loops.add(Loop::Monitor);
+    let monitor = Arc::new(Monitor::new(
+        nodes,
+        manager.registry().store(),
+        manager.registry().store(),
+        writer,
+        manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        loops.clone(),
+        settings.clock.clone(),
+        limits(settings),
+    ));
+    manager.add(work(Loop::ALL), loops, monitor);
+}
+
+fn limits(settings: &Settings) -> Limits {
+    let values = &settings.options.values;
+    Limits {
+        period: values.get_duration("node-monitor-period"),
+        grace: Grace {
+            startup: values.get_duration("node-startup-grace-period"),
+            running: values.get_duration("node-monitor-grace-period"),
+        },
+        rates: Rates {
+            normal: values.get_f64("node-eviction-rate"),
+            reduced: values.get_f64("secondary-node-eviction-rate"),
+            large: usize::try_from(values.get_i64("large-cluster-size-threshold")).unwrap_or(0),
+            threshold: values.get_f64("unhealthy-zone-threshold"),
+        },
+        breaker: settings.options.gates.enabled("NodeControllerLeaseCircuitBreaker"),
+    }
+}

@@ -1,0 +1,96 @@
+//! One reconcile of a node's taints and labels, and the patch of a node that both loops use.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::{ObjectKey, Time};
+use kinds::taint::Taint;
+use kinds::{Kind, Node};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::write::{WriteError, Writer};
+
+use super::decide_taints as decide;
+use crate::controllers::Clock;
+
+/// Tries of a patch before it waits for the next occasion.
+const TRIES: usize = 5;
+
+/// The reconciler of taints and labels.
+pub struct Nodes {
+    pub nodes: Arc<Store<Node>>,
+    pub writer: Writer,
+    pub queue: Arc<Queue<ObjectKey>>,
+    pub clock: Clock,
+}
+
+impl Reconcile for Nodes {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Nodes {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if let Some(version) = self.nodes.awaited(key)
+            && !self.nodes.progress().when_reached(version, move || queue.add(again))
+        {
+            return Ok(Outcome::Parked);
+        }
+        let taints = decide::no_schedule(&node, Time((self.clock)().as_second()));
+        let labels = decide::labels(&node);
+        if taints.is_none() && labels.is_empty() {
+            return Ok(Outcome::Done);
+        }
+        match self.writer.patch(&Node::RESOURCE, key, &decide::patch(&node, taints.as_deref(), &labels)).await {
+            Ok(answer) => {
+                self.nodes.wrote(key, answer.meta().map_or(0, |meta| meta.version));
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Writes the taints that `edit` makes of a node, if any; made anew of the server's node when ours was old. Answers
+/// whether something was written.
+pub async fn edit_taints(
+    nodes: &Store<Node>,
+    writer: &Writer,
+    node: &Arc<Node>,
+    edit: impl Fn(&Node) -> Option<Vec<Taint>>,
+) -> Result<bool, WriteError> {
+    let (key, uid) = (node.meta.key(), node.meta.uid.clone());
+    let mut node = node.clone();
+    let mut tries = 0..TRIES;
+    loop {
+        let Some(taints) = edit(&node) else { return Ok(false) };
+        let patch = decide::patch(&node, Some(&taints), &[]);
+        match writer.patch(&Node::RESOURCE, &key, &patch).await {
+            Ok(answer) => {
+                nodes.wrote(&key, answer.meta().map_or(0, |meta| meta.version));
+                return Ok(true);
+            }
+            Err(error) if error.is_not_found() => return Ok(false),
+            Err(error) if error.is_conflict() && tries.next().is_some() => {
+                match writer.get(&Node::RESOURCE, &key).await {
+                    Ok(answer) => node = Arc::new(answer.decode(nodes.decoding())?),
+                    Err(error) if error.is_not_found() => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        if node.meta.uid != uid {
+            return Ok(false);
+        }
+    }
+}

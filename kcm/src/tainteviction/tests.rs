@@ -1,0 +1,178 @@
+//! Who may stay for how long, as tables; and countdowns under random changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::schema::{node as n, node_spec, object_meta, pod, pod_spec, taint, toleration};
+use kinds::wire::Put;
+use kinds::{Decode, Kind, Node, Pod};
+use proptest::prelude::*;
+use runtime::store::Change;
+use tokio::time::Instant;
+
+use super::countdown::Stage;
+use super::decide::{Bears, Decision, bears, decide, executing};
+use super::keys::{moved, newly_tainted};
+
+/// Key and effect of a taint.
+type Taints<'a> = &'a [(&'a str, &'a str)];
+/// Key and seconds of a toleration; an empty key tolerates everything.
+type Tolerations<'a> = &'a [(&'a str, Option<i64>)];
+
+fn context() -> Decode {
+    Decode { interner: Arc::default(), sections: Pod::TOLERATIONS }
+}
+
+fn node(taints: Taints<'_>) -> Arc<Node> {
+    let mut object = Vec::new();
+    object.put_message(n::METADATA, |meta| {
+        meta.put_str(object_meta::NAME, "a");
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+    });
+    object.put_message(n::SPEC, |spec| {
+        for (key, effect) in taints {
+            spec.put_message(node_spec::TAINTS, |message| {
+                message.put_str(taint::KEY, key);
+                message.put_str(taint::EFFECT, effect);
+            });
+        }
+    });
+    Arc::new(Node::decode(&context(), &object).expect("well-formed"))
+}
+
+fn on(node: &str, tolerations: Tolerations<'_>) -> Arc<Pod> {
+    let mut object = Vec::new();
+    object.put_message(pod::METADATA, |meta| {
+        meta.put_str(object_meta::NAME, "p");
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+    });
+    object.put_message(pod::SPEC, |spec| {
+        spec.put_str(pod_spec::NODE_NAME, node);
+        for (key, seconds) in tolerations {
+            spec.put_message(pod_spec::TOLERATIONS, |message| {
+                message.put_str(toleration::KEY, key);
+                message.put_str(toleration::OPERATOR, "Exists");
+                if let Some(seconds) = seconds {
+                    message.put_int(toleration::TOLERATION_SECONDS, *seconds);
+                }
+            });
+        }
+    });
+    Arc::new(Pod::decode(&context(), &object).expect("well-formed"))
+}
+
+fn asked(taints: Taints<'_>, tolerations: Tolerations<'_>) -> Bears {
+    bears(executing(&node(taints).taints), on("a", tolerations).tolerations.as_ref(), false)
+}
+
+#[test]
+fn the_shortest_of_the_answers_counts() {
+    let seconds = |seconds| Bears::For(Duration::from_secs(seconds));
+    for (taints, tolerations, expected) in [
+        (&[][..], &[][..], Bears::Always),
+        (&[("k", "NoSchedule")], &[], Bears::Always),
+        (&[("k", "NoExecute")], &[], Bears::Never),
+        (&[("k", "NoExecute")], &[("k", None)], Bears::Always),
+        (&[("k", "NoExecute")], &[("", None)], Bears::Always),
+        (&[("k", "NoExecute")], &[("k", Some(5))], seconds(5)),
+        (&[("k", "NoExecute")], &[("k", Some(0))], seconds(0)),
+        (&[("k", "NoExecute")], &[("k", Some(-7))], seconds(0)),
+        // The first that answers a taint, not the best.
+        (&[("k", "NoExecute")], &[("k", Some(5)), ("k", Some(1))], seconds(5)),
+        (&[("k", "NoExecute"), ("l", "NoExecute")], &[("k", Some(5))], Bears::Never),
+        (&[("k", "NoExecute"), ("l", "NoExecute")], &[("k", Some(5)), ("l", Some(3))], seconds(3)),
+        (&[("k", "NoExecute"), ("l", "NoExecute")], &[("k", Some(5)), ("l", None)], seconds(5)),
+        (&[("k", "NoExecute"), ("l", "NoExecute")], &[("", Some(9))], seconds(9)),
+    ] {
+        assert_eq!(asked(taints, tolerations), expected, "{taints:?} {tolerations:?}");
+    }
+}
+
+#[test]
+fn a_running_time_is_not_changed_by_another() {
+    let now = Instant::now();
+    let at = |seconds| now + Duration::from_secs(seconds);
+    let time = |seconds| Bears::For(Duration::from_secs(seconds));
+    for (bears, running, expected) in [
+        (time(5), None, Decision::Wait(at(5))),
+        (time(0), None, Decision::Evict),
+        (time(50), Some(Stage::Until(at(5))), Decision::Wait(at(5))),
+        (time(1), Some(Stage::Until(at(5))), Decision::Wait(at(5))),
+        (time(0), Some(Stage::Until(at(5))), Decision::Wait(at(5))),
+        (time(50), Some(Stage::Until(now)), Decision::Evict),
+        (time(50), Some(Stage::Told), Decision::Evict),
+        (Bears::Never, Some(Stage::Until(at(5))), Decision::Evict),
+        (Bears::Always, Some(Stage::Until(at(5))), Decision::Stay),
+        (Bears::Always, Some(Stage::Told), Decision::Stay),
+        (Bears::For(Duration::MAX), None, Decision::Stay),
+    ] {
+        assert_eq!(decide(bears, running.as_ref(), now), expected, "{bears:?} {running:?}");
+    }
+}
+
+#[test]
+fn only_changes_that_can_matter_are_looked_at() {
+    let tainted = node(&[("k", "NoExecute")]);
+    for (old, new, expected) in [
+        (None, Some(&tainted), true),
+        (None, Some(&node(&[])), false),
+        (None, Some(&node(&[("k", "NoSchedule")])), false),
+        (Some(&tainted), Some(&node(&[("l", "NoExecute")])), true),
+        (Some(&tainted), Some(&node(&[])), true),
+        (Some(&tainted), Some(&tainted), false),
+        (Some(&tainted), Some(&node(&[("k", "NoExecute"), ("k", "NoSchedule")])), false),
+        (Some(&tainted), None, false),
+    ] {
+        assert_eq!(newly_tainted(&Change { old, new }).is_some(), expected, "{old:?} {new:?}");
+    }
+    let pod = on("a", &[("k", Some(5))]);
+    for (old, new, expected) in [
+        (None, Some(&pod), true),
+        (Some(&pod), None, true),
+        (Some(&pod), Some(&pod), false),
+        (Some(&pod), Some(&on("a", &[("k", Some(6))])), true),
+        (Some(&on("", &[("k", Some(5))])), Some(&pod), true),
+    ] {
+        assert_eq!(moved(&Change { old, new }).is_some(), expected, "{old:?} {new:?}");
+    }
+}
+
+proptest! {
+    /// Whatever taints and tolerations do: a pod that bears its taints for ever never goes, one that bears them for a
+    /// time has at least that time from when it began, and one that does not bear them goes at once.
+    #[test]
+    fn nobody_goes_too_early(steps in proptest::collection::vec((0u64..30, 0u8..6), 1..40)) {
+        let begun = Instant::now();
+        let (mut now, mut running): (Instant, Option<Stage>) = (begun, None);
+        let mut least: Option<Instant> = None;
+        for (passed, what) in steps {
+            now += Duration::from_secs(passed);
+            let bears = match what {
+                0 => Bears::Always,
+                1 => Bears::Never,
+                seconds => Bears::For(Duration::from_secs(u64::from(seconds) * 10)),
+            };
+            let decision = decide(bears, running.as_ref(), now);
+            match (bears, decision) {
+                (Bears::Always, decision) => {
+                    prop_assert_eq!(decision, Decision::Stay);
+                    (running, least) = (None, None);
+                }
+                (Bears::Never, decision) => {
+                    prop_assert_eq!(decision, Decision::Evict);
+                    (running, least) = (None, None);
+                }
+                (Bears::For(time), Decision::Wait(until)) => {
+                    prop_assert!(until > now);
+                    prop_assert_eq!(until, *least.get_or_insert(now + time));
+                    running = Some(Stage::Until(until));
+                }
+                (Bears::For(_), Decision::Evict) => {
+                    prop_assert!(least.is_some_and(|least| least <= now), "too early");
+                    (running, least) = (None, None);
+                }
+                (_, Decision::Stay) => prop_assert!(false, "a finite time ends"),
+            }
+        }
+    }
+}
