@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use component::process::{self, Built, manager_options, warn_of_missing};
 use jiff::Timestamp;
-use kinds::{ClusterTrustBundle, Kind};
+use kinds::{ClusterTrustBundle, Kind, PodCertificateRequest};
 use runtime::client::{Clients, ConnectOptions, connect};
 use runtime::manager::Manager;
 use runtime::watch::{Builder, serves};
@@ -15,6 +15,8 @@ use tracing::info;
 use crate::controllers::{CONTROLLERS, Descriptor, Settings};
 use crate::credentials::Credentials;
 use crate::flags::{COMPONENT, Options};
+use crate::nodeipam;
+use crate::pod_certificate_cleaning;
 use crate::trust_bundle_publisher;
 
 /// Runs the manager as its command line says; the process's whole life.
@@ -62,7 +64,7 @@ pub async fn manager_in(
     warn_of_missing(&missing);
     let credentials = Credentials::read(&options, connection, |name| descriptors.iter().any(|d| d.name == name))?;
     let clients = Arc::new(connect(connection).await?);
-    let descriptors = with_work(descriptors, &credentials, &clients).await?;
+    let descriptors = with_work(descriptors, &options, &credentials, &clients).await?;
     let mut needs = Builder::default();
     for descriptor in &descriptors {
         (descriptor.needs)(&mut needs);
@@ -80,6 +82,7 @@ pub async fn manager_in(
 /// Those controllers that have something to do here; says why the others don't.
 async fn with_work(
     mut descriptors: Vec<&'static Descriptor>,
+    options: &Options,
     credentials: &Credentials,
     clients: &Clients,
 ) -> anyhow::Result<Vec<&'static Descriptor>> {
@@ -91,6 +94,14 @@ async fn with_work(
             && !serves(clients, &ClusterTrustBundle::RESOURCE).await.context("cannot ask what the API server serves")?
         {
             idle.push((descriptor.name, "the API server does not serve certificates.k8s.io/v1 ClusterTrustBundles"));
+        } else if descriptor.name == pod_certificate_cleaning::DESCRIPTOR.name
+            && !serves(clients, &PodCertificateRequest::RESOURCE)
+                .await
+                .context("cannot ask what the API server serves")?
+        {
+            idle.push((descriptor.name, "the API server does not serve certificates.k8s.io/v1 PodCertificateRequests"));
+        } else if descriptor.name == nodeipam::DESCRIPTOR.name && nodeipam::config::read(&options.values)?.is_none() {
+            idle.push((descriptor.name, "nodes are to get no ranges (--allocate-node-cidrs)"));
         }
     }
     for (controller, why) in &idle {

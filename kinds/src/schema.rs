@@ -175,6 +175,7 @@ messages! {
     toleration "Toleration" "api/core/v1" {
         KEY "key" = 1, OPERATOR "operator" = 2, VALUE "value" = 3, EFFECT "effect" = 4, TOLERATION_SECONDS "tolerationSeconds" = 5,
     }
+    pod_certificate_request "PodCertificateRequest" "api/certificates/v1" { METADATA "metadata" = 1 }
     lease "Lease" "api/coordination/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
     lease_spec "LeaseSpec" "api/coordination/v1" { RENEW_TIME "renewTime" = 4 }
     local_object_reference "LocalObjectReference" "api/core/v1" { NAME "name" = 1 }

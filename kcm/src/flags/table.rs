@@ -10,12 +10,12 @@ component::flags! {
         "leader-migration-config": Text = "", NoEffectYet, "File with a LeaderMigrationConfiguration (controllermanager.config.k8s.io/v1alpha1); empty takes the built-in one";
     }
     "Generic" {
-        "allocate-node-cidrs": Bool = "false", NoEffectYet, "Give every Node a pod CIDR out of --cluster-cidr";
+        "allocate-node-cidrs": Bool = "false", Effective, "Give every Node a pod CIDR out of --cluster-cidr";
         "allow-untagged-cloud": Bool = "false", NoEffectYet, "Accept cloud instances without a cluster tag" deprecated "will be removed; tag the instances with the cluster";
         "cidr-allocator-type": Text = "RangeAllocator", NoEffectYet, "How pod CIDRs are allocated; only RangeAllocator is available";
         "cloud-config": Text = "", NoEffectYet, "Configuration file of the cloud provider; empty for none";
         "cloud-provider": Text = "", NoEffectYet, "Cloud provider: empty or external";
-        "cluster-cidr": Text = "", NoEffectYet, "CIDR range or ranges of the Pods; used with --allocate-node-cidrs";
+        "cluster-cidr": Text = "", Effective, "CIDR range or ranges of the Pods; used with --allocate-node-cidrs";
         "cluster-name": Text = "kubernetes", NoEffectYet, "Name of this cluster, used as a prefix for cloud resources";
         "configure-cloud-routes": Bool = "true", NoEffectYet, "Have the cloud route each Node's pod CIDR";
         "controller-shutdown-timeout": Duration = "10s", Effective, "How long to wait for controllers to stop before exiting; 0 waits for ever";
@@ -153,10 +153,10 @@ component::flags! {
         "namespace-sync-period": Duration = "5m0s", Effective, "How often every Namespace is looked at again";
     }
     "Node-ipam-controller" {
-        "node-cidr-mask-size": Int32 = "0", NoEffectYet, "Prefix length of a Node's pod CIDR in a single-stack cluster; 0 takes 24 for IPv4, 64 for IPv6";
-        "node-cidr-mask-size-ipv4": Int32 = "0", NoEffectYet, "Prefix length of a Node's IPv4 pod CIDR in a dual-stack cluster; 0 takes 24";
-        "node-cidr-mask-size-ipv6": Int32 = "0", NoEffectYet, "Prefix length of a Node's IPv6 pod CIDR in a dual-stack cluster; 0 takes 64";
-        "service-cluster-ip-range": Text = "", NoEffectYet, "CIDR range or two ranges of the Services; Nodes get none of it";
+        "node-cidr-mask-size": Int32 = "0", Effective, "Prefix length of a Node's pod CIDR in a single-stack cluster; 0 takes 24 for IPv4, 64 for IPv6";
+        "node-cidr-mask-size-ipv4": Int32 = "0", Effective, "Prefix length of a Node's IPv4 pod CIDR in a dual-stack cluster; 0 takes 24";
+        "node-cidr-mask-size-ipv6": Int32 = "0", Effective, "Prefix length of a Node's IPv6 pod CIDR in a dual-stack cluster; 0 takes 64";
+        "service-cluster-ip-range": Text = "", Effective, "CIDR range or two ranges of the Services; Nodes get none of it";
     }
     "Node-lifecycle-controller" {
         "large-cluster-size-threshold": Int32 = "50", Effective, "A zone with more Nodes than this is large; smaller ones stop evicting when unhealthy";

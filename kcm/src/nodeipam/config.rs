@@ -1,0 +1,111 @@
+//! What the command line says about ranges of addresses, checked (cmd/kube-controller-manager/app, core.go).
+
+use ipnet::IpNet;
+
+use crate::flags::Values;
+
+/// Longest way from a cluster's range of IPv6 to a node's: 65,536 nodes.
+const LONGEST_V6: u8 = 16;
+
+/// A range of the cluster and the size of each node's share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// The cluster's range.
+    pub range: IpNet,
+    /// Prefix length of a node's part of it.
+    pub prefix: u8,
+}
+
+/// All ranges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// One, or one of each family, in the order in which nodes get them.
+    pub shares: Vec<Share>,
+    /// Ranges of services: no node gets a part of them.
+    pub services: Vec<IpNet>,
+}
+
+/// A flag that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("--{flag}={value}: {problem}")]
+pub struct ConfigError {
+    flag: &'static str,
+    value: String,
+    problem: String,
+}
+
+/// Reads the flags; `None` when nodes are to get no ranges.
+///
+/// # Errors
+/// When ranges or sizes contradict each other; names the flag and what would be right.
+pub fn read(values: &Values) -> Result<Option<Config>, ConfigError> {
+    if !values.get_bool("allocate-node-cidrs") {
+        return Ok(None);
+    }
+    let wrong = |flag: &'static str, problem: String| {
+        let value =
+            if flag.starts_with("node-") { values.get_i64(flag).to_string() } else { values.get_str(flag).into() };
+        ConfigError { flag, value, problem }
+    };
+    let clusters = ranges(values.get_str("cluster-cidr")).map_err(|problem| wrong("cluster-cidr", problem))?;
+    if clusters.is_empty() {
+        return Err(wrong("cluster-cidr", "--allocate-node-cidrs needs a range here".into()));
+    }
+    let services = ranges(values.get_str("service-cluster-ip-range"))
+        .map_err(|problem| wrong("service-cluster-ip-range", problem))?;
+    let (size, v4, v6) = ("node-cidr-mask-size", "node-cidr-mask-size-ipv4", "node-cidr-mask-size-ipv6");
+    let set = |flag: &'static str| values.get_i64(flag) != 0;
+    let only = |problem: &str, flag| Err(wrong(flag, problem.to_owned()));
+    let [first, ref more @ ..] = clusters[..] else { unreachable!("there is a range") };
+    if !more.is_empty() && set(size) {
+        return only("is not for two ranges: use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6", size);
+    }
+    if set(size) && (set(v4) || set(v6)) {
+        return only("excludes --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6: leave it out", size);
+    }
+    if more.is_empty() && is_v6(first) && set(v4) {
+        return only("the only range is of IPv6: use --node-cidr-mask-size-ipv6", v4);
+    }
+    if more.is_empty() && !is_v6(first) && set(v6) {
+        return only("the only range is of IPv4: use --node-cidr-mask-size-ipv4", v6);
+    }
+    let shares = clusters.iter().map(|range| {
+        let (own, usual) = if is_v6(*range) { (v6, 64) } else { (v4, 24) };
+        let flag = if set(size) { size } else { own };
+        let prefix = if set(flag) { values.get_i64(flag) } else { usual };
+        let prefix = u8::try_from(prefix).ok().filter(|prefix| *prefix <= range.max_prefix_len());
+        match prefix {
+            None => Err(wrong(flag, format!("is no prefix length of an address of {range}"))),
+            Some(prefix) if prefix < range.prefix_len() => {
+                Err(wrong(flag, format!("a node's range (/{prefix}) would be larger than the cluster's, {range}")))
+            }
+            Some(prefix) if is_v6(*range) && prefix - range.prefix_len() > LONGEST_V6 => {
+                let most = range.prefix_len() + LONGEST_V6;
+                Err(wrong(flag, format!("{range} has too many parts of /{prefix}: /{most} is the smallest part of it")))
+            }
+            Some(prefix) => Ok(Share { range: *range, prefix }),
+        }
+    });
+    Ok(Some(Config { shares: shares.collect::<Result<_, _>>()?, services }))
+}
+
+fn is_v6(range: IpNet) -> bool {
+    matches!(range, IpNet::V6(_))
+}
+
+/// One range, or one of each family.
+fn ranges(text: &str) -> Result<Vec<IpNet>, String> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let ranges: Vec<IpNet> = parts
+        .map(|part| {
+            part.parse::<IpNet>()
+                .map(|range| range.trunc())
+                .map_err(|_| format!("{part:?} is no range such as 10.0.0.0/16"))
+        })
+        .collect::<Result<_, _>>()?;
+    match ranges[..] {
+        [a, b] if is_v6(a) == is_v6(b) => Err("two ranges must be one of IPv4 and one of IPv6".into()),
+        [_, _, _, ..] => Err(format!("at most two ranges, one of each family, but there are {}", ranges.len())),
+        _ => Ok(ranges),
+    }
+}

@@ -1,0 +1,64 @@
+//! node-ipam-controller: gives every node a range of addresses for its pods, or one of each family.
+//!
+//! It runs where `--allocate-node-cidrs` asks for it. A node keeps the ranges that it has; a range is free again when
+//! its node is gone. Follows upstream pkg/controller/nodeipam.
+
+pub mod config;
+mod pool;
+mod range;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex};
+
+use kinds::{Node, Sections};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use pool::Pool;
+use sync::Allocator;
+
+/// Name of the event source.
+const COMPONENT: &str = "cidrAllocator";
+
+/// Nodes that are seen to at the same time.
+const WORKERS: usize = 30;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "node-ipam-controller",
+    service_account: "node-controller",
+    needs,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "nodes" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    start,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Node>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let config = config::read(&settings.options.values).ok().flatten();
+    let config = config.expect("flags are read before controllers start, and without ranges this one does not");
+    let queue = Queue::new(QueueOptions::named("cidrallocator_node"));
+    let nodes = manager.registry().store::<Node>();
+    let pool = Arc::new(Mutex::new(Pool::new(&config)));
+    sync::subscribe(&nodes, &queue, &pool);
+    let allocator = Arc::new(Allocator {
+        nodes,
+        pool,
+        writer: manager.writer(DESCRIPTOR.service_account),
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        queue: queue.clone(),
+        listed: Default::default(),
+    });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, allocator);
+}

@@ -1,0 +1,136 @@
+//! Which node has which ranges.
+
+use std::collections::HashMap;
+
+use ipnet::IpNet;
+use kinds::{Node, Str, Uid};
+
+use super::config::Config;
+use super::range::{Parts, Range};
+
+/// Why a node's ranges cannot be taken note of, or why it gets none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// A node has something else than a range.
+    #[error("spec.podCIDRs[{index}] is {text:?}, which is no range of addresses")]
+    NoRange {
+        /// Place in the list.
+        index: usize,
+        /// What is there.
+        text: String,
+    },
+    /// A node has a range that is not the cluster's.
+    #[error("spec.podCIDRs[{index}] is {range}, which is not part of --cluster-cidr")]
+    Outside {
+        /// Place in the list.
+        index: usize,
+        /// What is there.
+        range: IpNet,
+    },
+    /// All parts of a range are taken.
+    #[error(
+        "failed to allocate cidr from cluster cidr at idx:{0}: there are no remaining CIDRs left to allocate in the accepted range"
+    )]
+    Exhausted(usize),
+}
+
+/// What a node holds.
+#[derive(Debug)]
+struct Held {
+    uid: Uid,
+    ranges: Vec<IpNet>,
+}
+
+/// The cluster's ranges and their holders.
+#[derive(Debug)]
+pub struct Pool {
+    ranges: Vec<Range>,
+    held: HashMap<Str, Held>,
+}
+
+impl Pool {
+    /// A pool of which nobody holds anything.
+    pub fn new(config: &Config) -> Self {
+        let range = |share| Range::new(share, &config.services);
+        Self { ranges: config.shares.iter().copied().map(range).collect(), held: HashMap::new() }
+    }
+
+    /// Takes note of what a node has; what was set aside for it and is not its own is free again.
+    ///
+    /// # Errors
+    /// When the node has something that is not the cluster's; the rest is taken note of all the same.
+    pub fn hold(&mut self, node: &Node) -> Result<(), PoolError> {
+        if node.pod_cidrs.is_empty() {
+            if self.held.get(&node.meta.name).is_some_and(|held| held.uid != node.meta.uid) {
+                self.forget(&node.meta.name);
+            }
+            return Ok(());
+        }
+        let (ranges, errors): (Vec<_>, Vec<_>) =
+            node.pod_cidrs.iter().enumerate().map(|(index, text)| self.read(index, text)).partition(Result::is_ok);
+        let ranges: Vec<IpNet> = ranges.into_iter().flatten().collect();
+        let known = self.held.get(&node.meta.name).is_some_and(|held| held.ranges == ranges);
+        if known {
+            self.held.entry(node.meta.name.clone()).and_modify(|held| held.uid = node.meta.uid.clone());
+        } else {
+            self.forget(&node.meta.name);
+            self.each(&ranges, Range::occupy);
+            self.held.insert(node.meta.name.clone(), Held { uid: node.meta.uid.clone(), ranges });
+        }
+        errors.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+    }
+
+    fn read(&self, index: usize, text: &str) -> Result<IpNet, PoolError> {
+        let range: IpNet = text.parse().map_err(|_| PoolError::NoRange { index, text: text.to_owned() })?;
+        let inside = self.ranges.get(index).is_some_and(|own| own.parts(range).is_some());
+        if inside { Ok(range) } else { Err(PoolError::Outside { index, range }) }
+    }
+
+    /// Does something to the parts of each range that a list of ranges touches.
+    fn each(&mut self, ranges: &[IpNet], mut what: impl FnMut(&mut Range, Parts)) {
+        for range in ranges {
+            for own in &mut self.ranges {
+                if let Some(parts) = own.parts(*range) {
+                    what(own, parts);
+                }
+            }
+        }
+    }
+
+    /// Sets a range of each family aside for a node: the same ones when it is asked again.
+    ///
+    /// # Errors
+    /// When a family is exhausted; then nothing of the other one is set aside either.
+    pub fn set_aside(&mut self, name: &Str, uid: &Uid) -> Result<Vec<IpNet>, PoolError> {
+        match self.held.get(name) {
+            Some(held) if held.uid == *uid => return Ok(held.ranges.clone()),
+            Some(_) => self.forget(name),
+            None => {}
+        }
+        let mut taken = Vec::new();
+        for index in 0..self.ranges.len() {
+            match self.ranges[index].take() {
+                Some(range) => taken.push(range),
+                None => {
+                    self.each(&taken, Range::release);
+                    return Err(PoolError::Exhausted(index));
+                }
+            }
+        }
+        self.held.insert(name.clone(), Held { uid: uid.clone(), ranges: taken.clone() });
+        Ok(taken)
+    }
+
+    /// What a node holds is free again, if it is this one of the name.
+    pub fn release(&mut self, name: &Str, uid: &Uid) {
+        if self.held.get(name).is_some_and(|held| held.uid == *uid) {
+            self.forget(name);
+        }
+    }
+
+    fn forget(&mut self, name: &Str) {
+        if let Some(held) = self.held.remove(name) {
+            self.each(&held.ranges, Range::release);
+        }
+    }
+}

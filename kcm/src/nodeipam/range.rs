@@ -1,0 +1,115 @@
+//! A range of addresses cut into parts of one size, which are taken one after the other, round and round.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::config::Share;
+
+/// Parts of a range by their numbers, the last one included.
+pub type Parts = (u128, u128);
+
+/// A range and who may still have a part of it.
+#[derive(Debug)]
+pub struct Range {
+    share: Share,
+    /// How many parts it has.
+    count: u128,
+    /// Where the search for a free part begins: a part that was given back is not the next one to be given.
+    next: u128,
+    /// Parts that nobody gets.
+    reserved: Option<Parts>,
+    /// Taken parts and how often: two nodes may have one by mistake.
+    taken: BTreeMap<u128, u32>,
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)),
+        IpAddr::V6(address) => u128::from(address),
+    }
+}
+
+impl Range {
+    /// A range of which nothing is taken, but for what overlaps with the ranges of services.
+    pub fn new(share: Share, services: &[IpNet]) -> Self {
+        let count = 1 << (share.prefix - share.range.prefix_len());
+        let mut range = Self { share, count, next: 0, reserved: None, taken: BTreeMap::new() };
+        // Ranges of services are of two families, so that at most one of them overlaps.
+        range.reserved = services.iter().find_map(|service| range.parts(*service));
+        range
+    }
+
+    fn shift(&self) -> u32 {
+        u32::from(self.share.range.max_prefix_len() - self.share.prefix)
+    }
+
+    /// The parts that a range touches; `None` if it lies outside.
+    pub fn parts(&self, other: IpNet) -> Option<Parts> {
+        let all = self.share.range;
+        if all.contains(&other) {
+            let base = number(all.network());
+            let part = |address| (number(address) - base).checked_shr(self.shift()).unwrap_or(0);
+            return Some((part(other.network()), part(other.broadcast())));
+        }
+        other.contains(&all).then_some((0, self.count - 1))
+    }
+
+    /// The range of one part.
+    pub fn part(&self, index: u128) -> IpNet {
+        let address = number(self.share.range.network()) + index.checked_shl(self.shift()).unwrap_or(0);
+        let address = match self.share.range {
+            IpNet::V4(_) => IpAddr::V4(u32::try_from(address).unwrap_or(0).into()),
+            IpNet::V6(_) => IpAddr::V6(address.into()),
+        };
+        IpNet::new(address, self.share.prefix).unwrap_or(self.share.range)
+    }
+
+    fn is_full(&self) -> bool {
+        let reserved = self.reserved.map_or(0, |(first, last)| last - first + 1);
+        let taken = self.taken.len() as u128;
+        // Some of what is taken may be reserved too; that is worth counting only when little is left.
+        taken + reserved >= self.count && {
+            let both = self.taken.keys().filter(|index| self.is_reserved(**index)).count();
+            taken + reserved - both as u128 >= self.count
+        }
+    }
+
+    fn is_reserved(&self, index: u128) -> bool {
+        self.reserved.is_some_and(|(first, last)| (first..=last).contains(&index))
+    }
+
+    /// Takes the next free part; `None` if there is none.
+    pub fn take(&mut self) -> Option<IpNet> {
+        if self.is_full() {
+            return None;
+        }
+        let mut index = self.next;
+        while self.is_reserved(index) || self.taken.contains_key(&index) {
+            // Past the whole of what is reserved at once: it may be most of the range.
+            let after = self.reserved.filter(|_| self.is_reserved(index)).map_or(index, |(_, last)| last);
+            index = (after + 1) % self.count;
+        }
+        self.next = (index + 1) % self.count;
+        self.taken.insert(index, 1);
+        Some(self.part(index))
+    }
+
+    /// Takes parts that a node has already.
+    pub fn occupy(&mut self, (first, last): Parts) {
+        (first..=last).for_each(|index| *self.taken.entry(index).or_default() += 1);
+    }
+
+    /// Gives parts back.
+    pub fn release(&mut self, (first, last): Parts) {
+        for index in first..=last {
+            if let Some(times) = self.taken.get_mut(&index) {
+                *times -= 1;
+                if *times == 0 {
+                    self.taken.remove(&index);
+                }
+            }
+        }
+    }
+}

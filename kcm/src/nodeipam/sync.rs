@@ -1,0 +1,147 @@
+//! One reconcile of a node without ranges: set some aside, write them into the node.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use ipnet::IpNet;
+use kinds::meta::ObjectKey;
+use kinds::{Kind, Node};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, Recorder};
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::write::Writer;
+use serde_json::json;
+use tokio::sync::OnceCell;
+use tracing::{error, info};
+
+use super::pool::Pool;
+use crate::reference::about;
+
+/// The controller's state.
+pub struct Allocator {
+    pub nodes: Arc<Store<Node>>,
+    pub pool: Arc<Mutex<Pool>>,
+    pub writer: Writer,
+    pub recorder: Recorder,
+    pub queue: Arc<Queue<ObjectKey>>,
+    /// Set once the server was asked for all nodes.
+    pub listed: OnceCell<()>,
+}
+
+fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
+    pool.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn hold(pool: &mut Pool, node: &Node) {
+    if let Err(problem) = pool.hold(node) {
+        error!(node = %node.meta.name, %problem, "the node's range cannot be kept from others: correct --cluster-cidr");
+    }
+}
+
+/// Keeps the pool equal to what nodes have, and turns nodes without ranges into keys.
+pub fn subscribe(nodes: &Arc<Store<Node>>, queue: &Arc<Queue<ObjectKey>>, pool: &Arc<Mutex<Pool>>) {
+    let (queue, pool) = (queue.clone(), pool.clone());
+    nodes.subscribe(move |change| match (change.old, change.new) {
+        (old, Some(new)) => {
+            if old.is_none_or(|old| old.pod_cidrs != new.pod_cidrs || old.meta.uid != new.meta.uid) {
+                hold(&mut lock(&pool), new);
+            }
+            if new.pod_cidrs.is_empty() {
+                queue.add(new.meta.key());
+            }
+        }
+        (Some(old), None) => lock(&pool).release(&old.meta.name, &old.meta.uid),
+        (None, None) => {}
+    });
+}
+
+impl Reconcile for Allocator {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Allocator {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if let Some(version) = self.nodes.awaited(key)
+            && !self.nodes.progress().when_reached(version, move || queue.add(again))
+        {
+            return Ok(Outcome::Parked);
+        }
+        if node.meta.is_deleting() || !node.pod_cidrs.is_empty() {
+            return Ok(Outcome::Done);
+        }
+        self.listed.get_or_try_init(|| self.list()).await?;
+        let ranges = lock(&self.pool).set_aside(&key.name, &node.meta.uid);
+        let ranges = ranges.map_err(|problem| {
+            self.tell(&node, "CIDRNotAvailable");
+            ReconcileError::new(problem.to_string())
+        })?;
+        self.assign(key, &node, &ranges).await
+    }
+
+    /// Takes note of the ranges that the server's nodes have: what another leader gave last may not have reached our
+    /// store when we began.
+    async fn list(&self) -> Result<(), ReconcileError> {
+        let mut unreadable = 0;
+        let listed =
+            self.writer.list_each(&Node::RESOURCE, "", |object| match Node::decode(self.nodes.decoding(), object) {
+                Ok(node) => hold(&mut lock(&self.pool), &node),
+                Err(_) => unreadable += 1,
+            });
+        listed.await?;
+        if unreadable > 0 {
+            return Err(ReconcileError::new(format!(
+                "{unreadable} nodes cannot be decoded: their ranges are not known"
+            )));
+        }
+        Ok(())
+    }
+
+    async fn assign(&self, key: &ObjectKey, node: &Node, ranges: &[IpNet]) -> Result<Outcome, ReconcileError> {
+        let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+        let patch = json!({
+            "metadata": { "uid": node.meta.uid.to_string() },
+            "spec": { "podCIDR": texts[0], "podCIDRs": texts },
+        });
+        match self.writer.patch(&Node::RESOURCE, key, &patch).await {
+            Ok(answer) => {
+                info!(node = %key, ranges = texts.join(","), "set node PodCIDR");
+                self.nodes.wrote(key, answer.meta().map_or(0, |meta| meta.version));
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_not_found() => {
+                self.release(key, node);
+                Ok(Outcome::Done)
+            }
+            Err(error) => {
+                self.tell(node, "CIDRAssignmentFailed");
+                // What may have been written stays set aside for this node, and is written again.
+                if !error.is_lost() {
+                    self.release(key, node);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Gives back what was set aside for a node, unless the node has it by now.
+    fn release(&self, key: &ObjectKey, node: &Node) {
+        let mut pool = lock(&self.pool);
+        pool.release(&key.name, &node.meta.uid);
+        if let Some(now) = self.nodes.get(key).filter(|now| now.meta.uid == node.meta.uid) {
+            hold(&mut pool, &now);
+        }
+    }
+
+    fn tell(&self, node: &Node, reason: &'static str) {
+        let message = format!("Node {} status is now: {reason}", node.meta.name);
+        self.recorder.event(&about(node), EventType::Normal, reason, message);
+    }
+}

@@ -1,0 +1,265 @@
+//! Ranges and flags as tables; and any history of nodes that come, take and go.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use kinds::schema::{node as n, node_spec, object_meta};
+use kinds::wire::Put;
+use kinds::{Decode, Kind, Node, Sections, Str, Uid};
+use proptest::prelude::*;
+
+use super::config::{Config, Share, read};
+use super::pool::{Pool, PoolError};
+use super::range::Range;
+use crate::flags::{Invocation, parse};
+
+fn net(text: &str) -> IpNet {
+    text.parse().expect("a range")
+}
+
+fn share(range: &str, prefix: u8) -> Share {
+    Share { range: net(range), prefix }
+}
+
+fn config(shares: &[(&str, u8)], services: &[&str]) -> Config {
+    Config {
+        shares: shares.iter().map(|(range, prefix)| share(range, *prefix)).collect(),
+        services: services.iter().map(|service| net(service)).collect(),
+    }
+}
+
+fn node(name: &str, uid: &str, ranges: &[&str]) -> Node {
+    let mut object = Vec::new();
+    object.put_message(n::METADATA, |meta| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::UID, uid);
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+    });
+    object.put_message(n::SPEC, |spec| ranges.iter().for_each(|range| spec.put_str(node_spec::POD_CIDRS, range)));
+    let context = Decode { interner: Arc::default(), sections: Sections::default() };
+    Node::decode(&context, &object).expect("well-formed")
+}
+
+fn asked(pool: &mut Pool, name: &str) -> Result<Vec<String>, PoolError> {
+    let ranges = pool.set_aside(&Str::from(name), &Uid::parse(name))?;
+    Ok(ranges.iter().map(ToString::to_string).collect())
+}
+
+fn gone(pool: &mut Pool, name: &str) {
+    pool.release(&Str::from(name), &Uid::parse(name));
+}
+
+#[test]
+fn parts_are_counted_across_all_bits() {
+    for (range, prefix, index, expected) in [
+        ("127.0.0.0/16", 24, 0, "127.0.0.0/24"),
+        ("127.123.0.0/16", 24, 9, "127.123.9.0/24"),
+        ("192.168.8.0/24", 28, 15, "192.168.8.240/28"),
+        ("10.0.0.0/24", 24, 0, "10.0.0.0/24"),
+        ("10.0.0.0/31", 32, 1, "10.0.0.1/32"),
+        ("beef:1234::/48", 64, 0, "beef:1234::/64"),
+        ("beef:1234::/48", 64, 0xffff, "beef:1234:0:ffff::/64"),
+        ("beef::/56", 72, 0x1ff, "beef:0:0:1:ff00::/72"),
+        ("beef::/64", 72, 1, "beef::100:0:0:0/72"),
+        ("beef::/112", 128, 0xab, "beef::ab/128"),
+    ] {
+        let built = Range::new(share(range, prefix), &[]);
+        assert_eq!(built.part(index), net(expected), "{range} {prefix} {index}");
+        assert_eq!(built.parts(net(expected)), Some((index, index)), "{expected} of {range}");
+    }
+}
+
+#[test]
+fn other_ranges_touch_parts() {
+    for (range, prefix, other, expected) in [
+        ("10.0.0.0/16", 24, "10.0.4.0/22", Some((4, 7))),
+        ("10.0.0.0/16", 24, "10.0.4.128/25", Some((4, 4))),
+        ("10.0.0.0/16", 24, "10.0.0.0/16", Some((0, 255))),
+        ("10.0.0.0/16", 24, "10.0.0.0/8", Some((0, 255))),
+        ("10.0.0.0/16", 24, "10.1.0.0/24", None),
+        ("10.0.0.0/16", 24, "::/0", None),
+        ("2001:db8::/48", 64, "2001:db8:0:2::/63", Some((2, 3))),
+        ("2001:db8::/48", 64, "2001:db9::/64", None),
+    ] {
+        assert_eq!(Range::new(share(range, prefix), &[]).parts(net(other)), expected, "{other} of {range}");
+    }
+}
+
+#[test]
+fn services_keep_their_addresses() {
+    for (service, expected) in [
+        ("10.10.0.0/24", Some("10.10.1.0/24")),
+        ("10.10.0.0/23", Some("10.10.2.0/24")),
+        ("10.10.1.0/24", Some("10.10.0.0/24")),
+        ("10.10.0.0/22", None),
+        ("10.0.0.0/8", None),
+        ("10.11.0.0/24", Some("10.10.0.0/24")),
+    ] {
+        let first = Range::new(share("10.10.0.0/22", 24), &[net(service)]).take();
+        assert_eq!(first, expected.map(net), "{service}");
+    }
+}
+
+#[test]
+fn a_part_that_was_given_back_comes_last() {
+    let mut pool = Pool::new(&config(&[("10.0.0.0/22", 24)], &[]));
+    let one = |text: &str| Ok(vec![text.to_owned()]);
+    assert_eq!(asked(&mut pool, "a"), one("10.0.0.0/24"));
+    assert_eq!(asked(&mut pool, "b"), one("10.0.1.0/24"));
+    gone(&mut pool, "a");
+    assert_eq!(asked(&mut pool, "c"), one("10.0.2.0/24"));
+    assert_eq!(asked(&mut pool, "c"), one("10.0.2.0/24"), "asked again, it gets the same");
+    assert_eq!(asked(&mut pool, "d"), one("10.0.3.0/24"));
+    assert_eq!(asked(&mut pool, "e"), one("10.0.0.0/24"));
+    assert_eq!(asked(&mut pool, "f"), Err(PoolError::Exhausted(0)));
+    gone(&mut pool, "d");
+    assert_eq!(asked(&mut pool, "f"), one("10.0.3.0/24"));
+}
+
+#[test]
+fn an_exhausted_family_costs_the_other_nothing() {
+    let mut pool = Pool::new(&config(&[("10.0.0.0/22", 24), ("fd00::/63", 64)], &[]));
+    assert_eq!(asked(&mut pool, "a"), Ok(vec!["10.0.0.0/24".to_owned(), "fd00::/64".to_owned()]));
+    assert_eq!(asked(&mut pool, "b"), Ok(vec!["10.0.1.0/24".to_owned(), "fd00:0:0:1::/64".to_owned()]));
+    for _ in 0..10 {
+        assert_eq!(asked(&mut pool, "c"), Err(PoolError::Exhausted(1)));
+    }
+    gone(&mut pool, "a");
+    let both = asked(&mut pool, "c").expect("there is one of each again");
+    assert_eq!(both[1], "fd00::/64");
+}
+
+#[test]
+fn what_nodes_have_is_theirs() {
+    let mut pool = Pool::new(&config(&[("10.0.0.0/22", 24)], &[]));
+    pool.hold(&node("a", "a", &["10.0.0.0/24"])).expect("inside");
+    pool.hold(&node("a", "a", &["10.0.0.0/24"])).expect("twice is once");
+    pool.hold(&node("twin", "twin", &["10.0.0.0/24"])).expect("by mistake");
+    gone(&mut pool, "twin");
+    assert_eq!(asked(&mut pool, "b").expect("free"), ["10.0.1.0/24"], "a has its own still");
+    // Somebody else was faster.
+    pool.hold(&node("b", "b", &["10.0.3.0/24"])).expect("inside");
+    assert_eq!(asked(&mut pool, "c").expect("free"), ["10.0.2.0/24"]);
+    assert_eq!(asked(&mut pool, "d").expect("free again"), ["10.0.1.0/24"]);
+    // The node of the name is another one now.
+    pool.hold(&node("c", "new", &[])).expect("nothing to hold");
+    assert_eq!(asked(&mut pool, "e").expect("free again"), ["10.0.2.0/24"]);
+
+    let problem = pool.hold(&node("x", "x", &["10.9.0.0/24"])).expect_err("outside");
+    assert_eq!(problem.to_string(), "spec.podCIDRs[0] is 10.9.0.0/24, which is not part of --cluster-cidr");
+    let problem = pool.hold(&node("y", "y", &["ten"])).expect_err("no range");
+    assert_eq!(problem.to_string(), "spec.podCIDRs[0] is \"ten\", which is no range of addresses");
+    let problem = pool.hold(&node("z", "z", &["10.0.0.0/24", "fd00::/64"])).expect_err("one too many");
+    assert_eq!(problem.to_string(), "spec.podCIDRs[1] is fd00::/64, which is not part of --cluster-cidr");
+}
+
+fn flags(line: &str) -> Result<Option<Config>, String> {
+    match parse(line.split_whitespace().map(str::to_owned)) {
+        Ok(Invocation::Run(options)) => read(&options.values).map_err(|error| error.to_string()),
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn flags_make_shares() {
+    let on = "--allocate-node-cidrs";
+    for (line, shares, services) in [
+        (format!("{on} --cluster-cidr=10.0.0.0/16"), vec![("10.0.0.0/16", 24)], vec![]),
+        (format!("{on} --cluster-cidr=10.0.0.0/16 --node-cidr-mask-size=25"), vec![("10.0.0.0/16", 25)], vec![]),
+        (format!("{on} --cluster-cidr=10.0.0.0/16 --node-cidr-mask-size-ipv4=26"), vec![("10.0.0.0/16", 26)], vec![]),
+        (format!("{on} --cluster-cidr=fd00::/48"), vec![("fd00::/48", 64)], vec![]),
+        (format!("{on} --cluster-cidr=fd00::/56 --node-cidr-mask-size=72"), vec![("fd00::/56", 72)], vec![]),
+        (
+            format!(
+                "{on} --cluster-cidr=fd00::/48,10.0.0.0/16 --node-cidr-mask-size-ipv4=22 --service-cluster-ip-range=10.96.0.0/12,fd01::/112"
+            ),
+            vec![("fd00::/48", 64), ("10.0.0.0/16", 22)],
+            vec!["10.96.0.0/12", "fd01::/112"],
+        ),
+    ] {
+        assert_eq!(flags(&line), Ok(Some(config(&shares, &services))), "{line}");
+    }
+    assert_eq!(flags("--cluster-cidr=10.0.0.0/16"), Ok(None));
+}
+
+#[test]
+fn flags_that_contradict_each_other_are_named() {
+    for (line, expected) in [
+        ("", "--cluster-cidr=: --allocate-node-cidrs needs a range here"),
+        ("--cluster-cidr=ten", "--cluster-cidr=ten: \"ten\" is no range such as 10.0.0.0/16"),
+        (
+            "--cluster-cidr=10.0.0.0/16,10.1.0.0/16",
+            "--cluster-cidr=10.0.0.0/16,10.1.0.0/16: two ranges must be one of IPv4 and one of IPv6",
+        ),
+        (
+            "--cluster-cidr=10.0.0.0/16,fd00::/48,fd01::/48",
+            "--cluster-cidr=10.0.0.0/16,fd00::/48,fd01::/48: at most two ranges, one of each family, but there are 3",
+        ),
+        (
+            "--cluster-cidr=10.0.0.0/25",
+            "--node-cidr-mask-size-ipv4=0: a node's range (/24) would be larger than the cluster's, 10.0.0.0/25",
+        ),
+        (
+            "--cluster-cidr=fd00::/40",
+            "--node-cidr-mask-size-ipv6=0: fd00::/40 has too many parts of /64: /56 is the smallest part of it",
+        ),
+        (
+            "--cluster-cidr=10.0.0.0/16,fd00::/48 --node-cidr-mask-size=24",
+            "--node-cidr-mask-size=24: is not for two ranges: use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6",
+        ),
+        (
+            "--cluster-cidr=10.0.0.0/16 --node-cidr-mask-size=24 --node-cidr-mask-size-ipv4=24",
+            "--node-cidr-mask-size=24: excludes --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6: leave it out",
+        ),
+        (
+            "--cluster-cidr=10.0.0.0/16 --node-cidr-mask-size-ipv6=64",
+            "--node-cidr-mask-size-ipv6=64: the only range is of IPv4: use --node-cidr-mask-size-ipv4",
+        ),
+        (
+            "--cluster-cidr=fd00::/48 --node-cidr-mask-size-ipv4=24",
+            "--node-cidr-mask-size-ipv4=24: the only range is of IPv6: use --node-cidr-mask-size-ipv6",
+        ),
+        (
+            "--cluster-cidr=10.0.0.0/16 --node-cidr-mask-size=33",
+            "--node-cidr-mask-size=33: is no prefix length of an address of 10.0.0.0/16",
+        ),
+        (
+            "--cluster-cidr=10.0.0.0/16 --service-cluster-ip-range=10.1.0.0/16,10.2.0.0/16",
+            "--service-cluster-ip-range=10.1.0.0/16,10.2.0.0/16: two ranges must be one of IPv4 and one of IPv6",
+        ),
+    ] {
+        assert_eq!(flags(&format!("--allocate-node-cidrs {line}")), Err(expected.to_owned()), "{line}");
+    }
+}
+
+proptest! {
+    /// Whoever comes, asks again and goes: no two nodes ever have the same part, none has a service's, and nobody is
+    /// refused while there is a free part of each family.
+    #[test]
+    fn every_part_has_one_holder(steps in proptest::collection::vec((0u8..12, any::<bool>()), 1..200)) {
+        let mut pool = Pool::new(&config(&[("10.0.0.0/21", 24), ("fd00::/61", 64)], &["10.0.2.0/23"]));
+        let mut held: HashMap<u8, Vec<String>> = HashMap::new();
+        for (name, comes) in steps {
+            let text = name.to_string();
+            if !comes {
+                gone(&mut pool, &text);
+                held.remove(&name);
+                continue;
+            }
+            match asked(&mut pool, &text) {
+                Ok(ranges) => {
+                    prop_assert!(held.get(&name).is_none_or(|before| *before == ranges));
+                    held.remove(&name);
+                    for range in &ranges {
+                        prop_assert!(!net("10.0.2.0/23").contains(&net(range)));
+                        prop_assert!(held.values().flatten().all(|other| other != range));
+                    }
+                    held.insert(name, ranges);
+                }
+                // Eight parts of the first family, of which services have two, and eight of the second.
+                Err(problem) => prop_assert_eq!((held.len(), problem), (6, PoolError::Exhausted(0))),
+            }
+        }
+    }
+}
