@@ -69,9 +69,7 @@ impl Allocator {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
         let (queue, again) = (self.queue.clone(), key.clone());
-        if let Some(version) = self.nodes.awaited(key)
-            && !self.nodes.progress().when_reached(version, move || queue.add(again))
-        {
+        if !self.nodes.is_settled(key, move || queue.add(again)) {
             return Ok(Outcome::Parked);
         }
         if node.meta.is_deleting() || !node.pod_cidrs.is_empty() {

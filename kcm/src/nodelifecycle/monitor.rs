@@ -463,7 +463,8 @@ impl Monitor {
     async fn mark_pods(&self, node: &Node) {
         for pod in self.pods.by_index(&by_node(), on_node(&node.meta.name)) {
             let key = pod.meta.key();
-            if !pod.ready || self.pods.awaited(&key).is_some() {
+            // What is not settled now is looked at by the next pass.
+            if !pod.ready || !self.pods.is_settled(&key, || {}) {
                 continue;
             }
             let patch = not_ready(&pod, (self.clock)());
@@ -490,7 +491,7 @@ impl Monitor {
         Ok(next.map_or(Outcome::Done, Outcome::After))
     }
 
-    /// Answers after which time there may be more to do; `None` if only a pass can bring that.
+    /// Answers after which time there may be more to do; `None` if something else has to bring that.
     async fn taint_zone(&self, zone_name: &Str) -> Option<Duration> {
         loop {
             let (name, wait) = {
@@ -500,12 +501,13 @@ impl Monitor {
             };
             let wait = wait?;
             let key = ObjectKey { namespace: "".into(), name: name.clone() };
+            let queue = self.queue.clone();
+            if !self.nodes.is_settled(&key, move || queue.add(Loop::Taint)) {
+                return None;
+            }
             let node = self.nodes.get(&key).filter(|node| zone(node) == *zone_name);
             let wanted = node.as_ref().and_then(|node| execution(node.ready()?));
             let missing = node.as_ref().is_some_and(|node| no_execute(node, wanted, Time::default()).is_some());
-            if self.nodes.awaited(&key).is_some() {
-                return Some(SOON);
-            }
             let done = match (node, wanted) {
                 (Some(node), Some(wanted)) if missing => {
                     if !wait.is_zero() {

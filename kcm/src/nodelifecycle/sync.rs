@@ -38,9 +38,7 @@ impl Nodes {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
         let (queue, again) = (self.queue.clone(), key.clone());
-        if let Some(version) = self.nodes.awaited(key)
-            && !self.nodes.progress().when_reached(version, move || queue.add(again))
-        {
+        if !self.nodes.is_settled(key, move || queue.add(again)) {
             return Ok(Outcome::Parked);
         }
         let taints = decide::no_schedule(&node, Time((self.clock)().as_second()));
