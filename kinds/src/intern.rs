@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hashbrown::HashTable;
 
+use crate::endpoint::Port;
 use crate::meta::OwnerRef;
+use crate::pod::NamedPort;
 
 /// A shared immutable string.
 pub type Str = Arc<str>;
@@ -74,6 +76,8 @@ pub struct Interner {
     owners: Pool<[OwnerRef]>,
     lists: Pool<[Str]>,
     blobs: Pool<[u8]>,
+    named_ports: Pool<[NamedPort]>,
+    ports: Pool<[Port]>,
 }
 
 impl Interner {
@@ -103,9 +107,20 @@ impl Interner {
         self.blobs.get(bytes)
     }
 
+    /// The shared copy of a list of containers' ports.
+    pub fn named_ports(&self, ports: &[NamedPort]) -> Arc<[NamedPort]> {
+        self.named_ports.get(ports)
+    }
+
+    /// The shared copy of a list of endpoints' ports.
+    pub fn ports(&self, ports: &[Port]) -> Arc<[Port]> {
+        self.ports.get(ports)
+    }
+
     /// Distinct values held, of all types.
     pub fn len(&self) -> usize {
-        self.strings.len() + self.labels.len() + self.owners.len() + self.lists.len() + self.blobs.len()
+        let texts = self.strings.len() + self.labels.len() + self.owners.len() + self.lists.len() + self.blobs.len();
+        texts + self.named_ports.len() + self.ports.len()
     }
 
     /// True when nothing is held.

@@ -3,11 +3,15 @@
 use crate::intern::{Interner, Str};
 use crate::meta::{Meta, Time};
 use crate::node_cloud::{NodeCloud, PROVIDED_NODE_IP};
-use crate::schema::{node as f, node_condition, node_spec, node_status};
+use crate::quantity;
+use crate::schema::{node as f, node_condition, node_spec, node_status, quantity as q};
 use crate::splice::edited;
 use crate::taint::Taint;
 use crate::wire::{Put, WireError, copy_fields, fields, find};
 use crate::{Decode, DecodeError, Kind, Resource, Sections};
+
+/// Label: the zone that a node is in (core/v1, LabelTopologyZone).
+pub const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// Tells the kubelet for how many seconds it may keep Secrets and ConfigMaps before it looks again.
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
@@ -45,11 +49,15 @@ pub struct Node {
     pub conditions: Box<[NodeCondition]>,
     /// What ties it to a machine; only with [`Node::CLOUD`].
     pub cloud: Option<Box<NodeCloud>>,
+    /// Thousandths of a CPU that pods may ask for; zero without [`Node::CPU`].
+    pub cpu_millis: i64,
 }
 
 impl Node {
     /// The section [`Node::cloud`].
     pub const CLOUD: Sections = Sections(1);
+    /// Section: how much CPU it has.
+    pub const CPU: Sections = Sections(1 << 1);
 
     /// The condition of this type.
     pub fn condition(&self, kind: &str) -> Option<&NodeCondition> {
@@ -79,6 +87,20 @@ impl Node {
         (self.taints, self.pod_cidrs) = (taints.into(), ranges.into());
         Ok(())
     }
+}
+
+/// Rounded up, as upstream does; what is no quantity counts as nothing (apimachinery/pkg/api/resource, MilliValue).
+fn allocatable_cpu(status: &[u8]) -> Result<i64, WireError> {
+    for field in fields(status) {
+        let field = field?;
+        let entry = field.value.bytes();
+        if field.number == node_status::ALLOCATABLE && find(entry, 1) == b"cpu" {
+            let amount = std::str::from_utf8(find(find(entry, 2), q::STRING)).unwrap_or_default();
+            let millis = quantity::nanos(amount).map_or(0, |nanos| -(-nanos).div_euclid(1_000_000));
+            return Ok(i64::try_from(millis).unwrap_or(i64::MAX));
+        }
+    }
+    Ok(0)
 }
 
 impl NodeCondition {
@@ -131,8 +153,12 @@ impl Kind for Node {
             pod_cidrs: Box::default(),
             conditions,
             cloud,
+            cpu_millis: 0,
         };
         node.read_spec(interner, spec)?;
+        if context.sections.contains(Self::CPU) {
+            node.cpu_millis = allocatable_cpu(find(object, f::STATUS))?;
+        }
         Ok(node)
     }
 
@@ -290,6 +316,24 @@ mod tests {
         });
         let cloud = Node::decode(&context, &told).expect("well-formed").cloud.expect("asked for");
         assert_eq!(cloud.provided_ip.as_deref(), Some("10.0.0.1"));
+    }
+
+    #[test]
+    fn cpu_is_what_pods_may_ask_for() {
+        for (cpu, expected) in [("1500m", 1500), ("2", 2000), ("1u", 1), ("much", 0)] {
+            let mut object = object();
+            object.put_message(f::STATUS, |status| {
+                for (resource, amount) in [("memory", "1Gi"), ("cpu", cpu)] {
+                    status.put_message(node_status::ALLOCATABLE, |entry| {
+                        entry.put_str(1, resource);
+                        entry.put_message(2, |quantity| quantity.put_str(q::STRING, amount));
+                    });
+                }
+            });
+            let context = Decode { interner: Arc::default(), sections: Node::CPU };
+            assert_eq!(Node::decode(&context, &object).expect("well-formed").cpu_millis, expected, "{cpu}");
+            assert_eq!(decode(&object).cpu_millis, 0, "nobody asked");
+        }
     }
 
     #[test]

@@ -56,15 +56,15 @@ messages! {
     pod "Pod" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     pod_spec "PodSpec" "api/core/v1" {
         RESTART_POLICY "restartPolicy" = 3, TERMINATION_GRACE_PERIOD_SECONDS "terminationGracePeriodSeconds" = 4, HOSTNAME "hostname" = 16,
-        VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, INIT_CONTAINERS "initContainers" = 20,
+        VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, SUBDOMAIN "subdomain" = 17, INIT_CONTAINERS "initContainers" = 20,
         TOLERATIONS "tolerations" = 22, OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
         IMAGE_PULL_SECRETS "imagePullSecrets" = 15,
         EPHEMERAL_CONTAINERS "ephemeralContainers" = 34,
     }
-    container "Container" "api/core/v1" { NAME "name" = 1, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19 }
+    container "Container" "api/core/v1" { NAME "name" = 1, PORTS "ports" = 6, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19 }
     pod_status "PodStatus" "api/core/v1" {
-        PHASE "phase" = 1, CONDITIONS "conditions" = 2, CONTAINER_STATUSES "containerStatuses" = 8,
-        INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, REASON "reason" = 4,
+        PHASE "phase" = 1, CONDITIONS "conditions" = 2, POD_IP "podIP" = 6, CONTAINER_STATUSES "containerStatuses" = 8,
+        INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, REASON "reason" = 4, POD_IPS "podIPs" = 12,
     }
     pod_condition "PodCondition" "api/core/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6 }
     container_status "ContainerStatus" "api/core/v1" { NAME "name" = 1, STATE "state" = 2, RESTART_COUNT "restartCount" = 5 }
@@ -147,6 +147,7 @@ messages! {
     service_account "ServiceAccount" "api/core/v1" { METADATA "metadata" = 1, SECRETS "secrets" = 2 }
     object_reference "ObjectReference" "api/core/v1" {
         KIND "kind" = 1, NAMESPACE "namespace" = 2, NAME "name" = 3, UID "uid" = 4, API_VERSION "apiVersion" = 5, RESOURCE_VERSION "resourceVersion" = 6,
+        FIELD_PATH "fieldPath" = 7,
     }
     cluster_role "ClusterRole" "api/rbac/v1" { METADATA "metadata" = 1, RULES "rules" = 2, AGGREGATION_RULE "aggregationRule" = 3 }
     policy_rule "PolicyRule" "api/rbac/v1" {
@@ -164,7 +165,7 @@ messages! {
     }
     node "Node" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     node_spec "NodeSpec" "api/core/v1" { POD_CIDR "podCIDR" = 1, PROVIDER_ID "providerID" = 3, UNSCHEDULABLE "unschedulable" = 4, TAINTS "taints" = 5, POD_CIDRS "podCIDRs" = 7 }
-    node_status "NodeStatus" "api/core/v1" { CONDITIONS "conditions" = 4, ADDRESSES "addresses" = 5, NODE_INFO "nodeInfo" = 7 }
+    node_status "NodeStatus" "api/core/v1" { ALLOCATABLE "allocatable" = 2, CONDITIONS "conditions" = 4, ADDRESSES "addresses" = 5, NODE_INFO "nodeInfo" = 7 }
     node_address "NodeAddress" "api/core/v1" { TYPE "type" = 1, ADDRESS "address" = 2 }
     node_system_info "NodeSystemInfo" "api/core/v1" { SYSTEM_UUID "systemUUID" = 2 }
     node_condition "NodeCondition" "api/core/v1" {
@@ -178,6 +179,22 @@ messages! {
     pod_certificate_request "PodCertificateRequest" "api/certificates/v1" { METADATA "metadata" = 1 }
     lease "Lease" "api/coordination/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
     lease_spec "LeaseSpec" "api/coordination/v1" { RENEW_TIME "renewTime" = 4 }
+    container_port "ContainerPort" "api/core/v1" { NAME "name" = 1, CONTAINER_PORT "containerPort" = 3, PROTOCOL "protocol" = 4 }
+    pod_ip "PodIP" "api/core/v1" { IP "ip" = 1 }
+    endpoints "Endpoints" "api/core/v1" { METADATA "metadata" = 1, SUBSETS "subsets" = 2 }
+    endpoint_subset "EndpointSubset" "api/core/v1" { ADDRESSES "addresses" = 1, NOT_READY_ADDRESSES "notReadyAddresses" = 2, PORTS "ports" = 3 }
+    endpoint_address "EndpointAddress" "api/core/v1" { IP "ip" = 1, TARGET_REF "targetRef" = 2, HOSTNAME "hostname" = 3, NODE_NAME "nodeName" = 4 }
+    subset_port "EndpointPort" "api/core/v1" { NAME "name" = 1, PORT "port" = 2, PROTOCOL "protocol" = 3, APP_PROTOCOL "appProtocol" = 4 }
+    endpoint_slice "EndpointSlice" "api/discovery/v1" { METADATA "metadata" = 1, ENDPOINTS "endpoints" = 2, PORTS "ports" = 3, ADDRESS_TYPE "addressType" = 4 }
+    endpoint "Endpoint" "api/discovery/v1" {
+        ADDRESSES "addresses" = 1, CONDITIONS "conditions" = 2, HOSTNAME "hostname" = 3, TARGET_REF "targetRef" = 4, NODE_NAME "nodeName" = 6,
+        ZONE "zone" = 7, HINTS "hints" = 8,
+    }
+    endpoint_conditions "EndpointConditions" "api/discovery/v1" { READY "ready" = 1, SERVING "serving" = 2, TERMINATING "terminating" = 3 }
+    endpoint_hints "EndpointHints" "api/discovery/v1" { FOR_ZONES "forZones" = 1, FOR_NODES "forNodes" = 2 }
+    for_zone "ForZone" "api/discovery/v1" { NAME "name" = 1 }
+    for_node "ForNode" "api/discovery/v1" { NAME "name" = 1 }
+    slice_port "EndpointPort" "api/discovery/v1" { NAME "name" = 1, PROTOCOL "protocol" = 2, PORT "port" = 3, APP_PROTOCOL "appProtocol" = 4 }
     local_object_reference "LocalObjectReference" "api/core/v1" { NAME "name" = 1 }
     ephemeral_container "EphemeralContainer" "api/core/v1" { COMMON "ephemeralContainerCommon" = 1 }
     env_from_source "EnvFromSource" "api/core/v1" { SECRET_REF "secretRef" = 3 }

@@ -2,6 +2,7 @@
 
 mod disruption;
 mod ending;
+mod network;
 pub mod secrets;
 
 use crate::intern::Str;
@@ -13,6 +14,7 @@ use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
+pub use network::{NamedPort, Network};
 
 /// Pods with a lower cost are deleted first.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -70,6 +72,8 @@ pub struct Pod {
     pub tolerations: Option<Tolerations>,
     /// What is told about its disruption, if anything is; only with [`Pod::DISRUPTION`].
     pub disruption: Option<Box<Disruption>>,
+    /// How it is reached; only with [`Pod::NETWORK`].
+    pub network: Option<Box<Network>>,
 }
 
 impl Pod {
@@ -79,6 +83,8 @@ impl Pod {
     pub const TOLERATIONS: Sections = Sections(1 << 1);
     /// Section: whether it was evicted or is about to be disrupted.
     pub const DISRUPTION: Sections = Sections(1 << 8);
+    /// Section: how it is reached.
+    pub const NETWORK: Sections = Sections(1 << 2);
 }
 
 impl Pod {
@@ -92,7 +98,7 @@ impl Pod {
         !self.is_terminal() && self.meta.is_deleting()
     }
 
-    /// True when something that this record knows differs, other than the version of the object.
+    /// True when something that this record knows differs, other than the version of the object and how it is reached.
     pub fn differs(&self, other: &Self) -> bool {
         let fields = |pod: &Self| {
             (
@@ -147,6 +153,7 @@ impl Kind for Pod {
             ending: None,
             tolerations: None,
             disruption: None,
+            network: None,
         };
         if context.sections.contains(Self::TOLERATIONS) {
             pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
@@ -157,6 +164,9 @@ impl Kind for Pod {
         let sidecars = pod.read_spec(context, spec)?;
         pod.read_status(status, &sidecars)?;
         pod.read_ending(context, (meta_bytes, status), &sidecars)?;
+        if context.sections.contains(Self::NETWORK) {
+            pod.network = Some(Box::new(Network::read(&context.interner, spec, status)?));
+        }
         Ok(pod)
     }
 

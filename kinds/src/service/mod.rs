@@ -4,6 +4,7 @@ mod balancing;
 
 use crate::intern::{Labels, Str, label};
 use crate::intstr::IntOrString;
+use crate::ip::{Family, Ip};
 use crate::meta::Meta;
 use crate::schema::{service as f, service_port as p, service_spec as s};
 use crate::wire::{WireError, fields, map_entry};
@@ -11,6 +12,11 @@ use crate::workload::annotated_meta;
 use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 pub use balancing::{Balancing, Ingress, PortError};
+
+/// How the endpoints of a Service are spread over zones; `Auto` turns hints on (core/v1, AnnotationTopologyMode).
+pub const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
+/// The name of before; it wins where both are given (core/v1, DeprecatedAnnotationTopologyAwareHints).
+pub const TOPOLOGY_AWARE_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 
 /// A Service's `spec.type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,6 +98,28 @@ impl Service {
     /// It has no address of its own.
     pub fn is_headless(&self) -> bool {
         self.cluster_ips.first().is_some_and(|ip| &**ip == "None")
+    }
+
+    /// It has no address of its own, be it for ever or for now (pkg/apis/core/v1/helper, IsServiceIPSet, reversed).
+    pub fn is_without_ip(&self) -> bool {
+        self.cluster_ips.first().is_none_or(|ip| ip.is_empty()) || self.is_headless()
+    }
+
+    /// The family of its first address, if it has one.
+    pub fn cluster_ip_family(&self) -> Option<Family> {
+        let first = self.cluster_ips.first().filter(|_| !self.is_without_ip())?;
+        Some(Ip::parse(first).family().unwrap_or(Family::V4))
+    }
+
+    /// The families that it names, the primary one first.
+    pub fn families(&self) -> impl Iterator<Item = Family> {
+        self.ip_families.iter().filter_map(|name| Family::parse(name))
+    }
+
+    /// True when annotations ask for topology aware hints (k8s.io/endpointslice, hintsEnabled).
+    pub fn wants_topology_hints(&self) -> bool {
+        let mode = self.annotation(TOPOLOGY_AWARE_HINTS).or_else(|| self.annotation(TOPOLOGY_MODE));
+        matches!(mode, Some("Auto" | "auto"))
     }
 }
 
