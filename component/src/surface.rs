@@ -111,6 +111,7 @@ fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> 
     metrics.collect(Controllers { manager: options.values.component().name, running, missing, fence });
     metrics.collect(Stores(manager.registry().stats()));
     metrics.collect(Events(manager.recorders().to_vec()));
+    metrics.collect_all(manager.take_collectors());
     metrics
 }
 

@@ -3,10 +3,11 @@
 //! The stores fill from the beginning, also while another process leads (warm standby); workers start with leadership
 //! and complete stores. At the end workers finish what they are doing, events are sent, and the lease is given up.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use prometheus_client::collector::Collector;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
@@ -81,6 +82,7 @@ pub struct Manager {
     recorders: Vec<Recorder>,
     events: JoinSet<()>,
     controllers: Vec<Running>,
+    collectors: Mutex<Vec<Box<dyn Collector>>>,
 }
 
 impl Manager {
@@ -106,6 +108,7 @@ impl Manager {
             recorders: Vec::new(),
             events: JoinSet::new(),
             controllers: Vec::new(),
+            collectors: Mutex::default(),
         })
     }
 
@@ -171,6 +174,20 @@ impl Manager {
             stats,
             counts,
         });
+    }
+
+    /// Adds metrics of a controller's own.
+    pub fn collect(&self, source: impl Collector) {
+        self.collectors().push(Box::new(source));
+    }
+
+    /// Hands out the controllers' own metrics, once.
+    pub fn take_collectors(&self) -> Vec<Box<dyn Collector>> {
+        std::mem::take(&mut *self.collectors())
+    }
+
+    fn collectors(&self) -> MutexGuard<'_, Vec<Box<dyn Collector>>> {
+        self.collectors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Names of the controllers.

@@ -25,7 +25,7 @@ use crate::events::Recorder;
 use crate::watch::WatchStats;
 
 /// Labels of one sample.
-type Labels<const N: usize> = [(&'static str, String); N];
+pub type Labels<const N: usize> = [(&'static str, String); N];
 
 /// All metrics of a process.
 #[derive(Debug, Default)]
@@ -43,6 +43,11 @@ impl Metrics {
     /// Adds a source of metrics; each name must come from one source only.
     pub fn collect(&self, source: impl Collector) {
         self.registry().register_collector(Box::new(source));
+    }
+
+    /// As [`Metrics::collect`], for sources of controllers.
+    pub fn collect_all(&self, sources: Vec<Box<dyn Collector>>) {
+        sources.into_iter().for_each(|source| self.registry().register_collector(source));
     }
 
     /// Adds what is counted about requests to the API server.
@@ -202,13 +207,70 @@ fn family<const N: usize>(
     Ok(())
 }
 
-fn gauges<const N: usize>(
+/// Appends gauges that are read when they are asked for.
+///
+/// # Errors
+/// When the text cannot be written.
+pub fn gauges<const N: usize>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
     samples: impl IntoIterator<Item = (Labels<N>, f64)>,
 ) -> fmt::Result {
     family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Gauge, samples)
+}
+
+/// Appends counts whose upstream names don't end in `_total`, as a counter's must: they are of no type.
+///
+/// # Errors
+/// When the text cannot be written.
+pub fn untyped<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (Labels<N>, f64)>,
+) -> fmt::Result {
+    family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Unknown, samples)
+}
+
+/// Histograms of one family, by their labels.
+#[derive(Debug)]
+pub struct Histograms<const N: usize>(Family<Labels<N>, Histogram, Bounds>);
+
+#[derive(Debug, Clone)]
+struct Bounds(Vec<f64>);
+
+impl MetricConstructor<Histogram> for Bounds {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
+    }
+}
+
+impl<const N: usize> Histograms<N> {
+    /// Empty histograms with these upper bounds.
+    #[must_use]
+    pub fn new(bounds: Vec<f64>) -> Self {
+        Self(Family::new_with_constructor(Bounds(bounds)))
+    }
+
+    /// Counts a value.
+    pub fn observe(&self, labels: Labels<N>, value: f64) {
+        self.0.get_or_create(&labels).observe(value);
+    }
+
+    /// Appends them under a name.
+    ///
+    /// # Errors
+    /// When the text cannot be written.
+    pub fn encode(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str) -> fmt::Result {
+        self.0.encode(encoder.encode_descriptor(name, help, None, MetricType::Histogram)?)
+    }
+}
+
+/// So many bounds, each twice the one before (component-base, metrics.ExponentialBuckets).
+#[must_use]
+pub fn powers_of_two(first: f64, count: i32) -> Vec<f64> {
+    (0..count).map(|power| first * 2f64.powi(power)).collect()
 }
 
 fn counters<const N: usize>(

@@ -79,13 +79,18 @@ impl<K: Kind> Indexed<K> {
         self.all.find(self.hasher.hash_one((namespace, name)), namespace, name).cloned()
     }
 
+    fn tables(&self, name: &str) -> &Tables<K> {
+        let found = self.indexes.iter().find(|(index, _)| index.name == name);
+        &found.unwrap_or_else(|| panic!("{} has no index {name}", K::RESOURCE.plural)).1
+    }
+
     pub(super) fn by_index(&self, name: &str, key: u64) -> Vec<Arc<K>> {
-        let (_, tables) = self
-            .indexes
-            .iter()
-            .find(|(index, _)| index.name == name)
-            .unwrap_or_else(|| panic!("{} has no index {name}", K::RESOURCE.plural));
-        tables.get(&key).map(|table| table.records.iter().cloned().collect()).unwrap_or_default()
+        let table = self.tables(name).get(&key);
+        table.map(|table| table.records.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    pub(super) fn count(&self, name: &str, key: u64) -> usize {
+        self.tables(name).get(&key).map_or(0, |table| table.records.len())
     }
 
     /// Takes a record in; returns the one that it replaces.

@@ -153,6 +153,17 @@ impl<K: Kind> Store<K> {
         self.read(|records| records.by_index(index.name, key))
     }
 
+    /// Of several values of an index, the records under the one that fewest have; in no order.
+    ///
+    /// # Panics
+    /// As [`Store::by_index`].
+    pub fn by_rarest(&self, index: &Index<K>, keys: impl Iterator<Item = u64>) -> Vec<Arc<K>> {
+        self.read(|records| {
+            let rarest = keys.min_by_key(|key| records.count(index.name, *key));
+            rarest.map(|key| records.by_index(index.name, key)).unwrap_or_default()
+        })
+    }
+
     /// How many records there are.
     pub fn len(&self) -> usize {
         self.read(Indexed::len)
