@@ -111,18 +111,18 @@ component::flags! {
         "concurrent-daemonset-syncs": Int32 = "2", NoEffectYet, "DaemonSets reconciled at once";
     }
     "Endpoints-controller" {
-        "concurrent-endpoint-syncs": Int32 = "5", NoEffectYet, "Services whose Endpoints are reconciled at once";
-        "endpoint-updates-batch-period": Duration = "0s", NoEffectYet, "How long pod changes are gathered before Endpoints are written";
+        "concurrent-endpoint-syncs": Int32 = "5", Effective, "Services whose Endpoints are reconciled at once";
+        "endpoint-updates-batch-period": Duration = "0s", Effective, "How long pod changes are gathered before Endpoints are written";
     }
     "Endpointslice-controller" {
-        "concurrent-service-endpoint-syncs": Int32 = "5", NoEffectYet, "Services whose EndpointSlices are reconciled at once, 1 to 50";
-        "endpointslice-updates-batch-period": Duration = "0s", NoEffectYet, "How long pod changes are gathered before EndpointSlices are written";
-        "max-endpoints-per-slice": Int32 = "100", NoEffectYet, "Most endpoints in one EndpointSlice, 1 to 1000";
+        "concurrent-service-endpoint-syncs": Int32 = "5", Effective, "Services whose EndpointSlices are reconciled at once, 1 to 50";
+        "endpointslice-updates-batch-period": Duration = "0s", Effective, "How long pod changes are gathered before EndpointSlices are written";
+        "max-endpoints-per-slice": Int32 = "100", Effective, "Most endpoints in one EndpointSlice, 1 to 1000";
     }
     "Endpointslice-mirroring-controller" {
-        "mirroring-concurrent-service-endpoint-syncs": Int32 = "5", NoEffectYet, "Endpoints objects mirrored at once, 1 to 50";
-        "mirroring-endpointslice-updates-batch-period": Duration = "0s", NoEffectYet, "How long changes are gathered before mirrored EndpointSlices are written";
-        "mirroring-max-endpoints-per-subset": Int32 = "1000", NoEffectYet, "Most endpoints mirrored from one subset, 1 to 1000";
+        "mirroring-concurrent-service-endpoint-syncs": Int32 = "5", Effective, "Endpoints objects mirrored at once, 1 to 50";
+        "mirroring-endpointslice-updates-batch-period": Duration = "0s", Effective, "How long changes are gathered before mirrored EndpointSlices are written";
+        "mirroring-max-endpoints-per-subset": Int32 = "1000", Effective, "Most endpoints mirrored from one subset, 1 to 1000";
     }
     "Ephemeral-volume-controller" {
         "concurrent-ephemeralvolume-syncs": Int32 = "5", NoEffectYet, "Pods whose ephemeral volumes are reconciled at once";

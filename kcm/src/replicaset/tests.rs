@@ -60,6 +60,7 @@ fn pod(name: &str) -> Pod {
         ending: None,
         disruption: None,
         tolerations: None,
+        network: None,
     }
 }
 

@@ -1,0 +1,300 @@
+//! What Endpoints should say, and when they are written: upstream's cases.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kinds::endpoint::Target;
+use kinds::endpoints::{Address, Endpoints, OVER_CAPACITY, Subset};
+use kinds::head::{Annotations, Head};
+use kinds::intern::Labels;
+use kinds::intstr::IntOrString;
+use kinds::ip::Ip;
+use kinds::pod::{NamedPort, Network, Phase};
+use kinds::schema::{endpoints as f, object_meta};
+use kinds::service::ServicePort;
+use kinds::wire::{Put, find};
+use kinds::{Decode, Interner, Kind, Meta, Pod, Sections, Service, Str, Time, Uid};
+use proptest::prelude::*;
+use runtime::store::Change;
+
+use super::decide::{CAPACITY, Desired, TRUNCATED, Write, desired, truncate, write};
+use super::leftovers::Leftovers;
+
+/// An object of which nothing is known but its name.
+fn read<K: Kind>(name: &str, sections: Sections) -> K {
+    let mut object = Vec::new();
+    object.put_message(1, |meta| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::NAMESPACE, "ns");
+        meta.put_str(object_meta::UID, name);
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        Time(1).put(meta, object_meta::CREATION_TIMESTAMP);
+    });
+    K::decode(&Decode { interner: Arc::default(), sections }, &object).expect("well-formed")
+}
+
+fn labels(pairs: &[(&str, &str)]) -> Labels {
+    Interner::default().labels(pairs.iter().map(|(key, value)| (Str::from(*key), Str::from(*value))).collect())
+}
+
+fn port(name: &str, target: IntOrString) -> ServicePort {
+    ServicePort {
+        name: name.into(),
+        protocol: "TCP".into(),
+        app_protocol: None,
+        port: 80,
+        target_port: target,
+        node_port: 0,
+    }
+}
+
+fn service() -> Service {
+    let mut service = read::<Service>("web", Sections::default());
+    service.meta.labels = labels(&[("app", "web")]);
+    service.selector = labels(&[("app", "web")]);
+    service.ports = vec![port("", IntOrString::Int(80))];
+    service.cluster_ips = vec!["10.1.0.1".into()];
+    service.ip_families = vec!["IPv4".into()];
+    service
+}
+
+fn pod(number: usize) -> Pod {
+    let v4 = format!("10.0.{}.{}", number / 256, number % 256);
+    let mut pod = read::<Pod>(&format!("web-{number}"), Pod::NETWORK);
+    pod.node = "node".into();
+    pod.phase = Phase::Running;
+    (pod.ready, pod.ready_since) = (true, Time(1));
+    pod.network = Some(Box::new(Network {
+        ips: [Ip::parse(&v4), Ip::parse(&format!("fd00::{number:x}"))].into(),
+        host: None,
+        ports: Arc::new([]),
+    }));
+    pod
+}
+
+fn unready(pod: Pod) -> Pod {
+    Pod { ready: false, ..pod }
+}
+
+fn terminating(pod: Pod) -> Pod {
+    Pod { meta: Meta { deletion: Time(5), ..pod.meta }, ..pod }
+}
+
+fn with_port(mut pod: Pod, number: i32) -> Pod {
+    let port = NamedPort { name: "http".into(), protocol: "TCP".into(), number };
+    pod.network.as_mut().expect("a network").ports = Arc::new([port]);
+    pod
+}
+
+fn of(service: &Service, pods: Vec<Pod>) -> Desired {
+    desired(service, &pods.into_iter().map(Arc::new).collect::<Vec<_>>())
+}
+
+/// Subsets as `ready|not ready:ports`.
+fn text(subsets: &[Subset]) -> Vec<String> {
+    let list = |list: &[Address]| list.iter().map(|address| address.ip.to_string()).collect::<Vec<_>>().join(",");
+    let ports = |subset: &Subset| {
+        subset.ports.iter().map(|port| port.number.unwrap_or(0).to_string()).collect::<Vec<_>>().join(",")
+    };
+    subsets
+        .iter()
+        .map(|subset| format!("{}|{}:{}", list(&subset.ready), list(&subset.not_ready), ports(subset)))
+        .collect()
+}
+
+/// The object as the server would return it.
+fn object(desired: &Desired) -> Endpoints {
+    let mark = desired.is_truncated.then_some(TRUNCATED);
+    let edits = [(OVER_CAPACITY, mark)];
+    let head = Head { labels: &desired.labels, annotations: Annotations::Edited(&edits), owner: None };
+    let created = Endpoints::create("ns", "web", &head, &desired.subsets);
+    let mut object = Vec::new();
+    object.put_message(f::METADATA, |meta| {
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        meta.extend(find(&created, f::METADATA));
+    });
+    kinds::wire::copy_fields(&created, &mut object, |field| field.number != f::METADATA).expect("well-formed");
+    Endpoints::decode(&Decode { interner: Arc::default(), sections: Endpoints::WHOLE }, &object).expect("well-formed")
+}
+
+#[test]
+fn addresses_are_those_of_pods() {
+    let headless = || Service { cluster_ips: vec!["None".into()], ports: Vec::new(), ..service() };
+    let two = || [port("a", IntOrString::Int(80)), port("b", IntOrString::Int(81))].into();
+    let named = || Service { ports: vec![port("", IntOrString::Text("http".into()))], ..service() };
+    let published = || Service { publish_not_ready_addresses: true, ..service() };
+    for (what, service, pods, expected) in [
+        ("none", service(), vec![], vec![]),
+        ("ready", service(), vec![pod(2), pod(1)], vec!["10.0.0.1,10.0.0.2|:80"]),
+        ("mixed", service(), vec![pod(1), unready(pod(2))], vec!["10.0.0.1|10.0.0.2:80"]),
+        ("terminating", service(), vec![terminating(pod(1))], vec![]),
+        ("all published", published(), vec![terminating(pod(1)), unready(pod(2))], vec!["10.0.0.1,10.0.0.2|:80"]),
+        ("ended", service(), vec![Pod { phase: Phase::Failed, ..pod(1) }], vec![]),
+        ("two ports", Service { ports: two(), ..service() }, vec![pod(1)], vec!["10.0.0.1|:80,81"]),
+        ("headless without ports", headless(), vec![pod(1), unready(pod(2))], vec!["10.0.0.1|10.0.0.2:"]),
+        ("no ports", Service { ports: Vec::new(), ..service() }, vec![pod(1)], vec![]),
+        (
+            "named",
+            named(),
+            vec![with_port(pod(1), 80), with_port(pod(2), 81), pod(3)],
+            vec!["10.0.0.1|:80", "10.0.0.2|:81"],
+        ),
+        (
+            "v6 first",
+            Service { ip_families: vec!["IPv6".into(), "IPv4".into()], ..service() },
+            vec![pod(1)],
+            vec!["fd00::1|:80"],
+        ),
+        (
+            "by its address",
+            Service { ip_families: Vec::new(), cluster_ips: vec!["fd01::1".into()], ..service() },
+            vec![pod(1)],
+            vec!["fd00::1|:80"],
+        ),
+        (
+            "by the pod's first",
+            Service { ip_families: Vec::new(), cluster_ips: vec!["None".into()], ..service() },
+            vec![pod(1)],
+            vec!["10.0.0.1|:80"],
+        ),
+    ] {
+        assert_eq!(text(&of(&service, pods).subsets), expected, "{what}");
+    }
+}
+
+#[test]
+fn an_address_names_its_pod_its_node_and_its_host() {
+    let mut named = pod(1);
+    named.network.as_mut().expect("a network").host = Some(Box::new(("a".into(), "web".into())));
+    let address = of(&service(), vec![named]).subsets.remove(0).ready.remove(0);
+    let target = Target::Pod { namespace: "ns".into(), name: "web-1".into(), uid: Uid::parse("web-1") };
+    assert_eq!((&*address.hostname, address.node.as_deref(), address.target), ("a", Some("node"), Some(target)));
+}
+
+#[test]
+fn labels_are_the_services_and_who_made_it() {
+    let headless = Service { cluster_ips: vec!["None".into()], ..service() };
+    let mut stolen = service();
+    stolen.meta.labels =
+        labels(&[("endpoints.kubernetes.io/managed-by", "me"), ("service.kubernetes.io/headless", "")]);
+    let made = ("endpoints.kubernetes.io/managed-by", "endpoint-controller");
+    for (service, expected) in [
+        (service(), labels(&[("app", "web"), made])),
+        (headless, labels(&[("app", "web"), made, ("service.kubernetes.io/headless", "")])),
+        (stolen, labels(&[made])),
+    ] {
+        assert_eq!(of(&service, vec![]).labels, expected);
+    }
+}
+
+#[test]
+fn too_many_addresses_are_left_out_evenly() {
+    // (ready and not ready of each subset) -> the same after
+    for (before, most, after) in [
+        (vec![(10, 0), (5, 5)], 20, vec![(10, 0), (5, 5)]),
+        (vec![(10, 10)], 15, vec![(10, 5)]),
+        (vec![(10, 10)], 10, vec![(10, 0)]),
+        (vec![(20, 10)], 10, vec![(10, 0)]),
+        (vec![(8, 4), (8, 4)], 20, vec![(8, 2), (8, 2)]),
+        (vec![(50, 5), (100, 5)], 75, vec![(25, 0), (50, 0)]),
+        (vec![(3, 0), (3, 0), (3, 0)], 4, vec![(2, 0), (2, 0), (0, 0)]),
+    ] {
+        let list = |count: usize| {
+            (0..count).map(|n| Address { ip: Ip::parse(&n.to_string()), hostname: "".into(), node: None, target: None })
+        };
+        let subset = |(ready, not_ready): &(usize, usize)| Subset {
+            ready: list(*ready).collect(),
+            not_ready: list(*not_ready).collect(),
+            ports: Vec::new(),
+        };
+        let mut subsets: Vec<Subset> = before.iter().map(subset).collect();
+        assert_eq!(truncate(&mut subsets, most), before != after, "{before:?}");
+        let sizes: Vec<_> = subsets.iter().map(|subset| (subset.ready.len(), subset.not_ready.len())).collect();
+        assert_eq!(sizes, after, "{before:?} to {most}");
+    }
+}
+
+#[test]
+fn an_object_at_its_limit_is_marked_and_written_once() {
+    let all = of(&service(), (0..CAPACITY + 10).map(pod).collect());
+    assert!(all.is_truncated && all.subsets[0].ready.len() == CAPACITY);
+    let written = object(&all);
+    assert_eq!(write(Some(&written), &all), Write::No);
+    let fewer = of(&service(), (0..CAPACITY).map(pod).collect());
+    assert_eq!(write(Some(&written), &fewer), Write::Now, "the mark goes");
+}
+
+#[test]
+fn writes_are_as_urgent_as_what_they_change() {
+    let before = || vec![pod(1), unready(pod(2))];
+    let mut relabelled = service();
+    relabelled.meta.labels = labels(&[]);
+    for (what, service, pods, expected) in [
+        ("nothing", service(), before(), Write::No),
+        ("one more that is not ready", service(), vec![pod(1), unready(pod(2)), unready(pod(3))], Write::Later),
+        ("one less that is not ready", service(), vec![pod(1)], Write::Later),
+        ("one becomes ready", service(), vec![pod(1), pod(2)], Write::Now),
+        ("one goes", service(), vec![unready(pod(2))], Write::Now),
+        ("labels", relabelled, before(), Write::Now),
+    ] {
+        let current = object(&of(&self::service(), before()));
+        assert_eq!(write(Some(&current), &of(&service, pods)), expected, "{what}");
+    }
+    assert_eq!(write(None, &of(&service(), vec![])), Write::Now);
+}
+
+#[test]
+fn the_order_in_which_others_wrote_subsets_does_not_matter() {
+    let mut wanted = of(&service(), vec![pod(1), pod(2), pod(3)]);
+    wanted.subsets[0].ready.reverse();
+    let current = object(&wanted);
+    assert_eq!(write(Some(&current), &of(&service(), vec![pod(1), pod(2), pod(3)])), Write::No);
+}
+
+#[test]
+fn what_is_there_at_the_start_is_looked_at_once() {
+    let leftovers = Leftovers::default();
+    let plain = Arc::new(object(&of(&service(), vec![])));
+    let lock = {
+        let edits = [(kinds::endpoints::LEADER, Some("{}"))];
+        let head = Head { labels: &labels(&[]), annotations: Annotations::Edited(&edits), owner: None };
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+            meta.extend(find(&Endpoints::create("ns", "lock", &head, &[]), f::METADATA));
+        });
+        let context = Decode { interner: Arc::default(), sections: Endpoints::WHOLE };
+        Arc::new(Endpoints::decode(&context, &object).expect("well-formed"))
+    };
+    for endpoints in [&plain, &lock] {
+        leftovers.see(&Change { old: None, new: Some(endpoints) });
+    }
+    assert_eq!(leftovers.take(), [plain.meta.key()].into());
+    leftovers.see(&Change { old: None, new: Some(&plain) });
+    assert!(leftovers.take().is_empty(), "who comes later is not left over");
+}
+
+proptest! {
+    #[test]
+    fn every_pod_is_told_of_once_whatever_the_order(
+        pods in prop::collection::btree_map(0usize..30, (any::<bool>(), any::<bool>(), 80i32..83), 0..20),
+        turn in 0usize..20,
+    ) {
+        let service = Service { ports: vec![port("", IntOrString::Text("http".into()))], ..service() };
+        let mut all: Vec<Pod> = pods.iter().map(|(number, (ready, deleted, port))| {
+            let pod = Pod { ready: *ready, ..with_port(pod(*number), *port) };
+            if *deleted { terminating(pod) } else { pod }
+        }).collect();
+        let first = of(&service, all.clone());
+        if !all.is_empty() {
+            let turn = turn % all.len();
+            all.rotate_left(turn);
+        }
+        prop_assert_eq!(&first, &of(&service, all));
+        let told: Vec<&Address> = first.subsets.iter().flat_map(|s| s.ready.iter().chain(&s.not_ready)).collect();
+        let unique: BTreeSet<String> = told.iter().map(|address| address.ip.to_string()).collect();
+        let wanted = pods.values().filter(|(_, deleted, _)| !deleted).count();
+        prop_assert_eq!((told.len(), unique.len()), (wanted, wanted));
+        prop_assert_eq!(write(Some(&object(&first)), &first), Write::No);
+    }
+}

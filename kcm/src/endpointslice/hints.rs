@@ -1,0 +1,215 @@
+//! Who should use an endpoint: zones by their share of the cluster's CPU, or whoever is close.
+//!
+//! Follows upstream k8s.io/endpointslice, topologycache and trafficdist.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kinds::endpoint_slice::{Endpoint, Hints};
+use kinds::ip::Family;
+use kinds::{EndpointSlice, Str};
+use runtime::events::EventType;
+
+use super::decide::{Decision, View};
+use super::pack::{Draft, Packed};
+use super::topology::{Allocation, Shares};
+
+/// Endpoints that each zone is to use.
+pub type Allotted = BTreeMap<Str, usize>;
+
+const ENABLED: &str = "TopologyAwareHintsEnabled";
+const DISABLED: &str = "TopologyAwareHintsDisabled";
+
+/// Where a Service wants its traffic to stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Close {
+    Zone,
+    Node,
+}
+
+fn close(traffic_distribution: Option<&str>) -> Option<Close> {
+    match traffic_distribution? {
+        "PreferClose" | "PreferSameZone" => Some(Close::Zone),
+        "PreferSameNode" => Some(Close::Node),
+        _ => None,
+    }
+}
+
+/// Gives a family's endpoints their hints; slices that stay but for them become drafts. Annotations win over
+/// `trafficDistribution`. What is allotted and said goes into `decision`.
+pub fn spread(view: &View<'_>, family: Family, mut packed: Packed, decision: &mut Decision) -> Packed {
+    if view.service.wants_topology_hints() {
+        match allot(&mut packed, view.shares) {
+            Ok(allotted) => {
+                if !view.was_allotted && decision.allotted.is_empty() {
+                    say(decision, EventType::Normal, ENABLED, "Topology Aware Hints has been enabled", family);
+                }
+                decision.allotted.insert(family, allotted);
+            }
+            Err(why) => {
+                say(decision, EventType::Warning, DISABLED, &why, family);
+                hint(&mut packed, Strictly::All, |_| None);
+            }
+        }
+        return packed;
+    }
+    if view.was_allotted && decision.events.is_empty() {
+        say(decision, EventType::Warning, DISABLED, "Topology Aware Hints has been disabled", family);
+    }
+    match close(view.service.traffic_distribution.as_deref()) {
+        Some(close) => hint(&mut packed, Strictly::Ready, |endpoint| near(endpoint, close)),
+        None => hint(&mut packed, Strictly::All, |_| None),
+    }
+    packed
+}
+
+fn say(decision: &mut Decision, kind: EventType, reason: &'static str, what: &str, family: Family) {
+    decision.events.push((kind, reason, format!("{what}, addressType: {}", family.name())));
+}
+
+fn is_ready(endpoint: &Endpoint) -> bool {
+    endpoint.conditions.ready == Some(true)
+}
+
+/// Hints of an endpoint for those that are close to it; none while it is not ready.
+fn near(endpoint: &Endpoint, close: Close) -> Option<Box<Hints>> {
+    let zones: Vec<Str> = endpoint.zone.iter().cloned().collect();
+    let nodes: Vec<Str> = endpoint.node.iter().filter(|_| close == Close::Node).cloned().collect();
+    (is_ready(endpoint) && !(zones.is_empty() && nodes.is_empty())).then(|| Box::new(Hints { zones, nodes }))
+}
+
+/// Which endpoints of a slice that stays must have the hints that they should have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Strictly {
+    /// All.
+    All,
+    /// Those that are ready: nobody reads the hints of others, and it would take a write.
+    Ready,
+}
+
+/// Gives every endpoint the hints that `hints` says.
+fn hint(packed: &mut Packed, strictly: Strictly, hints: impl Fn(&Endpoint) -> Option<Box<Hints>>) {
+    let stays = |slice: &Arc<EndpointSlice>| {
+        let mut endpoints = slice.contents.endpoints.iter();
+        endpoints.all(|e| e.hints == hints(e) || strictly == Strictly::Ready && !is_ready(e))
+    };
+    let (kept, changed): (Vec<_>, Vec<_>) = std::mem::take(&mut packed.kept).into_iter().partition(stays);
+    packed.kept = kept;
+    packed.drafts.extend(changed.into_iter().map(draft_of));
+    for endpoint in endpoints_of(&mut packed.drafts) {
+        endpoint.hints = hints(endpoint);
+    }
+}
+
+fn draft_of(slice: Arc<EndpointSlice>) -> Draft {
+    let contents = slice.contents.clone();
+    Draft { of: Some(slice), contents }
+}
+
+fn endpoints_of(drafts: &mut [Draft]) -> impl Iterator<Item = &mut Endpoint> {
+    drafts.iter_mut().flat_map(|draft| &mut draft.contents.endpoints)
+}
+
+/// Spreads ready endpoints over zones by these shares (topologycache, AddHints). Slices whose hints still do are left
+/// alone. An error says why hints are of no use.
+fn allot(packed: &mut Packed, shares: Option<&Shares>) -> Result<Allotted, String> {
+    let kept = packed.kept.iter().flat_map(|slice| &slice.contents.endpoints);
+    let drafted = packed.drafts.iter().flat_map(|draft| &draft.contents.endpoints);
+    let endpoints = kept.chain(drafted).filter(|endpoint| is_ready(endpoint)).count();
+    let shares =
+        shares.ok_or("Insufficient Node information: allocatable CPU or zone not specified on one or more nodes")?;
+    let allocations = shares.allocations(endpoints)?;
+
+    let mut allotted = Allotted::new();
+    for slice in std::mem::take(&mut packed.kept) {
+        match hints_of(&slice, &allotted, &allocations) {
+            Some(hints) => {
+                hints.into_iter().for_each(|(zone, count)| *allotted.entry(zone).or_default() += count);
+                packed.kept.push(slice);
+            }
+            None => packed.drafts.push(draft_of(slice)),
+        }
+    }
+    for endpoint in endpoints_of(&mut packed.drafts) {
+        endpoint.hints = None;
+        if is_ready(endpoint) {
+            let zone = endpoint.zone.clone().filter(|zone| !zone.is_empty());
+            let zone = zone.ok_or("One or more endpoints do not have a zone specified")?;
+            *allotted.entry(zone.clone()).or_default() += 1;
+            endpoint.hints = for_zone(zone);
+        }
+    }
+    redistribute(packed, &mut allotted, &allocations);
+    if allotted.is_empty() {
+        return Err("No hints allocated for zones".to_owned());
+    }
+    Ok(allotted)
+}
+
+fn for_zone(zone: Str) -> Option<Box<Hints>> {
+    Some(Box::new(Hints { zones: vec![zone], nodes: Vec::new() }))
+}
+
+/// Endpoints of a slice by the zones that they have hints for; `None` when that will not do any more: a ready endpoint
+/// has none, a zone is no more, or gets too many (topologycache, getHintsByZone).
+pub fn hints_of(
+    slice: &EndpointSlice,
+    allotted: &Allotted,
+    allocations: &BTreeMap<Str, Allocation>,
+) -> Option<Allotted> {
+    let mut counts = Allotted::new();
+    for endpoint in slice.contents.endpoints.iter().filter(|endpoint| is_ready(endpoint)) {
+        let zones = &endpoint.hints.as_ref().filter(|hints| !hints.zones.is_empty())?.zones;
+        zones.iter().for_each(|zone| *counts.entry(zone.clone()).or_default() += 1);
+    }
+    let fits = |(zone, count): (&Str, &usize)| {
+        let already = allotted.get(zone).copied().unwrap_or(0);
+        allocations.get(zone).is_some_and(|allocation| already + count <= allocation.most)
+    };
+    counts.iter().all(fits).then_some(counts)
+}
+
+/// Lets zones with more endpoints than their share give some to those with less.
+fn redistribute(packed: &mut Packed, allotted: &mut Allotted, allocations: &BTreeMap<Str, Allocation>) {
+    let (mut giving, mut receiving) = exchange(allotted, allocations);
+    for endpoint in endpoints_of(&mut packed.drafts).filter(|endpoint| is_ready(endpoint)) {
+        let Some(from) = endpoint.zone.clone().filter(|zone| giving.get(zone).is_some_and(|count| *count > 0)) else {
+            continue;
+        };
+        let Some((to, count)) = receiving.iter_mut().find(|(_, count)| **count > 0) else { return };
+        *count -= 1;
+        giving.entry(from.clone()).and_modify(|count| *count -= 1);
+        *allotted.entry(to.clone()).or_default() += 1;
+        allotted.entry(from).and_modify(|count| *count -= 1);
+        endpoint.hints = for_zone(to.clone());
+    }
+}
+
+/// How many endpoints zones give and receive (topologycache, getGivingAndReceivingZones).
+pub fn exchange(allotted: &Allotted, allocations: &BTreeMap<Str, Allocation>) -> (Allotted, Allotted) {
+    let (mut surplus, mut lack) = (BTreeMap::<Str, f64>::new(), BTreeMap::<Str, f64>::new());
+    for (zone, allocation) in allocations {
+        let difference = allotted.get(zone).copied().unwrap_or(0) as f64 - allocation.desired;
+        if difference > 0.0 {
+            surplus.insert(zone.clone(), difference);
+        } else if difference < 0.0 {
+            lack.insert(zone.clone(), -difference);
+        }
+    }
+    let (mut giving, mut receiving) = (Allotted::new(), Allotted::new());
+    while let (Some((from, give)), Some((to, take))) = (most(&surplus), most(&lack)) {
+        if give < 1.0 && take < 1.0 || give < 0.5 || take < 0.5 {
+            break;
+        }
+        surplus.entry(from.clone()).and_modify(|surplus| *surplus -= 1.0);
+        lack.entry(to.clone()).and_modify(|lack| *lack -= 1.0);
+        *giving.entry(from).or_default() += 1;
+        *receiving.entry(to).or_default() += 1;
+    }
+    (giving, receiving)
+}
+
+fn most(zones: &BTreeMap<Str, f64>) -> Option<(Str, f64)> {
+    let (zone, amount) = zones.iter().max_by(|a, b| a.1.total_cmp(b.1)).filter(|(_, amount)| **amount > 0.0)?;
+    Some((zone.clone(), *amount))
+}

@@ -1,0 +1,160 @@
+//! Endpoints laid into slices with as few writes as can be.
+//!
+//! Slices are never balanced: an endpoint stays where it is. New ones fill the slices that have to be written anyhow,
+//! then the one that they fit into best, and only then new slices. (k8s.io/endpointslice, reconcileByPortMapping)
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kinds::EndpointSlice;
+use kinds::endpoint::Port;
+use kinds::endpoint_slice::{Contents, Endpoint};
+use kinds::intern::Labels;
+use kinds::ip::{Family, Ip};
+
+/// What makes two endpoints the same one: it may change otherwise (k8s.io/endpointslice/util, hashEndpoint).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity<'a> {
+    target: Option<(&'a str, &'a str)>,
+    addresses: &'a [Ip],
+    hostname: Option<&'a str>,
+}
+
+/// The identity of an endpoint.
+pub fn identity(endpoint: &Endpoint) -> Identity<'_> {
+    Identity {
+        target: endpoint.target.as_ref().map(|target| (&**target.namespace(), &**target.name())),
+        addresses: &endpoint.addresses,
+        hostname: endpoint.hostname.as_deref().filter(|name| !name.is_empty()),
+    }
+}
+
+/// True when nothing but hints may differ of two endpoints of one identity (EndpointsEqualBeyondHash).
+pub fn is_same(a: &Endpoint, b: &Endpoint) -> bool {
+    (&a.node, &a.zone, a.conditions, &a.target) == (&b.node, &b.zone, b.conditions, &b.target)
+}
+
+/// A slice that is to be written.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// The slice that it takes the place of, if there is one.
+    pub of: Option<Arc<EndpointSlice>>,
+    /// What is to be in it.
+    pub contents: Contents,
+}
+
+/// Slices, sorted by what becomes of them.
+#[derive(Debug, Default)]
+pub struct Packed {
+    /// Slices that stay as they are.
+    pub kept: Vec<Arc<EndpointSlice>>,
+    /// Slices to write.
+    pub drafts: Vec<Draft>,
+    /// Slices that nothing is left in.
+    pub dropped: Vec<Arc<EndpointSlice>>,
+    /// Endpoints that come.
+    pub added: usize,
+    /// Endpoints that go.
+    pub removed: usize,
+}
+
+/// What is packed.
+pub struct Load<'a> {
+    /// Family of the addresses.
+    pub family: Family,
+    /// Ports of all of them.
+    pub ports: Arc<[Port]>,
+    /// The endpoints that there should be.
+    pub endpoints: Vec<Endpoint>,
+    /// Most endpoints in a slice.
+    pub most: usize,
+    /// The labels that slices should have.
+    pub labels: &'a Labels,
+    /// Whether an endpoint that should not be is to go: not while its pod may be there, only unreadable.
+    pub may_go: &'a dyn Fn(&Endpoint) -> bool,
+}
+
+/// Where an endpoint of an existing slice is taken from.
+enum Slot {
+    Wanted(usize),
+    Left(usize),
+}
+
+/// Packs endpoints of one family and one set of ports; `existing` are the slices with these, by name.
+pub fn pack(existing: &[Arc<EndpointSlice>], load: Load<'_>) -> Packed {
+    let mut packed = Packed::default();
+    let wanted: HashMap<Identity<'_>, usize> =
+        load.endpoints.iter().enumerate().map(|(at, endpoint)| (identity(endpoint), at)).collect();
+    let mut placed = vec![false; load.endpoints.len()];
+    for slice in existing {
+        let had = &slice.contents.endpoints;
+        let (mut slots, mut changed) = (Vec::with_capacity(had.len()), slice.meta.labels != *load.labels);
+        for (at, endpoint) in had.iter().enumerate() {
+            match wanted.get(&identity(endpoint)).copied().filter(|at| !placed[*at]) {
+                Some(wanted) => {
+                    placed[wanted] = true;
+                    changed |= !is_same(endpoint, &load.endpoints[wanted]);
+                    slots.push(Slot::Wanted(wanted));
+                }
+                None if wanted.contains_key(&identity(endpoint)) || (load.may_go)(endpoint) => changed = true,
+                None => slots.push(Slot::Left(at)),
+            }
+        }
+        packed.removed += had.len() - slots.len();
+        if slots.is_empty() && !had.is_empty() {
+            packed.dropped.push(slice.clone());
+        } else if changed {
+            let endpoints = slots.iter().map(|slot| match slot {
+                Slot::Wanted(at) => load.endpoints[*at].clone(),
+                Slot::Left(at) => had[*at].clone(),
+            });
+            let contents = Contents { endpoints: endpoints.collect(), ..head_of(slice) };
+            packed.drafts.push(Draft { of: Some(slice.clone()), contents });
+        } else {
+            packed.kept.push(slice.clone());
+        }
+    }
+    // Two pods never share an identity, so that only the last of such endpoints counts.
+    let last = |at: usize| wanted.get(&identity(&load.endpoints[at])) == Some(&at);
+    let mut left: Vec<usize> = (0..load.endpoints.len()).filter(|at| !placed[*at] && last(*at)).collect();
+    packed.added = left.len();
+    left.sort_unstable_by(|a, b| identity(&load.endpoints[*b]).cmp(&identity(&load.endpoints[*a])));
+    let mut left: Vec<Endpoint> = left.into_iter().map(|at| load.endpoints[at].clone()).collect();
+    fill(&mut packed, &mut left, &load);
+    packed
+}
+
+fn head_of(slice: &EndpointSlice) -> Contents {
+    Contents { family: slice.contents.family, ports: slice.contents.ports.clone(), endpoints: Vec::new() }
+}
+
+/// Lays the endpoints in `left`, last first, into slices.
+fn fill(packed: &mut Packed, left: &mut Vec<Endpoint>, load: &Load<'_>) {
+    let top_up = |endpoints: &mut Vec<Endpoint>, left: &mut Vec<Endpoint>| {
+        let room = load.most.saturating_sub(endpoints.len()).min(left.len());
+        endpoints.extend(left.drain(left.len() - room..).rev());
+    };
+    packed.drafts.sort_by_key(|draft| Reverse(draft.contents.endpoints.len()));
+    packed.drafts.iter_mut().for_each(|draft| top_up(&mut draft.contents.endpoints, left));
+    while !left.is_empty() {
+        let fits = |slice: &EndpointSlice| slice.contents.endpoints.len() + left.len() <= load.most;
+        let best = (0..packed.kept.len())
+            .filter(|at| left.len() < load.most && fits(&packed.kept[*at]))
+            .max_by_key(|at| packed.kept[*at].contents.endpoints.len());
+        let (of, mut contents) = match best {
+            Some(at) => {
+                let slice = packed.kept.remove(at);
+                let mut contents = slice.contents.clone();
+                contents.endpoints.iter_mut().for_each(|endpoint| endpoint.hints = None);
+                (Some(slice), contents)
+            }
+            None => {
+                let ports = load.ports.clone();
+                (None, Contents { family: Some(load.family), ports, endpoints: Vec::new() })
+            }
+        };
+        top_up(&mut contents.endpoints, left);
+        packed.drafts.push(Draft { of, contents });
+    }
+}

@@ -1,0 +1,5 @@
+mod builders;
+mod hints;
+mod histories;
+mod packing;
+mod tables;

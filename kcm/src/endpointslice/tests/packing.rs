@@ -1,0 +1,106 @@
+//! How endpoints are laid into slices: upstream's cases.
+
+use kinds::endpoint_slice::Contents;
+
+use super::builders::{World, service};
+
+/// A world whose slices hold these pods, as they are.
+fn world(pods: u8, slices: &[(u8, u8)]) -> World {
+    let mut all = World::new(service(), 0..pods);
+    let mut full = World::new(service(), 0..pods);
+    full.most = 1000;
+    full.settle();
+    let everything = full.slices.first().map(|slice| slice.contents.clone()).expect("a slice");
+    for (at, (first, end)) in slices.iter().enumerate() {
+        let address = |number: u8| format!("10.0.0.{number}");
+        let endpoints = everything.endpoints.iter();
+        let endpoints =
+            endpoints.filter(|e| (*first..*end).any(|number| e.addresses[0].to_string() == address(number)));
+        let contents = Contents { endpoints: endpoints.cloned().collect(), ..everything.clone() };
+        let slice = all.slice(&format!("a-{at}"), &contents);
+        all.slices.push(slice);
+    }
+    all
+}
+
+#[test]
+fn new_slices_are_full_but_for_the_last() {
+    for (most, sizes) in [(100, vec![50, 100, 100]), (125, vec![125, 125]), (1000, vec![250])] {
+        let mut world = world(250, &[]);
+        world.most = most;
+        assert_eq!(world.settle(), sizes.len());
+        assert_eq!(world.sizes(), sizes);
+        assert_eq!(world.settle(), 0);
+    }
+}
+
+#[test]
+fn what_is_more_than_a_slice_gets_one_and_the_rest_goes_where_it_fits() {
+    let mut world = world(250, &[(0, 62), (62, 123)]);
+    assert_eq!(world.settle(), 2);
+    assert_eq!(world.sizes(), [61, 89, 100]);
+}
+
+#[test]
+fn a_few_endpoints_go_where_they_fit_best() {
+    // (slices before, pods, sizes after, writes)
+    for (before, pods, after, writes) in [
+        (vec![(0, 50), (50, 140)], 150, vec![50, 100], 1),
+        (vec![(0, 50), (50, 140)], 155, vec![65, 90], 1),
+        (vec![(0, 95), (95, 190)], 200, vec![10, 95, 95], 1),
+        (vec![(0, 100)], 101, vec![1, 100], 1),
+        (vec![(0, 99)], 100, vec![100], 1),
+        (vec![(0, 100), (100, 200)], 200, vec![100, 100], 0),
+    ] {
+        let mut world = world(pods, &before);
+        assert_eq!((world.settle(), world.sizes()), (writes, after), "{before:?} and {pods} pods");
+    }
+}
+
+#[test]
+fn slices_that_are_written_anyhow_are_filled_first() {
+    let mut world = world(200, &[(0, 80), (80, 160)]);
+    for gone in 0..5 {
+        world.pods.remove(&gone);
+    }
+    // 40 new ones: 25 fill the slice that loses five, 15 go to the other.
+    assert_eq!(world.settle(), 2);
+    assert_eq!(world.sizes(), [95, 100]);
+}
+
+#[test]
+fn emptied_slices_are_recycled() {
+    let mut world = world(100, &[(0, 50), (50, 100)]);
+    for number in 0..50 {
+        world.pods.remove(&number);
+    }
+    let decision = world.decide();
+    assert_eq!(decision.now.delete.len(), 1, "nothing to put into it");
+    for number in 100..200 {
+        world.pods.insert(number, super::builders::pod(number));
+    }
+    let decision = world.decide();
+    assert_eq!((decision.now.create.len(), decision.now.update.len(), decision.now.delete.len()), (0, 1, 0));
+    world.apply(&decision.now);
+    assert_eq!(world.sizes(), [50, 100]);
+}
+
+#[test]
+fn a_lower_limit_is_kept_by_slices_that_change() {
+    let mut world = world(100, &[(0, 100)]);
+    world.most = 30;
+    assert_eq!(world.settle(), 0, "nothing is balanced");
+    world.pods.get_mut(&5).expect("there").ready = false;
+    assert_eq!(world.settle(), 1);
+    assert_eq!(world.sizes(), [100]);
+}
+
+#[test]
+fn readiness_changes_are_made_in_place() {
+    let mut world = world(250, &[(0, 100), (100, 200), (200, 250)]);
+    let before = world.sizes();
+    for number in [7, 150] {
+        world.pods.get_mut(&number).expect("there").ready = false;
+    }
+    assert_eq!((world.settle(), world.sizes()), (2, before));
+}

@@ -1,0 +1,186 @@
+//! The zones of the cluster: how much CPU is in each, and which Services have endpoints allotted to them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kinds::intern::label;
+use kinds::ip::Family;
+use kinds::meta::ObjectKey;
+use kinds::node::ZONE;
+use kinds::{Node, Str};
+use runtime::store::Change;
+
+use super::hints::Allotted;
+
+/// By how much of its share a zone may fall short before endpoints are allotted anew (topologycache,
+/// overloadThreshold).
+const OVERLOAD: f64 = 0.2;
+
+/// Nodes with these labels take no part.
+const EXCLUDED: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+
+/// The zones' shares of the cluster's CPU, of at least two zones.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shares(BTreeMap<Str, f64>);
+
+/// How many endpoints a zone is to use.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Allocation {
+    /// At most.
+    pub most: usize,
+    /// Best.
+    pub desired: f64,
+}
+
+impl Shares {
+    /// Shares by thousandths of a CPU in each zone; `None` with fewer than two zones, or without any CPU.
+    pub fn of(zones: &BTreeMap<Str, i64>) -> Option<Self> {
+        let total: i64 = zones.values().sum();
+        let share = |(zone, cpu): (&Str, &i64)| (zone.clone(), *cpu as f64 / total as f64);
+        (total > 0 && zones.len() >= 2).then(|| Self(zones.iter().map(share).collect()))
+    }
+
+    fn fewest(total: f64, share: f64) -> usize {
+        (total * share * (1.0 / (1.0 + OVERLOAD))).ceil() as usize
+    }
+
+    /// Spreads so many endpoints over the zones (topologycache, getAllocations).
+    ///
+    /// # Errors
+    /// When there are too few: the text says so, and is told to users.
+    pub fn allocations(&self, endpoints: usize) -> Result<BTreeMap<Str, Allocation>, String> {
+        let told = |what: &str| Err(format!("{what} ({endpoints} endpoints, {} zones)", self.0.len()));
+        if self.0.len() > endpoints {
+            return told("Insufficient number of endpoints");
+        }
+        let fewest = |share: f64| Self::fewest(endpoints as f64, share);
+        let needed: usize = self.0.values().map(|share| fewest(*share)).sum();
+        if needed > endpoints {
+            return told(
+                "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold",
+            );
+        }
+        let allocation = |(zone, share): (&Str, &f64)| {
+            let fewest = fewest(*share);
+            let desired = (endpoints as f64 * share).max(fewest as f64);
+            (zone.clone(), Allocation { most: fewest + endpoints - needed, desired })
+        };
+        Ok(self.0.iter().map(allocation).collect())
+    }
+
+    /// True when a zone would get too much traffic for the endpoints that it uses (topologycache, serviceOverloaded).
+    pub fn overload(shares: Option<&Self>, allotted: &Allotted) -> bool {
+        if allotted.is_empty() {
+            return false;
+        }
+        let total = allotted.values().sum::<usize>() as f64;
+        shares.is_none_or(|shares| {
+            shares.0.iter().any(|(zone, share)| {
+                allotted.get(zone).is_none_or(|endpoints| *endpoints < Self::fewest(total, *share))
+            })
+        })
+    }
+}
+
+/// What is known of zones; kept up to date by changes, so that nothing is ever counted anew.
+#[derive(Debug, Default)]
+pub struct Topology {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Nodes that take part, with zone and CPU; without a zone where one of the two is missing.
+    nodes: HashMap<Str, Option<(Str, i64)>>,
+    /// How many of them lack something.
+    lacking: usize,
+    /// Nodes and CPU in each zone.
+    zones: BTreeMap<Str, (usize, i64)>,
+    services: HashMap<ObjectKey, BTreeMap<Family, Allotted>>,
+}
+
+/// What a node adds to its zone: `None` if it takes no part, `Some(None)` if something is missing.
+fn part(node: &Node) -> Option<Option<(Str, i64)>> {
+    if node.ready() != Some("True") {
+        return None;
+    }
+    if EXCLUDED.iter().any(|excluded| label(&node.meta.labels, excluded).is_some()) {
+        return None;
+    }
+    let zone = label(&node.meta.labels, ZONE).filter(|zone| !zone.is_empty());
+    Some(zone.filter(|_| node.cpu_millis != 0).map(|zone| (zone.into(), node.cpu_millis)))
+}
+
+impl State {
+    fn put(&mut self, name: &Str, part: Option<Option<(Str, i64)>>) {
+        match self.nodes.remove(name) {
+            Some(None) => self.lacking -= 1,
+            Some(Some((zone, cpu))) => {
+                if let Some(sum) = self.zones.get_mut(&zone) {
+                    *sum = (sum.0 - 1, sum.1 - cpu);
+                    if sum.0 == 0 {
+                        self.zones.remove(&zone);
+                    }
+                }
+            }
+            None => {}
+        }
+        let Some(part) = part else { return };
+        match &part {
+            None => self.lacking += 1,
+            Some((zone, cpu)) => {
+                let sum = self.zones.entry(zone.clone()).or_default();
+                *sum = (sum.0 + 1, sum.1 + cpu);
+            }
+        }
+        self.nodes.insert(name.clone(), part);
+    }
+
+    fn shares(&self) -> Option<Shares> {
+        let zones = self.zones.iter().map(|(zone, (_, cpu))| (zone.clone(), *cpu)).collect();
+        Shares::of(&zones).filter(|_| self.lacking == 0)
+    }
+}
+
+impl Topology {
+    /// Takes in a change of a node; answers the Services whose endpoints have to be allotted anew.
+    pub fn see(&self, change: &Change<'_, Node>) -> Vec<ObjectKey> {
+        let node = |node: Option<&Arc<Node>>| node.and_then(|node| part(node));
+        let (before, after) = (node(change.old), node(change.new));
+        let Some(name) = change.new.or(change.old).map(|node| node.meta.name.clone()) else { return Vec::new() };
+        if before == after {
+            return Vec::new();
+        }
+        let mut state = self.lock();
+        state.put(&name, after);
+        let shares = state.shares();
+        let overloaded = |families: &BTreeMap<Family, Allotted>| {
+            families.values().any(|allotted| Shares::overload(shares.as_ref(), allotted))
+        };
+        state.services.iter().filter(|(_, families)| overloaded(families)).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The zones' shares of the CPU, when they can be told.
+    pub fn shares(&self) -> Option<Shares> {
+        self.lock().shares()
+    }
+
+    /// Whether endpoints of a Service are allotted to zones.
+    pub fn is_allotted(&self, key: &ObjectKey) -> bool {
+        self.lock().services.contains_key(key)
+    }
+
+    /// Remembers what of a Service is allotted to zones: nothing, if it is empty.
+    pub fn set(&self, key: &ObjectKey, allotted: BTreeMap<Family, Allotted>) {
+        let mut state = self.lock();
+        if allotted.is_empty() {
+            state.services.remove(key);
+        } else {
+            state.services.insert(key.clone(), allotted);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

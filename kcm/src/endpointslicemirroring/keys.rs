@@ -1,0 +1,42 @@
+//! Which Endpoints a change concerns.
+
+use std::sync::Arc;
+
+use kinds::endpoints::LEADER;
+use kinds::intern::label;
+use kinds::meta::ObjectKey;
+use kinds::{Endpoints, Service};
+use runtime::queue::Queue;
+use runtime::store::{Change, Store};
+
+/// Label: with the value `true`, Endpoints are not mirrored (discovery/v1, LabelSkipMirror).
+pub const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
+
+/// True when Endpoints may be mirrored: nobody forbids it, and they are not somebody's lock (shouldMirror).
+pub fn may_be_mirrored(endpoints: &Endpoints) -> bool {
+    label(&endpoints.meta.labels, SKIP) != Some("true") && endpoints.annotation(LEADER).is_none()
+}
+
+/// Endpoints that may have to be mirrored now, or no more.
+pub fn of_endpoints(change: &Change<'_, Endpoints>) -> Option<ObjectKey> {
+    let mirrored = |endpoints: Option<&Arc<Endpoints>>| endpoints.is_some_and(|endpoints| may_be_mirrored(endpoints));
+    let key = change.new.or(change.old)?.meta.key();
+    (mirrored(change.old) || mirrored(change.new)).then_some(key)
+}
+
+/// Endpoints of a Service that has no selector, now or before but not both.
+pub fn of_service(change: &Change<'_, Service>) -> Option<ObjectKey> {
+    let is_bare = |service: &Arc<Service>| service.selector.is_empty();
+    let concerns = match (change.old, change.new) {
+        (Some(old), Some(new)) => is_bare(old) != is_bare(new),
+        (old, new) => new.or(old).is_some_and(is_bare),
+    };
+    change.new.or(change.old).filter(|_| concerns).map(|service| service.meta.key())
+}
+
+/// Turns changes into keys on the queue.
+pub fn subscribe(endpoints: &Arc<Store<Endpoints>>, services: &Arc<Store<Service>>, queue: &Arc<Queue<ObjectKey>>) {
+    let (of_those, of_these) = (queue.clone(), queue.clone());
+    endpoints.subscribe(move |change| of_endpoints(change).into_iter().for_each(|key| of_those.add(key)));
+    services.subscribe(move |change| of_service(change).into_iter().for_each(|key| of_these.add(key)));
+}

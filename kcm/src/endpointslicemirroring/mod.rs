@@ -1,0 +1,81 @@
+//! endpointslice-mirroring-controller: turns Endpoints that people write into EndpointSlices.
+//!
+//! It watches Endpoints, Services and EndpointSlices, and writes EndpointSlices. Follows upstream
+//! pkg/controller/endpointslicemirroring.
+
+mod decide;
+mod keys;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::endpoint_slice::MIRRORED;
+use kinds::{EndpointSlice, Endpoints, Sections, Service};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::service_endpoints::MAX_RETRIES;
+use crate::service_endpoints::slice_keys::{self, by_service};
+use crate::service_endpoints::slice_writes::SliceWrites;
+use sync::Mirror;
+
+/// Name of the event source.
+const COMPONENT: &str = "endpoint-slice-mirroring-controller";
+
+/// First and longest wait after a failure (defaultSyncBackOff and maxSyncBackOff).
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(100));
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "endpointslice-mirroring-controller",
+    service_account: "endpointslicemirroring-controller",
+    needs,
+    writes: &[
+        Write { verb: Verb::Create, group: "discovery.k8s.io", resource: "endpointslices" },
+        Write { verb: Verb::Update, group: "discovery.k8s.io", resource: "endpointslices" },
+        Write { verb: Verb::Delete, group: "discovery.k8s.io", resource: "endpointslices" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    start,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Endpoints>(Sections::default(), &[]);
+    needs.need::<Service>(Sections::default(), &[]);
+    needs.need::<EndpointSlice>(EndpointSlice::CONTENTS, &[by_service()]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let (base_delay, max_delay) = BACKOFF;
+    let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("endpoint_slice_mirroring") });
+    let registry = manager.registry();
+    let (endpoints, services, slices) =
+        (registry.store::<Endpoints>(), registry.store::<Service>(), registry.store::<EndpointSlice>());
+    let values = &settings.options.values;
+    let reconciler = Arc::new(Mirror {
+        endpoints: endpoints.clone(),
+        services: services.clone(),
+        writes: SliceWrites {
+            slices: slices.clone(),
+            writer: manager.writer(DESCRIPTOR.service_account),
+            expectations: Arc::default(),
+            own: Arc::default(),
+            queue: queue.clone(),
+            manager: MIRRORED,
+        },
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        most: usize::try_from(values.get_i64("mirroring-max-endpoints-per-subset")).unwrap_or(1).max(1),
+    });
+    keys::subscribe(&endpoints, &services, &queue);
+    let batch = values.get_duration("mirroring-endpointslice-updates-batch-period");
+    slice_keys::subscribe(&slices, MIRRORED, &reconciler.writes.own, &queue, batch);
+    let workers = settings.workers("mirroring-concurrent-service-endpoint-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
+}

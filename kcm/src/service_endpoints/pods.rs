@@ -1,0 +1,134 @@
+//! Pods as endpoints: which are, on which ports and addresses, and which changes of them matter.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::endpoint::Port;
+use kinds::intstr::IntOrString;
+use kinds::ip::{Family, Ip};
+use kinds::meta::ObjectKey;
+use kinds::pod::{NamedPort, Network};
+use kinds::service::ServicePort;
+use kinds::{Pod, Service, Str};
+use runtime::queue::Queue;
+use runtime::store::{Change, Store};
+
+use super::selectors::Selectors;
+
+/// How a pod is reached; nobody asks without [`Pod::NETWORK`].
+pub fn network(pod: &Pod) -> Option<&Network> {
+    pod.network.as_deref()
+}
+
+/// True when a pod belongs among the endpoints: it has an address and has not ended
+/// (k8s.io/endpointslice/util, ShouldPodBeInEndpoints).
+pub fn is_endpoint(pod: &Pod) -> bool {
+    !pod.is_terminal() && network(pod).is_some_and(|network| !network.ips.is_empty())
+}
+
+/// The name under which a pod is found in the Service's domain, if it has one (ShouldSetHostname).
+pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a Str> {
+    let (hostname, subdomain) = &**network(pod)?.host.as_ref()?;
+    (!hostname.is_empty() && *subdomain == service.meta.name).then_some(hostname)
+}
+
+/// Addresses of a pod, in canonical spelling.
+pub fn addresses(pod: &Pod) -> impl Iterator<Item = Ip> {
+    network(pod).into_iter().flat_map(|network| network.ips.iter().filter_map(Ip::canonical))
+}
+
+/// The number of a Service's port on pods with these named ports (k8s.io/endpointslice, FindPort).
+fn number(port: &ServicePort, named: &[NamedPort]) -> Option<i32> {
+    match &port.target_port {
+        IntOrString::Int(number) => Some(*number),
+        IntOrString::Text(name) => {
+            named.iter().find(|known| known.name == *name && known.protocol == port.protocol).map(|known| known.number)
+        }
+    }
+}
+
+/// The ports of a Service on pods with these named ports; those that they don't have are left out.
+pub fn ports(service: &Service, named: &[NamedPort]) -> Vec<Port> {
+    let port = |port: &ServicePort| {
+        Some(Port {
+            name: port.name.clone(),
+            protocol: port.protocol.clone(),
+            number: Some(number(port, named)?),
+            app_protocol: port.app_protocol.clone(),
+        })
+    };
+    service.ports.iter().filter_map(port).collect()
+}
+
+/// Families whose addresses a Service publishes (k8s.io/endpointslice, getAddressTypesForService).
+pub fn families(service: &Service) -> BTreeSet<Family> {
+    let named: BTreeSet<Family> = service.families().collect();
+    if !named.is_empty() {
+        return named;
+    }
+    match service.cluster_ip_family() {
+        Some(family) => [family].into(),
+        None => [Family::V4, Family::V6].into(),
+    }
+}
+
+/// What of a pod its endpoints show.
+fn shown(pod: &Pod) -> impl PartialEq {
+    let network = network(pod).map(|network| (network.ips.clone(), network.host.clone()));
+    (pod.meta.uid.clone(), pod.meta.is_deleting(), pod.ready, network)
+}
+
+/// The Services whose endpoints a change of a pod may change (k8s.io/endpointslice/util, GetPodUpdateProjectionKey and
+/// GetServicesToUpdate). A pod that is no endpoint before and after concerns nobody.
+pub fn services_of(change: &Change<'_, Pod>, selectors: &Selectors) -> Vec<ObjectKey> {
+    let matching = |pod: &Pod| {
+        let mut keys = Vec::new();
+        selectors.matching(&pod.meta.namespace, &pod.meta.labels, |key| keys.push(key.clone()));
+        keys
+    };
+    let relevant = |pod: Option<&Arc<Pod>>| pod.filter(|pod| is_endpoint(pod)).cloned();
+    match (relevant(change.old), relevant(change.new)) {
+        (None, None) => Vec::new(),
+        (Some(pod), None) | (None, Some(pod)) => matching(&pod),
+        (Some(old), Some(new)) => {
+            let is_changed = shown(&old) != shown(&new);
+            if old.meta.labels == new.meta.labels {
+                return if is_changed { matching(&new) } else { Vec::new() };
+            }
+            let (before, mut keys) = (matching(&old), matching(&new));
+            let (left, stayed): (Vec<_>, Vec<_>) = before.into_iter().partition(|key| !keys.contains(key));
+            keys.retain(|key| is_changed || !stayed.contains(key));
+            keys.extend(left);
+            keys
+        }
+    }
+}
+
+/// Turns changes of Services and pods into keys of Services on the queue. With a batch period, changes of pods wait
+/// for so long; else the first goes out at once and only a stream of them is taken together.
+pub fn subscribe(
+    services: &Arc<Store<Service>>,
+    pods: &Arc<Store<Pod>>,
+    queue: &Arc<Queue<ObjectKey>>,
+    batch: Duration,
+) {
+    let selectors = Arc::new(Selectors::default());
+    let (seen, changed) = (selectors.clone(), queue.clone());
+    services.subscribe(move |change| {
+        seen.see(change);
+        if let Some(service) = change.new.or(change.old) {
+            changed.add(service.meta.key());
+        }
+    });
+    let queue = queue.clone();
+    pods.subscribe(move |change| {
+        for key in services_of(change, &selectors) {
+            if batch.is_zero() {
+                queue.add_coalesced(key);
+            } else {
+                queue.add_after(key, batch);
+            }
+        }
+    });
+}

@@ -1,0 +1,216 @@
+//! EndpointSlices written as planned: created, updated, deleted, in this order, and read back before the next decision.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use kinds::endpoint_slice::{Contents, MANAGED_BY, SERVICE_NAME};
+use kinds::head::Head;
+use kinds::meta::ObjectKey;
+use kinds::{EndpointSlice, Kind};
+use runtime::expectations::Expectations;
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::write::{WriteError, Writer};
+
+use super::slice_keys::{OwnChanges, by_service, slices_of};
+
+/// What is to be done about the slices of a Service.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Slices to create.
+    pub create: Vec<Contents>,
+    /// Slices to update, and to what.
+    pub update: Vec<(Arc<EndpointSlice>, Contents)>,
+    /// Slices to delete.
+    pub delete: Vec<Arc<EndpointSlice>>,
+}
+
+impl Plan {
+    /// True when there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.writes() == 0
+    }
+
+    /// How many writes this takes.
+    pub fn writes(&self) -> usize {
+        self.create.len() + self.update.len() + self.delete.len()
+    }
+
+    /// Adds what is in another plan.
+    pub fn append(&mut self, mut other: Self) {
+        self.create.append(&mut other.create);
+        self.update.append(&mut other.update);
+        self.delete.append(&mut other.delete);
+    }
+
+    /// Turns a creation and a deletion into one update where they are of one family and `may` be: slices change less
+    /// than when they come and go (k8s.io/endpointslice, finalize).
+    pub fn recycle(&mut self, may: impl Fn(&EndpointSlice) -> bool) {
+        let mut kept = Vec::new();
+        for slice in self.delete.drain(..) {
+            let fits = |contents: &Contents| contents.family == slice.contents.family;
+            match self.create.iter().position(fits).filter(|_| may(&slice)) {
+                Some(at) => self.update.push((slice, self.create.remove(at))),
+                None => kept.push(slice),
+            }
+        }
+        self.delete = kept;
+    }
+}
+
+/// A write that failed.
+#[derive(Debug)]
+pub struct Failed {
+    /// What was tried: `create`, `update` or `delete`, and the slice's name if it has one.
+    pub what: String,
+    /// Why it failed.
+    pub error: WriteError,
+}
+
+/// Metadata of slices.
+pub struct Heads<'a> {
+    /// The beginning of new slices' names.
+    pub prefix: &'a str,
+    /// Of new ones.
+    pub new: Head<'a>,
+    /// Of those that are updated.
+    pub updated: Head<'a>,
+}
+
+/// Writes slices on behalf of one controller.
+pub struct SliceWrites {
+    /// All slices.
+    pub slices: Arc<Store<EndpointSlice>>,
+    /// Sends the writes.
+    pub writer: Writer,
+    /// What the store has to show before a key is decided on.
+    pub expectations: Arc<Expectations>,
+    /// What others need not be told to be looked at.
+    pub own: Arc<OwnChanges>,
+    /// Where keys come back to.
+    pub queue: Arc<Queue<ObjectKey>>,
+    /// Who takes care of them.
+    pub manager: &'static str,
+}
+
+impl SliceWrites {
+    /// The slices of a Service that are not going away.
+    pub fn existing(&self, key: &ObjectKey) -> Vec<Arc<EndpointSlice>> {
+        let mut found = self.slices.by_index(&by_service(), slices_of(&key.namespace, &key.name, self.manager));
+        found.retain(|slice| !slice.meta.is_deleting());
+        found.sort_unstable_by(|a, b| a.meta.name.cmp(&b.meta.name));
+        found
+    }
+
+    /// Whether the store shows all that was written for a key; if not, the key comes back when it does.
+    pub fn caught_up(&self, key: &ObjectKey) -> bool {
+        let (queue, woken) = (self.queue.clone(), key.clone());
+        self.expectations.caught_up(key, &self.slices, move || queue.add(woken))
+            && self.expectations.deletions_seen(key, &self.slices)
+    }
+
+    /// Whether the store shows all slices that the server has for a key; if not, the key comes back when it does.
+    /// Before the first creation in our time this tells what another leader did last, and after an answer that was lost
+    /// what became of the request.
+    ///
+    /// # Errors
+    /// When the server cannot be asked; then it is asked again next time.
+    pub async fn look(&self, key: &ObjectKey) -> Result<bool, WriteError> {
+        let selector = format!("{SERVICE_NAME}={},{MANAGED_BY}={}", key.name, self.manager);
+        let listed = self.writer.list_meta(&EndpointSlice::RESOURCE, &key.namespace, &selector).await;
+        let listed = listed.inspect_err(|_| self.expectations.lost(key))?;
+        if let Some(newest) = listed.iter().map(|slice| slice.version).max() {
+            self.expectations.wrote(key, &self.slices, newest);
+        }
+        for slice in self.existing(key) {
+            if !listed.iter().any(|known| known.uid == slice.meta.uid) {
+                self.expectations.deleting(key, &slice.meta);
+                self.own.deleting(&slice.meta.uid);
+            }
+        }
+        Ok(self.caught_up(key))
+    }
+
+    /// Does what is planned; what comes later is not begun after a failure. Slices are not created where the namespace
+    /// is going away.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub async fn write(&self, key: &ObjectKey, heads: &Heads<'_>, plan: &Plan) -> Result<(), Failed> {
+        first(join_all(plan.create.iter().map(|contents| self.create(key, heads, contents))).await)?;
+        first(join_all(plan.update.iter().map(|(slice, contents)| self.update(key, heads, slice, contents))).await)?;
+        first(join_all(plan.delete.iter().map(|slice| self.delete(key, slice))).await)
+    }
+
+    async fn create(&self, key: &ObjectKey, heads: &Heads<'_>, contents: &Contents) -> Result<(), Failed> {
+        let object = contents.create(&key.namespace, heads.prefix, &heads.new);
+        let created = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false).await;
+        match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
+            Ok(meta) => {
+                self.wrote(key, meta.version);
+                Ok(())
+            }
+            Err(error) if error.is_namespace_terminating() => Ok(()),
+            Err(error) => {
+                if error.is_lost() {
+                    self.expectations.lost(key);
+                }
+                Err(Failed { what: "create EndpointSlice".into(), error })
+            }
+        }
+    }
+
+    async fn update(
+        &self,
+        key: &ObjectKey,
+        heads: &Heads<'_>,
+        slice: &EndpointSlice,
+        contents: &Contents,
+    ) -> Result<(), Failed> {
+        let failed = |error| Failed { what: format!("update {} EndpointSlice", slice.meta.name), error };
+        let object =
+            slice.update(&heads.updated, contents).map_err(|error| failed(WriteError::Unreadable(error.into())))?;
+        let answer = self.writer.replace(&EndpointSlice::RESOURCE, &slice.meta.key(), None, &object).await;
+        let meta = answer.and_then(|answer| answer.meta().map_err(WriteError::from)).map_err(failed)?;
+        self.wrote(key, meta.version);
+        Ok(())
+    }
+
+    /// Deletes a slice; one that is gone already is no failure.
+    ///
+    /// # Errors
+    /// When the server refuses, or does not answer.
+    pub async fn delete(&self, key: &ObjectKey, slice: &EndpointSlice) -> Result<(), Failed> {
+        let uid = &slice.meta.uid;
+        self.expectations.deleting(key, &slice.meta);
+        self.own.deleting(uid);
+        match self.writer.delete(&EndpointSlice::RESOURCE, &slice.meta.key(), uid).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_not_found() => {
+                self.own.not_deleting(uid);
+                Ok(())
+            }
+            Err(error) => {
+                // A deletion may be repeated: it is bound to the uid.
+                self.expectations.not_deleting(key, uid);
+                self.own.not_deleting(uid);
+                Err(Failed { what: format!("delete {} EndpointSlice", slice.meta.name), error })
+            }
+        }
+    }
+
+    fn wrote(&self, key: &ObjectKey, version: u64) {
+        self.own.wrote(&self.slices, version);
+        self.expectations.wrote(key, &self.slices, version);
+    }
+}
+
+fn first(results: Vec<Result<(), Failed>>) -> Result<(), Failed> {
+    results.into_iter().collect()
+}
+
+/// The beginning of the names of an object's slices (k8s.io/endpointslice, getEndpointSlicePrefix): what is too long is
+/// cut by the server.
+pub fn prefix(name: &str) -> String {
+    format!("{name}-")
+}

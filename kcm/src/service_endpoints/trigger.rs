@@ -1,0 +1,74 @@
+//! When the change began that the next write of a Service's endpoints will show.
+//!
+//! Others measure by it how long the network takes to follow (k8s.io/endpointslice/util, TriggerTimeTracker).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use kinds::meta::ObjectKey;
+use kinds::{Pod, Service, Time};
+use runtime::store::index_key;
+
+/// What was seen of all Services.
+#[derive(Debug, Default)]
+pub struct TriggerTimes {
+    known: Mutex<HashMap<ObjectKey, Known>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    service: Time,
+    /// Last change of readiness, by the hash of the pod's uid.
+    pods: HashMap<u64, Time>,
+    /// When the first change began that is not written yet.
+    unwritten: Option<Time>,
+}
+
+impl TriggerTimes {
+    /// Takes in a Service and its pods as they are now; answers what the next write is to say. Changes that are not
+    /// written add up until [`TriggerTimes::settled`].
+    pub fn see(&self, key: &ObjectKey, service: &Service, pods: &[Arc<Pod>]) -> Option<Time> {
+        let mut all = self.lock();
+        let is_new = !all.contains_key(key);
+        let known = all.entry(key.clone()).or_default();
+        let mut began = known.unwritten;
+        let mut changed = |time: Time| began = Some(began.map_or(time, |first| first.min(time)));
+        let mut now = HashMap::with_capacity(pods.len());
+        for pod in pods.iter().filter(|pod| !pod.ready_since.is_zero()) {
+            let id = index_key(&pod.meta.uid);
+            if known.pods.get(&id).is_none_or(|before| *before < pod.ready_since) {
+                changed(pod.ready_since);
+            }
+            now.insert(id, pod.ready_since);
+        }
+        if known.service < service.meta.created {
+            changed(service.meta.created);
+        }
+        known.pods = now;
+        known.service = service.meta.created;
+        known.unwritten = if is_new { Some(service.meta.created) } else { began };
+        known.unwritten
+    }
+
+    /// Says that the endpoints show all that was seen.
+    pub fn settled(&self, key: &ObjectKey) {
+        if let Some(known) = self.lock().get_mut(key) {
+            known.unwritten = None;
+        }
+    }
+
+    /// Forgets a Service that is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A time as the annotation has it.
+pub fn text(time: Time) -> Option<String> {
+    Timestamp::from_second(time.0).ok().map(|time| time.to_string())
+}
