@@ -20,6 +20,7 @@ pub mod endpointslice;
 pub mod endpointslicemirroring;
 pub mod flags;
 pub mod garbagecollector;
+pub mod history;
 pub mod job;
 pub mod lazy;
 pub mod legacy_token_cleaner;

@@ -113,6 +113,7 @@ messages! {
         READY_REPLICAS "readyReplicas" = 4, AVAILABLE_REPLICAS "availableReplicas" = 5, CONDITIONS "conditions" = 6,
     }
     replication_controller_condition "ReplicationControllerCondition" "api/core/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 3, REASON "reason" = 4, MESSAGE "message" = 5 }
+    controller_revision "ControllerRevision" "api/apps/v1" { METADATA "metadata" = 1, DATA "data" = 2, REVISION "revision" = 3 }
     deployment "Deployment" "api/apps/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     deployment_spec "DeploymentSpec" "api/apps/v1" {
         REPLICAS "replicas" = 1, SELECTOR "selector" = 2, TEMPLATE "template" = 3, STRATEGY "strategy" = 4,

@@ -112,8 +112,13 @@ impl Template {
         if let Some(collisions) = collisions {
             hash = collisions.to_le_bytes().iter().fold(hash, |hash, byte| fnv1a(hash, *byte));
         }
-        hash.to_string().bytes().map(|digit| SAFE_LETTERS[usize::from(digit) % SAFE_LETTERS.len()] as char).collect()
+        safe_name(hash)
     }
+}
+
+/// A number as letters that make no words (apimachinery/pkg/util/rand, SafeEncodeString of its digits).
+pub fn safe_name(number: u32) -> String {
+    number.to_string().bytes().map(|digit| SAFE_LETTERS[usize::from(digit) % SAFE_LETTERS.len()] as char).collect()
 }
 
 /// Letters that make no words.

@@ -22,6 +22,7 @@ use crate::election::Fence;
 use crate::watch::refusal;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const JSON: &str = "application/json";
 const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/vnd.kubernetes.protobuf";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
@@ -144,6 +145,17 @@ impl Writer {
         self.send(Method::POST, resource.path(Some(namespace)), PROTOBUF, accept, body).await
     }
 
+    /// Creates an object that is given as JSON, where its parts are known as JSON only. Answers with its metadata.
+    pub async fn create_json(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        object: &serde_json::Value,
+    ) -> Result<Answer, WriteError> {
+        let body = object.to_string().into();
+        self.send(Method::POST, resource.path(Some(namespace)), JSON, METADATA_ONLY, body).await
+    }
+
     /// Replaces an object, or one of its subresources; `object` is its message without envelope and carries the
     /// version that it is based on.
     pub async fn replace(
@@ -227,6 +239,13 @@ impl Writer {
     /// Reads an object from the server itself, not from a store.
     pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> Result<Answer, WriteError> {
         self.send(Method::GET, object_path(resource, key, None), "", PROTOBUF, Bytes::new()).await
+    }
+
+    /// Reads an object from the server itself, as JSON: for who must know how the server spells it.
+    pub async fn get_json(&self, resource: &Resource, key: &ObjectKey) -> Result<serde_json::Value, WriteError> {
+        let answer = self.send(Method::GET, object_path(resource, key, None), "", JSON, Bytes::new()).await?;
+        let read = serde_json::from_slice(&answer.0);
+        Ok(read.map_err(|error| DecodeError::field("body", format!("is not JSON: {error}")))?)
     }
 
     /// Reads the metadata of a namespace's objects that match a label selector from the server itself.

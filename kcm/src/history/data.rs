@@ -1,0 +1,113 @@
+//! The data of a revision: a patch, byte for byte as Go writes it, from the workload as the server spells it.
+
+use kinds::meta::Uid;
+use serde_json::{Map, Value};
+
+/// What a workload looked like when the server was asked: all that a new revision takes from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The workload's uid.
+    pub uid: Uid,
+    /// The generation of its spec.
+    pub generation: i64,
+    /// The patch that puts its template back.
+    pub data: Vec<u8>,
+    /// Labels of its template.
+    pub labels: Vec<(String, String)>,
+    /// Its own annotations.
+    pub annotations: Vec<(String, String)>,
+}
+
+impl Snapshot {
+    /// Reads a workload as the server spells it in JSON.
+    ///
+    /// # Errors
+    /// Names what is missing; the server sends no such object.
+    pub fn read(mut workload: Value) -> Result<Self, String> {
+        let meta = &workload["metadata"];
+        let uid = Uid::parse(meta["uid"].as_str().ok_or("metadata.uid is missing")?);
+        let generation = meta["generation"].as_i64().unwrap_or_default();
+        let annotations = strings(&meta["annotations"]);
+        let template = workload.pointer_mut("/spec/template").map(Value::take);
+        let Some(Value::Object(mut template)) = template else {
+            return Err("spec.template is missing".to_owned());
+        };
+        let labels = template.get("metadata").map(|meta| strings(&meta["labels"])).unwrap_or_default();
+        template.insert("$patch".to_owned(), "replace".into());
+        let spec = Map::from_iter([("template".to_owned(), Value::Object(template))]);
+        let patch = Map::from_iter([("spec".to_owned(), Value::Object(spec))]);
+        let mut data = Vec::new();
+        write(&Value::Object(patch), &mut data);
+        Ok(Self { uid, generation, data, labels, annotations })
+    }
+}
+
+/// The pod template in a revision's data; `None` when the data is no patch of a template.
+pub fn template_of(data: &[u8]) -> Option<Map<String, Value>> {
+    let mut patch: Value = serde_json::from_slice(data).ok()?;
+    let Some(Value::Object(mut template)) = patch.pointer_mut("/spec/template").map(Value::take) else { return None };
+    template.remove("$patch");
+    Some(template)
+}
+
+fn strings(map: &Value) -> Vec<(String, String)> {
+    let entries = map.as_object().into_iter().flatten();
+    entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+/// Writes JSON as Go's encoding/json does: sorted keys, numbers as it prints a float64, and some characters escaped
+/// that need not be.
+fn write(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        // Whole numbers below 1e21 have no exponent in either language; the API has no others in a template.
+        Value::Number(number) => out.extend_from_slice(number.as_f64().unwrap_or_default().to_string().as_bytes()),
+        Value::String(text) => write_string(text, out),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (at, item) in items.iter().enumerate() {
+                if at > 0 {
+                    out.push(b',');
+                }
+                write(item, out);
+            }
+            out.push(b']');
+        }
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_unstable_by_key(|(key, _)| *key);
+            out.push(b'{');
+            for (at, (key, value)) in entries.into_iter().enumerate() {
+                if at > 0 {
+                    out.push(b',');
+                }
+                write_string(key, out);
+                out.push(b':');
+                write(value, out);
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+fn write_string(text: &str, out: &mut Vec<u8>) {
+    out.push(b'"');
+    for letter in text.chars() {
+        match letter {
+            '"' => out.extend_from_slice(b"\\\""),
+            '\\' => out.extend_from_slice(b"\\\\"),
+            '\u{8}' => out.extend_from_slice(b"\\b"),
+            '\u{c}' => out.extend_from_slice(b"\\f"),
+            '\n' => out.extend_from_slice(b"\\n"),
+            '\r' => out.extend_from_slice(b"\\r"),
+            '\t' => out.extend_from_slice(b"\\t"),
+            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                out.extend_from_slice(format!("\\u{:04x}", u32::from(letter)).as_bytes());
+            }
+            _ => out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    out.push(b'"');
+}

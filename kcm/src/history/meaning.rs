@@ -1,0 +1,99 @@
+//! Whether two revisions' data mean the same template although their bytes differ.
+//!
+//! An API server that learnt a new default writes it into every template, and one that stopped writing a field at zero
+//! leaves it out. Neither is a change that pods should be replaced for. (upstream: pkg/controller/statefulset,
+//! setMatchesLatestExistingRevision, which applies the defaults; here what is at its default is left out.)
+
+use serde_json::{Map, Value, json};
+
+use super::data::template_of;
+
+/// True when both patches put back templates that the API server fills up to the same. Data that is no patch of a
+/// template means nothing.
+pub fn same_meaning(a: &[u8], b: &[u8]) -> bool {
+    match (template_of(a), template_of(b)) {
+        (Some(mut a), Some(mut b)) => {
+            strip(&mut a, "template");
+            strip(&mut b, "template");
+            a == b
+        }
+        _ => false,
+    }
+}
+
+/// Leaves out nulls and fields at their default, at any depth. `place` is the name of the field that holds the object.
+fn strip(object: &mut Map<String, Value>, place: &str) {
+    for (name, value) in object.iter_mut() {
+        match value {
+            Value::Object(inner) => strip(inner, name),
+            Value::Array(items) => {
+                items.iter_mut().filter_map(Value::as_object_mut).for_each(|inner| strip(inner, name));
+            }
+            _ => {}
+        }
+    }
+    let pull_policy = object.get("image").and_then(Value::as_str).map(default_pull_policy);
+    let account = object.get("serviceAccountName").cloned();
+    object.retain(|name, value| {
+        !(value.is_null()
+            || is_default(place, name, value)
+            || is_container(place) && name == "imagePullPolicy" && value.as_str() == pull_policy
+            || place == "spec" && name == "serviceAccount" && account.as_ref() == Some(value))
+    });
+}
+
+fn is_container(place: &str) -> bool {
+    matches!(place, "containers" | "initContainers" | "ephemeralContainers")
+}
+
+/// The defaults of a pod template (pkg/apis/core/v1, defaults.go).
+fn is_default(place: &str, name: &str, value: &Value) -> bool {
+    let default = match (place, name) {
+        ("spec", "dnsPolicy") => json!("ClusterFirst"),
+        ("spec", "restartPolicy") => json!("Always"),
+        ("spec", "schedulerName") => json!("default-scheduler"),
+        ("spec", "terminationGracePeriodSeconds") => json!(30),
+        ("spec", "volumeMode") => json!("Filesystem"),
+        ("spec", "securityContext") => json!({}),
+        ("template" | "volumeClaimTemplate", "metadata") => json!({}),
+        (place, "terminationMessagePath") if is_container(place) => json!("/dev/termination-log"),
+        (place, "terminationMessagePolicy") if is_container(place) => json!("File"),
+        (place, "resources") if is_container(place) => json!({}),
+        ("ports", "protocol") => json!("TCP"),
+        ("fieldRef", "apiVersion") => json!("v1"),
+        ("resourceFieldRef", "divisor") => json!("0"),
+        ("fileKeyRef", "optional") => json!(false),
+        ("livenessProbe" | "readinessProbe" | "startupProbe", "timeoutSeconds" | "successThreshold") => json!(1),
+        ("livenessProbe" | "readinessProbe" | "startupProbe", "periodSeconds") => json!(10),
+        ("livenessProbe" | "readinessProbe" | "startupProbe", "failureThreshold") => json!(3),
+        ("httpGet", "path") => json!("/"),
+        ("httpGet", "scheme") => json!("HTTP"),
+        ("grpc", "service") => json!(""),
+        ("secret" | "configMap" | "downwardAPI" | "projected", "defaultMode") => json!(0o644),
+        ("serviceAccountToken", "expirationSeconds") => json!(3600),
+        ("hostPath", "type") => json!(""),
+        ("iscsi", "iscsiInterface") => json!("default"),
+        ("rbd", "pool") => json!("rbd"),
+        ("rbd", "user") => json!("admin"),
+        ("rbd", "keyring") => json!("/etc/ceph/keyring"),
+        ("azureDisk", "cachingMode") => json!("ReadWrite"),
+        ("azureDisk", "fsType") => json!("ext4"),
+        ("azureDisk", "readOnly") => json!(false),
+        ("azureDisk", "kind") => json!("Shared"),
+        ("scaleIO", "storageMode") => json!("ThinProvisioned"),
+        ("scaleIO", "fsType") => json!("xfs"),
+        _ => return false,
+    };
+    *value == default
+}
+
+/// `Always` for the tag `latest`, which is also what no tag and no digest stands for.
+fn default_pull_policy(image: &str) -> &'static str {
+    let (name, digest) = image.split_once('@').map_or((image, false), |(name, _)| (name, true));
+    let last = name.rsplit('/').next().unwrap_or(name);
+    match last.split_once(':') {
+        Some((_, "latest")) => "Always",
+        None if !digest => "Always",
+        _ => "IfNotPresent",
+    }
+}

@@ -1,0 +1,94 @@
+//! The history of a workload's template as ControllerRevisions: what StatefulSets and DaemonSets share.
+//!
+//! A revision's data is a patch that puts the template back. Two managers agree on what is new only if they write the
+//! same bytes, so [`data`] writes them as Go's JSON encoder does, from the object as the server spells it. The server
+//! is asked only when a template is seen that [`Memory`] does not know. Follows upstream pkg/controller/history.
+
+mod data;
+mod meaning;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kinds::controller_revision::Fingerprint;
+use kinds::template::{Template, safe_name};
+use kinds::{ControllerRevision, Str, Uid};
+
+pub use data::{Snapshot, template_of};
+pub use meaning::same_meaning;
+pub use write::{Created, Draft, History, Unmatched};
+
+/// The label with the hash of a StatefulSet's revision.
+pub const HASH_LABEL: &str = "controller.kubernetes.io/hash";
+
+/// Longest part of a workload's name in the name of a revision.
+const LONGEST_PREFIX: usize = 223;
+
+/// The name of a revision (pkg/controller/history, ControllerRevisionName).
+pub fn revision_name(owner: &str, hash: &str) -> String {
+    format!("{}-{hash}", owner.get(..LONGEST_PREFIX).unwrap_or(owner))
+}
+
+/// The hash in a revision's name, moved on by name collisions (pkg/controller/history, HashControllerRevision: FNV-1
+/// of 32 bits).
+pub fn hash(data: &[u8], collisions: Option<i32>) -> String {
+    const OFFSET: u32 = 2_166_136_261;
+    const PRIME: u32 = 16_777_619;
+    let collisions = collisions.map(|count| count.to_string()).unwrap_or_default();
+    let bytes = data.iter().chain(collisions.as_bytes());
+    safe_name(bytes.fold(OFFSET, |hash, byte| hash.wrapping_mul(PRIME) ^ u32::from(*byte)))
+}
+
+/// Oldest first: by number, then by age, then by name (pkg/controller/history, SortControllerRevisions).
+pub fn by_number(a: &ControllerRevision, b: &ControllerRevision) -> Ordering {
+    a.revision.cmp(&b.revision).then_with(|| a.meta.by_creation(&b.meta))
+}
+
+/// The number of the revision that comes after these; they are sorted.
+pub fn next_number(sorted: &[Arc<ControllerRevision>]) -> i64 {
+    sorted.last().map_or(1, |newest| newest.revision + 1)
+}
+
+/// The newest revision with this data; `sorted` is oldest first.
+pub fn find_equal(sorted: &[Arc<ControllerRevision>], data: &[u8]) -> Option<Arc<ControllerRevision>> {
+    let wanted = Fingerprint::of(data);
+    sorted.iter().rev().find(|revision| revision.data == wanted).cloned()
+}
+
+/// The revisions beyond the history limit, oldest first; those in `live` do not count and stay. A negative limit keeps
+/// everything (pkg/controller/statefulset, truncateHistory).
+pub fn surplus(sorted: &[Arc<ControllerRevision>], live: &HashSet<Str>, limit: i32) -> Vec<Arc<ControllerRevision>> {
+    let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
+    let mut history: Vec<_> = sorted.iter().filter(|revision| !live.contains(&revision.meta.name)).cloned().collect();
+    history.truncate(history.len().saturating_sub(limit));
+    history
+}
+
+/// Which revision each workload's template is, so that the server need not be asked again.
+#[derive(Debug, Default)]
+pub struct Memory {
+    known: Mutex<HashMap<Uid, (Template, Str)>>,
+}
+
+impl Memory {
+    /// The name of the revision that a workload's template was found to be.
+    pub fn recall(&self, owner: &Uid, template: &Template) -> Option<Str> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(owner).filter(|(seen, _)| seen == template).map(|(_, name)| name.clone())
+    }
+
+    /// Remembers which revision a workload's template is.
+    pub fn remember(&self, owner: &Uid, template: &Template, revision: &Str) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(owner.clone(), (template.clone(), revision.clone()));
+    }
+
+    /// Forgets a workload that is gone.
+    pub fn forget(&self, owner: &Uid) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
+    }
+}

@@ -1,0 +1,211 @@
+//! What is written for a history: revisions made, numbered anew, adopted, deleted.
+
+use std::sync::Arc;
+
+use kinds::controller_revision::{Fingerprint, NewRevision};
+use kinds::meta::{Meta, ObjectKey, OwnerRef};
+use kinds::selector::Selector;
+use kinds::{ControllerRevision, Kind};
+use runtime::controller::ReconcileError;
+use runtime::expectations::Expectations;
+use runtime::owner::Owner;
+use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::write::{WriteError, Writer};
+
+use super::{Snapshot, by_number, hash, revision_name};
+
+/// The history of one workload, and what is needed to change it.
+#[derive(Clone, Copy)]
+pub struct History<'a> {
+    /// The workload.
+    pub owner: &'a Meta,
+    /// The reference that its revisions get.
+    pub reference: &'a OwnerRef,
+    /// All revisions; indexed by controller.
+    pub revisions: &'a Arc<Store<ControllerRevision>>,
+    /// What the controller has written.
+    pub expectations: &'a Expectations,
+    /// Who writes.
+    pub writer: &'a Writer,
+}
+
+/// What becomes of revisions that are a workload's and do not match its selector any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmatched {
+    /// They are left alone and not looked at, as for a StatefulSet.
+    Ignored,
+    /// They are let go, as for a DaemonSet.
+    Released,
+}
+
+/// A revision to be.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// Its labels, that with the hash among them.
+    pub labels: Vec<(String, String)>,
+    /// Its annotations.
+    pub annotations: Vec<(String, String)>,
+    /// The patch.
+    pub data: Vec<u8>,
+    /// Its place in the history.
+    pub revision: i64,
+}
+
+impl Draft {
+    /// A revision of what the server showed, with one more label.
+    pub fn new(snapshot: Snapshot, label: (&str, String), revision: i64) -> Self {
+        let mut labels = snapshot.labels;
+        labels.retain(|(key, _)| key != label.0);
+        labels.push((label.0.to_owned(), label.1));
+        Self { labels, annotations: snapshot.annotations, data: snapshot.data, revision }
+    }
+}
+
+/// What came of the creation of a revision.
+#[derive(Debug)]
+pub enum Created {
+    /// It was made.
+    Made(Arc<ControllerRevision>),
+    /// One of that name and data was there already: made by another leader, or the answer was lost.
+    Known(Arc<ControllerRevision>),
+    /// The name is taken by one with other data.
+    Taken,
+}
+
+impl History<'_> {
+    fn key(&self, name: &str) -> ObjectKey {
+        ObjectKey::new(self.owner.namespace.clone(), name)
+    }
+
+    fn wrote(&self, version: u64) {
+        self.expectations.wrote(&self.owner.key(), self.revisions, version);
+    }
+
+    /// The workload's revisions, oldest first. Orphans that match are adopted; `K` is the workload's kind.
+    ///
+    /// # Errors
+    /// When one could not be adopted or released.
+    pub async fn claim<K: Kind>(
+        &self,
+        selector: &Selector,
+        unmatched: Unmatched,
+    ) -> Result<Vec<Arc<ControllerRevision>>, ReconcileError> {
+        let mut children = self.revisions.by_index(&by_controller(), owned_by(&self.owner.uid));
+        children.extend(self.revisions.by_index(&by_controller(), orphans_in(&self.owner.namespace)));
+        if unmatched == Unmatched::Ignored {
+            children.retain(|revision| selector.matches(&revision.meta.labels));
+        }
+        let owner = Owner { meta: self.owner, reference: self.reference.clone(), writer: self.writer };
+        let claimed = owner.claim::<K, _>(children, |revision| selector.matches(&revision.meta.labels)).await;
+        claimed.written.into_iter().for_each(|version| self.wrote(version));
+        if !claimed.errors.is_empty() {
+            return Err(ReconcileError::new(claimed.errors.join(", ")));
+        }
+        let mut revisions = claimed.children;
+        revisions.sort_by(|a, b| by_number(a, b));
+        Ok(revisions)
+    }
+
+    /// Asks the server for the workload as it is now, for a revision of its template.
+    ///
+    /// # Errors
+    /// When it is gone, or another one has its name.
+    pub async fn snapshot<K: Kind>(&self) -> Result<Snapshot, ReconcileError> {
+        let key = self.owner.key();
+        let object = self.writer.get_json(&K::RESOURCE, &key).await?;
+        let snapshot = Snapshot::read(object).map_err(ReconcileError::new)?;
+        if snapshot.uid != self.owner.uid {
+            let (kind, wanted) = (K::RESOURCE.kind, &self.owner.uid);
+            let message = format!("original {kind} {key} is gone: got uid {}, wanted {wanted}", snapshot.uid);
+            return Err(ReconcileError::new(message));
+        }
+        Ok(snapshot)
+    }
+
+    /// Creates a revision under the name that its hash and the collisions so far make; a name that is taken by other
+    /// data counts as one more collision (pkg/controller/history, CreateControllerRevision).
+    ///
+    /// # Errors
+    /// When the server refuses it for another reason.
+    pub async fn create(&self, draft: &Draft, collisions: &mut i32) -> Result<Arc<ControllerRevision>, WriteError> {
+        loop {
+            match self.create_named(draft, &hash(&draft.data, Some(*collisions))).await? {
+                Created::Made(revision) | Created::Known(revision) => return Ok(revision),
+                Created::Taken => *collisions += 1,
+            }
+        }
+    }
+
+    /// Creates a revision under the workload's name and a hash.
+    ///
+    /// # Errors
+    /// When the server refuses it for another reason than that the name is taken.
+    pub async fn create_named(&self, draft: &Draft, hash: &str) -> Result<Created, WriteError> {
+        let name = revision_name(&self.owner.name, hash);
+        let object = NewRevision {
+            name: &name,
+            namespace: &self.owner.namespace,
+            labels: &draft.labels,
+            annotations: &draft.annotations,
+            owner: self.reference,
+            data: &draft.data,
+            revision: draft.revision,
+        };
+        let resource = &ControllerRevision::RESOURCE;
+        match self.writer.create(resource, &self.owner.namespace, &object.encode(), true).await {
+            Ok(answer) => {
+                let created: ControllerRevision = answer.decode(self.revisions.decoding())?;
+                self.wrote(created.meta.version);
+                Ok(Created::Made(Arc::new(created)))
+            }
+            Err(error) if error.is_already_exists() => {
+                let known: ControllerRevision =
+                    self.writer.get(resource, &self.key(&name)).await?.decode(self.revisions.decoding())?;
+                if known.data != Fingerprint::of(&draft.data) {
+                    return Ok(Created::Taken);
+                }
+                self.wrote(known.meta.version);
+                Ok(Created::Known(Arc::new(known)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The data of a revision, byte for byte.
+    ///
+    /// # Errors
+    /// When it cannot be read from the server.
+    pub async fn data(&self, revision: &str) -> Result<Vec<u8>, WriteError> {
+        let answer = self.writer.get(&ControllerRevision::RESOURCE, &self.key(revision)).await?;
+        Ok(ControllerRevision::data_of(answer.object()?).to_vec())
+    }
+
+    /// Gives a revision another place in the history.
+    ///
+    /// # Errors
+    /// A conflict when it changed meanwhile, or is another one by now.
+    pub async fn renumber(
+        &self,
+        revision: &ControllerRevision,
+        number: i64,
+    ) -> Result<Arc<ControllerRevision>, WriteError> {
+        let (resource, key) = (&ControllerRevision::RESOURCE, revision.meta.key());
+        let current = self.writer.get(resource, &key).await?;
+        let object = ControllerRevision::renumbered(current.object()?, number).map_err(kinds::DecodeError::from)?;
+        let renumbered: ControllerRevision =
+            self.writer.replace(resource, &key, None, &object).await?.decode(self.revisions.decoding())?;
+        self.wrote(renumbered.meta.version);
+        Ok(Arc::new(renumbered))
+    }
+
+    /// Deletes a revision; one that is gone already is no failure.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn delete(&self, revision: &ControllerRevision) -> Result<(), WriteError> {
+        match self.writer.delete(&ControllerRevision::RESOURCE, &revision.meta.key(), &revision.meta.uid).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
