@@ -59,6 +59,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::serviceaccount::DESCRIPTOR,
     crate::serviceaccount_token::DESCRIPTOR,
     crate::tainteviction::DESCRIPTOR,
+    crate::statefulset::DESCRIPTOR,
     crate::token_cleaner::DESCRIPTOR,
     crate::ttl::DESCRIPTOR,
     crate::ttlafterfinished::DESCRIPTOR,

@@ -36,6 +36,7 @@ pub mod root_ca_publisher;
 pub mod service_endpoints;
 pub mod serviceaccount;
 pub mod serviceaccount_token;
+pub mod statefulset;
 pub mod tainteviction;
 pub mod token_cleaner;
 pub mod trust_bundle_publisher;

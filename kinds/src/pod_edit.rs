@@ -3,7 +3,10 @@
 //! Only the edited fields are touched; everything else of the template goes into the pod as it stands.
 
 use crate::meta::{ObjectKey, OwnerRef};
-use crate::schema::{container, env_var, env_var_source, object_field_selector, object_meta, pod, pod_spec};
+use crate::schema::{
+    claim_volume_source, container, env_var, env_var_source, object_field_selector, object_meta, pod, pod_spec, volume,
+    volume_source,
+};
 use crate::template::Template;
 use crate::wire::{self, Field, Put, fields, find, map_entry};
 
@@ -19,6 +22,8 @@ pub struct FieldEnv<'a> {
 /// What a pod has that its template does not have.
 #[derive(Debug, Clone, Default)]
 pub struct PodEdits<'a> {
+    /// Its name, if that is not generated.
+    pub name: Option<String>,
     /// Prefix of its generated name.
     pub generate_name: String,
     /// A finalizer, unless the template has it.
@@ -29,6 +34,10 @@ pub struct PodEdits<'a> {
     pub annotations: Vec<(&'a str, String)>,
     /// Its hostname.
     pub hostname: Option<String>,
+    /// Its subdomain; empty removes that of the template.
+    pub subdomain: Option<&'a str>,
+    /// Volumes and the claims behind them; they replace volumes of their names.
+    pub claims: Vec<(String, String)>,
     /// A variable of all containers and init containers.
     pub env: Option<FieldEnv<'a>>,
 }
@@ -37,6 +46,9 @@ pub struct PodEdits<'a> {
 pub fn pod_from(template: &Template, owner: &ObjectKey, controller: &OwnerRef, edits: &PodEdits<'_>) -> Vec<u8> {
     let mut message = Vec::with_capacity(template.meta.len() + template.spec.len() + 512);
     message.put_message(pod::METADATA, |meta| {
+        if let Some(name) = &edits.name {
+            meta.put_str(object_meta::NAME, name);
+        }
         meta.put_str(object_meta::GENERATE_NAME, &edits.generate_name);
         meta.put_str(object_meta::NAMESPACE, &owner.namespace);
         copy(&template.meta, meta, |field| match field.number {
@@ -60,6 +72,8 @@ fn put_spec(spec: &mut Vec<u8>, template: &[u8], edits: &PodEdits<'_>) {
     for field in fields(template).flatten() {
         match (field.number, edits.env) {
             (pod_spec::HOSTNAME, _) if edits.hostname.is_some() => {}
+            (pod_spec::SUBDOMAIN, _) if edits.subdomain.is_some() => {}
+            (pod_spec::VOLUMES, _) if is_volume_of(&edits.claims, field.value.bytes()) => {}
             (pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS, Some(env))
                 if !has_env(field.value.bytes(), env.name) =>
             {
@@ -74,6 +88,52 @@ fn put_spec(spec: &mut Vec<u8>, template: &[u8], edits: &PodEdits<'_>) {
     if let Some(hostname) = &edits.hostname {
         spec.put_str(pod_spec::HOSTNAME, hostname);
     }
+    if let Some(subdomain) = edits.subdomain.filter(|subdomain| !subdomain.is_empty()) {
+        spec.put_str(pod_spec::SUBDOMAIN, subdomain);
+    }
+    edits.claims.iter().for_each(|(name, claim)| put_claim(spec, name, claim));
+}
+
+fn is_volume_of(claims: &[(String, String)], message: &[u8]) -> bool {
+    let name = find(message, volume::NAME);
+    claims.iter().any(|(volume, _)| volume.as_bytes() == name)
+}
+
+fn put_claim(spec: &mut Vec<u8>, name: &str, claim: &str) {
+    spec.put_message(pod_spec::VOLUMES, |message| {
+        message.put_str(volume::NAME, name);
+        message.put_message(volume::VOLUME_SOURCE, |source| {
+            source.put_message(volume_source::PERSISTENT_VOLUME_CLAIM, |source| {
+                source.put_str(claim_volume_source::CLAIM_NAME, claim);
+            });
+        });
+    });
+}
+
+/// A whole pod (the inside of the envelope) with these labels and these volumes of claims, for a PUT.
+pub fn repaired(object: &[u8], labels: &[(&str, String)], claims: &[(String, String)]) -> Vec<u8> {
+    let mut repaired = Vec::with_capacity(object.len() + 256);
+    for field in fields(object).flatten() {
+        let inner = field.value.bytes();
+        match field.number {
+            pod::METADATA => repaired.put_message(pod::METADATA, |meta| {
+                copy(inner, meta, |field| match field.number {
+                    object_meta::LABELS => !sets(labels, field),
+                    object_meta::MANAGED_FIELDS => false,
+                    _ => true,
+                });
+                labels.iter().for_each(|(key, value)| meta.put_entry(object_meta::LABELS, key, value));
+            }),
+            pod::SPEC => repaired.put_message(pod::SPEC, |spec| {
+                copy(inner, spec, |field| {
+                    field.number != pod_spec::VOLUMES || !is_volume_of(claims, field.value.bytes())
+                });
+                claims.iter().for_each(|(name, claim)| put_claim(spec, name, claim));
+            }),
+            _ => repaired.extend_from_slice(field.raw),
+        }
+    }
+    repaired
 }
 
 fn has_env(message: &[u8], name: &str) -> bool {
@@ -162,6 +222,7 @@ mod tests {
             annotations: vec![("index", "3".to_owned())],
             hostname: Some("pi-3".to_owned()),
             env: Some(env),
+            ..PodEdits::default()
         });
         let meta = find(&message, pod::METADATA);
         assert_eq!(texts(meta, object_meta::GENERATE_NAME), ["pi-3-"]);
@@ -185,6 +246,47 @@ mod tests {
         let path =
             find(find(find(own, env_var::VALUE_FROM), env_var_source::FIELD_REF), object_field_selector::FIELD_PATH);
         assert_eq!(path, env.path.as_bytes());
+    }
+
+    #[test]
+    fn volumes_of_claims_replace_those_of_their_names() {
+        let pod = |volumes: &[&str]| {
+            let mut message = Vec::new();
+            message.put_message(pod::METADATA, |meta| meta.put_entry(object_meta::LABELS, "index", "old"));
+            message.put_message(pod::SPEC, |spec| {
+                for name in volumes {
+                    spec.put_message(pod_spec::VOLUMES, |message| message.put_str(volume::NAME, name));
+                }
+                spec.put_str(pod_spec::HOSTNAME, "kept");
+            });
+            message
+        };
+        let repaired =
+            repaired(&pod(&["tmp", "data"]), &[("index", "3".to_owned())], &[("data".to_owned(), "data-3".to_owned())]);
+        assert_eq!(map_entry(find(find(&repaired, pod::METADATA), object_meta::LABELS)), Ok(("index", "3")));
+        let spec = find(&repaired, pod::SPEC);
+        let volumes: Vec<_> = fields(spec).flatten().filter(|field| field.number == pod_spec::VOLUMES).collect();
+        let names: Vec<_> = volumes.iter().map(|field| find(field.value.bytes(), volume::NAME)).collect();
+        assert_eq!(names, [&b"tmp"[..], b"data"]);
+        let source =
+            find(find(find(spec, pod_spec::VOLUMES), volume::VOLUME_SOURCE), volume_source::PERSISTENT_VOLUME_CLAIM);
+        assert_eq!(find(source, claim_volume_source::CLAIM_NAME), b"data-3");
+        assert_eq!(texts(spec, pod_spec::HOSTNAME), ["kept"]);
+    }
+
+    #[test]
+    fn a_named_pod_has_its_place() {
+        let message = made(&PodEdits {
+            name: Some("pi-3".to_owned()),
+            generate_name: "pi-".to_owned(),
+            subdomain: Some("names"),
+            claims: vec![("data".to_owned(), "data-pi-3".to_owned())],
+            ..PodEdits::default()
+        });
+        assert_eq!(texts(find(&message, pod::METADATA), object_meta::NAME), ["pi-3"]);
+        let spec = find(&message, pod::SPEC);
+        assert_eq!(texts(spec, pod_spec::SUBDOMAIN), ["names"]);
+        assert_eq!(find(find(spec, pod_spec::VOLUMES), volume::NAME), b"data");
     }
 
     #[test]

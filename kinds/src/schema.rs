@@ -73,10 +73,10 @@ messages! {
     env_var "EnvVar" "api/core/v1" { NAME "name" = 1, VALUE_FROM "valueFrom" = 3 }
     env_var_source "EnvVarSource" "api/core/v1" { FIELD_REF "fieldRef" = 1, RESOURCE_FIELD_REF "resourceFieldRef" = 2, SECRET_KEY_REF "secretKeyRef" = 4 }
     resource_field_selector "ResourceFieldSelector" "api/core/v1" { DIVISOR "divisor" = 3 }
-    volume "Volume" "api/core/v1" { VOLUME_SOURCE "volumeSource" = 2 }
+    volume "Volume" "api/core/v1" { NAME "name" = 1, VOLUME_SOURCE "volumeSource" = 2 }
     volume_source "VolumeSource" "api/core/v1" {
         EMPTY_DIR "emptyDir" = 2, DOWNWARD_API "downwardAPI" = 16, PROJECTED "projected" = 26, EPHEMERAL "ephemeral" = 29,
-        SECRET "secret" = 6,
+        SECRET "secret" = 6, PERSISTENT_VOLUME_CLAIM "persistentVolumeClaim" = 10,
         ISCSI "iscsi" = 8,
         RBD "rbd" = 11,
         FLEX_VOLUME "flexVolume" = 12,
@@ -96,6 +96,8 @@ messages! {
     ephemeral_volume_source "EphemeralVolumeSource" "api/core/v1" { VOLUME_CLAIM_TEMPLATE "volumeClaimTemplate" = 1 }
     claim_template "PersistentVolumeClaimTemplate" "api/core/v1" { SPEC "spec" = 2 }
     claim_spec "PersistentVolumeClaimSpec" "api/core/v1" { RESOURCES "resources" = 2 }
+    persistent_volume_claim "PersistentVolumeClaim" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    claim_volume_source "PersistentVolumeClaimVolumeSource" "api/core/v1" { CLAIM_NAME "claimName" = 1 }
     volume_resources "VolumeResourceRequirements" "api/core/v1" { LIMITS "limits" = 1, REQUESTS "requests" = 2 }
 
     replica_set "ReplicaSet" "api/apps/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
@@ -113,6 +115,23 @@ messages! {
         READY_REPLICAS "readyReplicas" = 4, AVAILABLE_REPLICAS "availableReplicas" = 5, CONDITIONS "conditions" = 6,
     }
     replication_controller_condition "ReplicationControllerCondition" "api/core/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 3, REASON "reason" = 4, MESSAGE "message" = 5 }
+    stateful_set "StatefulSet" "api/apps/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    stateful_set_spec "StatefulSetSpec" "api/apps/v1" {
+        REPLICAS "replicas" = 1, SELECTOR "selector" = 2, TEMPLATE "template" = 3, VOLUME_CLAIM_TEMPLATES "volumeClaimTemplates" = 4,
+        SERVICE_NAME "serviceName" = 5, POD_MANAGEMENT_POLICY "podManagementPolicy" = 6, UPDATE_STRATEGY "updateStrategy" = 7,
+        REVISION_HISTORY_LIMIT "revisionHistoryLimit" = 8, MIN_READY_SECONDS "minReadySeconds" = 9,
+        RETENTION "persistentVolumeClaimRetentionPolicy" = 10, ORDINALS "ordinals" = 11,
+    }
+    stateful_set_update_strategy "StatefulSetUpdateStrategy" "api/apps/v1" { TYPE "type" = 1, ROLLING_UPDATE "rollingUpdate" = 2 }
+    rolling_update_stateful_set "RollingUpdateStatefulSetStrategy" "api/apps/v1" { PARTITION "partition" = 1, MAX_UNAVAILABLE "maxUnavailable" = 2 }
+    stateful_set_retention "StatefulSetPersistentVolumeClaimRetentionPolicy" "api/apps/v1" { WHEN_DELETED "whenDeleted" = 1, WHEN_SCALED "whenScaled" = 2 }
+    stateful_set_ordinals "StatefulSetOrdinals" "api/apps/v1" { START "start" = 1 }
+    stateful_set_status "StatefulSetStatus" "api/apps/v1" {
+        OBSERVED_GENERATION "observedGeneration" = 1, REPLICAS "replicas" = 2, READY_REPLICAS "readyReplicas" = 3, CURRENT_REPLICAS "currentReplicas" = 4,
+        UPDATED_REPLICAS "updatedReplicas" = 5, CURRENT_REVISION "currentRevision" = 6, UPDATE_REVISION "updateRevision" = 7,
+        COLLISION_COUNT "collisionCount" = 9, CONDITIONS "conditions" = 10, AVAILABLE_REPLICAS "availableReplicas" = 11,
+    }
+    stateful_set_condition "StatefulSetCondition" "api/apps/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 3, REASON "reason" = 4, MESSAGE "message" = 5 }
     controller_revision "ControllerRevision" "api/apps/v1" { METADATA "metadata" = 1, DATA "data" = 2, REVISION "revision" = 3 }
     deployment "Deployment" "api/apps/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     deployment_spec "DeploymentSpec" "api/apps/v1" {

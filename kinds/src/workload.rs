@@ -49,6 +49,11 @@ impl Raw {
         Ok(Self(kept.into()))
     }
 
+    /// Raw spec, without its template.
+    pub fn spec(&self) -> &[u8] {
+        find(&self.0, SPEC)
+    }
+
     /// Raw status.
     pub fn status(&self) -> &[u8] {
         find(&self.0, STATUS)

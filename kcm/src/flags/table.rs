@@ -105,7 +105,7 @@ component::flags! {
         "concurrent-resourceclaim-syncs": Int32 = "50", NoEffectYet, "ResourceClaims created or deleted at once";
     }
     "Statefulset-controller" {
-        "concurrent-statefulset-syncs": Int32 = "5", NoEffectYet, "StatefulSets reconciled at once";
+        "concurrent-statefulset-syncs": Int32 = "5", Effective, "StatefulSets reconciled at once";
     }
     "Daemonset-controller" {
         "concurrent-daemonset-syncs": Int32 = "2", NoEffectYet, "DaemonSets reconciled at once";

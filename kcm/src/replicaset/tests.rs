@@ -61,6 +61,7 @@ fn pod(name: &str) -> Pod {
         disruption: None,
         tolerations: None,
         network: None,
+        claims: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Pod: placement, phase, readiness and what ranks it for deletion.
 
+mod claims;
 mod disruption;
 mod ending;
 mod network;
@@ -12,6 +13,7 @@ use crate::taint::{NO_EXECUTE, Tolerations};
 use crate::wire::{WireError, fields};
 use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
+pub use claims::Claims;
 pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
 pub use network::{NamedPort, Network};
@@ -74,6 +76,9 @@ pub struct Pod {
     pub disruption: Option<Box<Disruption>>,
     /// How it is reached; only with [`Pod::NETWORK`].
     pub network: Option<Box<Network>>,
+    /// The claims behind its volumes; only with [`Pod::CLAIMS`], and only of a StatefulSet's pod or of one without a
+    /// controller.
+    pub claims: Option<Claims>,
 }
 
 impl Pod {
@@ -85,6 +90,8 @@ impl Pod {
     pub const DISRUPTION: Sections = Sections(1 << 8);
     /// Section: how it is reached.
     pub const NETWORK: Sections = Sections(1 << 2);
+    /// Section: the claims behind its volumes.
+    pub const CLAIMS: Sections = Sections(1 << 3);
 }
 
 impl Pod {
@@ -154,12 +161,17 @@ impl Kind for Pod {
             tolerations: None,
             disruption: None,
             network: None,
+            claims: None,
         };
         if context.sections.contains(Self::TOLERATIONS) {
             pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
         }
         if context.sections.contains(Self::DISRUPTION) {
             pod.disruption = Disruption::read(status)?;
+        }
+        let has_place = pod.meta.controller().is_none_or(|controller| &*controller.kind == "StatefulSet");
+        if context.sections.contains(Self::CLAIMS) && has_place {
+            pod.claims = Some(claims::read(&context.interner, spec)?);
         }
         let sidecars = pod.read_spec(context, spec)?;
         pod.read_status(status, &sidecars)?;

@@ -25,6 +25,8 @@ mod replicaset;
 mod replicaset_pods;
 mod replicationcontroller;
 mod rollout;
+mod statefulset;
+mod statefulset_takeover;
 mod takeover;
 
 use cluster_tests::{Case, cases, run};
@@ -110,10 +112,16 @@ fn main() -> std::process::ExitCode {
             replaced_only_once_failed, somebody_elses_job_is_left_alone, pods_of_a_lost_job_may_go,
             pods_are_adopted_and_counted, crash_after_a_sample_of_writes, each_write_fails_each_way,
         },
+        statefulset::{
+            pods_come_in_order_to_their_places, it_scales_with_kubectl, an_update_its_history_undo_and_restart,
+            a_partition_holds_pods_back, deleting_pods_updates_them, claims_come_and_stay, failed_pods_are_replaced,
+            orphans_are_adopted_by_name, a_taken_name_of_a_revision_is_a_collision, crash_after_a_sample_of_writes,
+        },
     ]
     .into();
     cases.extend(cases![Ignored:
         differential::{the_same_is_left_behind}, endpoints::{upstreams_slices_are_taken_over},
+        statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         takeover::{rollouts_go_on_under_the_other}, job::{crash_after_every_write}, rollout::{crash_after_every_write},
     ]);
     run(cases)

@@ -1,0 +1,338 @@
+//! Which pods of a StatefulSet are made, repaired and deleted next: all policy, no IO.
+//!
+//! A plan is made of stages. The steps of a stage are done one after the other or all at once, and a stage with a
+//! failure is the last one. Where pods are ordered, a plan ends with the first pod that has to be waited for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kinds::pod::Phase;
+use kinds::statefulset::Strategy;
+use kinds::{Pod, StatefulSet};
+
+use super::identity::{self, Member};
+
+/// Feature gates that decide.
+#[derive(Debug, Clone, Copy)]
+pub struct Gates {
+    /// MaxUnavailableStatefulSet
+    pub max_unavailable: bool,
+    /// StatefulSetRecreateStrategy
+    pub recreate: bool,
+    /// StatefulSetSemanticRevisionComparison
+    pub semantic: bool,
+}
+
+/// Which of the two revisions a pod is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// The one that the last complete rollout ended with.
+    Current,
+    /// The newest.
+    Update,
+}
+
+/// What is wrong with a pod that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Defects {
+    /// A claim of it is missing or on its way out, and the pod waits to be scheduled.
+    pub claims: bool,
+    /// A claim's owners are not what they should be.
+    pub owners: bool,
+    /// It has not the labels or volumes of its place.
+    pub pod: bool,
+}
+
+impl Defects {
+    fn any(self) -> bool {
+        self.claims || self.owners || self.pod
+    }
+}
+
+/// What can be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Make the claims and the pod of a place.
+    Create(i32, Made),
+    /// Put right what is wrong with a pod and its claims.
+    Repair(Member, Defects),
+    /// Delete a pod.
+    Delete(Arc<Pod>),
+}
+
+/// Steps that belong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stage {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// They are done at the same time, in growing batches; otherwise one after the other.
+    pub at_once: bool,
+}
+
+/// What a Recreate update is about to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recreation {
+    /// Pods of old revisions are on their way out.
+    Deleting,
+    /// They are gone, and new ones come.
+    Creating,
+}
+
+/// What to do, and what that says about the state of things.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// In this order.
+    pub stages: Vec<Stage>,
+    /// Where a Recreate update stands.
+    pub recreation: Option<Recreation>,
+    /// The pod that an ordered StatefulSet waits for.
+    pub waits_for: Option<Member>,
+    /// Unavailable pods of wanted places, once all of them were looked at.
+    pub unavailable: Option<usize>,
+}
+
+/// All that is decided on.
+pub struct Situation<'a> {
+    /// The StatefulSet.
+    pub set: &'a StatefulSet,
+    /// Its pods.
+    pub members: &'a [Member],
+    /// Name of the revision that the last complete rollout ended with.
+    pub current: &'a str,
+    /// Name of the newest revision.
+    pub update: &'a str,
+    /// What is wrong with a pod.
+    pub defects: &'a dyn Fn(&Member) -> Defects,
+    /// True when a claim of a place belongs to a former pod, and has to go before a new pod comes.
+    pub is_stale: &'a dyn Fn(i32) -> bool,
+    /// Feature gates.
+    pub gates: Gates,
+    /// The time of day.
+    pub now: Timestamp,
+}
+
+/// Running and ready (pkg/controller/statefulset, isRunningAndReady).
+pub fn is_running_and_ready(pod: &Pod) -> bool {
+    pod.phase == Phase::Running && pod.ready
+}
+
+/// Ready for long enough (pkg/api/v1/pod, IsPodAvailable).
+pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
+    let since_ready = now.as_second() - pod.ready_since.0;
+    pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
+}
+
+/// How many pods may be unavailable: a share is rounded down, and one always may
+/// (pkg/controller/statefulset, getStatefulSetMaxUnavailable). `None` for a text that is no percentage.
+pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
+    let bound = set.rolling.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
+    let count = bound.map_or(Some(1), |bound| bound.scaled(set.replicas, false))?;
+    Some(usize::try_from(count).unwrap_or(0).max(1))
+}
+
+/// Which revision a missing pod is made from (pkg/controller/statefulset, newVersionedStatefulSetPod).
+pub fn made_from(set: &StatefulSet, ordinal: i32) -> Made {
+    let kept = match &set.rolling {
+        Some(rolling) => i64::from(rolling.partition),
+        None if set.strategy == Strategy::RollingUpdate => i64::from(set.status.current_replicas),
+        None => 0,
+    };
+    if i64::from(ordinal) < i64::from(set.start) + kept { Made::Current } else { Made::Update }
+}
+
+/// A place that shall be filled.
+struct Slot<'a> {
+    ordinal: i32,
+    member: Option<&'a Member>,
+}
+
+impl Situation<'_> {
+    fn is_available(&self, pod: &Pod) -> bool {
+        is_available(pod, self.set.min_ready_seconds, self.now)
+    }
+
+    fn is_unavailable(&self, pod: &Pod) -> bool {
+        !self.is_available(pod) || pod.meta.is_deleting()
+    }
+
+    fn is_old(&self, pod: &Pod) -> bool {
+        identity::revision(pod) != self.update
+    }
+
+    /// Of an old revision, and nobody deletes it yet: one that has ended goes anyhow.
+    fn is_replaceable(&self, pod: &Pod) -> bool {
+        self.is_old(pod) && !pod.meta.is_deleting() && !pod.is_terminal()
+    }
+
+    /// Wanted places in ascending order, and all other pods in descending order.
+    fn split(&self) -> (Vec<Slot<'_>>, Vec<&Member>) {
+        let by_ordinal: BTreeMap<i32, &Member> = self.members.iter().map(|member| (member.ordinal, member)).collect();
+        let end = self.set.start.saturating_add(self.set.replicas.max(0));
+        let slots =
+            (self.set.start..end).map(|ordinal| Slot { ordinal, member: by_ordinal.get(&ordinal).copied() }).collect();
+        let others = by_ordinal.values().rev().copied();
+        (slots, others.filter(|member| !identity::is_wanted(self.set, member.ordinal)).collect())
+    }
+
+    /// What to do (pkg/controller/statefulset, updateStatefulSet).
+    pub fn plan(&self) -> Plan {
+        let mut plan = Plan::default();
+        let (slots, condemned) = self.split();
+        if self.set.strategy == Strategy::Recreate && !self.recreate(&mut plan) {
+            return plan;
+        }
+        let done = if self.set.parallel {
+            self.all_at_once(&slots, &condemned, &mut plan);
+            true
+        } else {
+            self.in_order(&slots, &condemned, &mut plan)
+        };
+        if done && self.set.strategy == Strategy::RollingUpdate {
+            if self.gates.max_unavailable {
+                self.update_within_bounds(&slots, &mut plan);
+            } else {
+                self.update_one(&slots, &mut plan);
+            }
+        }
+        plan.stages.retain(|stage| !stage.steps.is_empty());
+        plan
+    }
+
+    /// Deletes all pods of old revisions; true when there are none left (recreateDeleteAndWait).
+    fn recreate(&self, plan: &mut Plan) -> bool {
+        let old: Vec<&Member> = self.members.iter().filter(|member| self.is_old(&member.pod)).collect();
+        if !old.is_empty() {
+            let steps = old.iter().filter(|member| !member.pod.meta.is_deleting());
+            let steps: Vec<Step> = steps.map(|member| Step::Delete(member.pod.clone())).collect();
+            plan.recreation = Some(Recreation::Deleting);
+            if !steps.is_empty() {
+                plan.stages.push(Stage { steps, at_once: true });
+            }
+        } else if self.current != self.update {
+            plan.recreation = Some(Recreation::Creating);
+        }
+        old.is_empty()
+    }
+
+    /// The steps for one wanted place; true when an ordered StatefulSet has to wait for it (processReplica).
+    fn tend(&self, slot: &Slot<'_>, steps: &mut Vec<Step>) -> bool {
+        let Some(member) = slot.member else {
+            if !(self.is_stale)(slot.ordinal) {
+                steps.push(Step::Create(slot.ordinal, made_from(self.set, slot.ordinal)));
+            }
+            return true;
+        };
+        let pod = &member.pod;
+        if pod.is_terminal() {
+            if !pod.meta.is_deleting() {
+                steps.push(Step::Delete(pod.clone()));
+            }
+            return true;
+        }
+        let found = (self.defects)(member);
+        let waits = pod.meta.is_deleting() || !is_running_and_ready(pod) || !self.is_available(pod);
+        // What is not the pending pod's claims is put right once nothing has to be waited for.
+        let looked_at = !waits || self.set.parallel;
+        let defects = Defects {
+            claims: found.claims && pod.phase == Phase::Pending,
+            owners: found.owners && (looked_at || pod.phase == Phase::Pending),
+            pod: found.pod && looked_at,
+        };
+        if defects.any() {
+            steps.push(Step::Repair(member.clone(), defects));
+        }
+        waits
+    }
+
+    fn in_order(&self, slots: &[Slot<'_>], condemned: &[&Member], plan: &mut Plan) -> bool {
+        let mut steps = Vec::new();
+        for slot in slots {
+            if self.tend(slot, &mut steps) {
+                plan.waits_for = slot.member.cloned();
+                plan.stages.push(Stage { steps, at_once: false });
+                return false;
+            }
+        }
+        steps.extend(self.disowned(condemned));
+        let wait = condemned.first().is_some_and(|last| {
+            // One that has ended gets no better by waiting.
+            let is_unhealthy =
+                |pod: &Pod| !pod.is_terminal() && (!is_running_and_ready(pod) || !self.is_available(pod));
+            // All wanted pods are available here, so that the first unhealthy pod is the lowest of these.
+            let first = condemned.iter().rev().find(|member| self.is_unavailable(&member.pod));
+            let blocks = last.pod.meta.is_deleting()
+                || is_unhealthy(&last.pod) && first.is_none_or(|first| first.ordinal != last.ordinal);
+            if !blocks {
+                steps.push(Step::Delete(last.pod.clone()));
+            }
+            true
+        });
+        plan.stages.push(Stage { steps, at_once: false });
+        !wait
+    }
+
+    fn all_at_once(&self, slots: &[Slot<'_>], condemned: &[&Member], plan: &mut Plan) {
+        let mut steps = Vec::new();
+        for slot in slots {
+            self.tend(slot, &mut steps);
+        }
+        let deletions = condemned.iter().filter(|member| !member.pod.meta.is_deleting());
+        let deletions = deletions.map(|member| Step::Delete(member.pod.clone())).collect();
+        for steps in [steps, self.disowned(condemned).collect(), deletions] {
+            plan.stages.push(Stage { steps, at_once: true });
+        }
+    }
+
+    /// Claims of pods that go are given their owners first.
+    fn disowned<'a>(&'a self, condemned: &'a [&Member]) -> impl Iterator<Item = Step> + 'a {
+        let disowned = condemned.iter().filter(|member| (self.defects)(member).owners);
+        disowned.map(|member| Step::Repair((*member).clone(), Defects { owners: true, ..Defects::default() }))
+    }
+
+    fn partition(&self) -> usize {
+        usize::try_from(self.set.rolling.as_ref().map_or(0, |rolling| rolling.partition)).unwrap_or(0)
+    }
+
+    /// Pods that an update may delete, from the highest place down.
+    fn targets<'a>(&self, slots: &'a [Slot<'a>]) -> impl Iterator<Item = &'a Member> + use<'a> {
+        slots.iter().skip(self.partition()).rev().filter_map(|slot| slot.member)
+    }
+
+    /// One pod at a time, without the gate.
+    fn update_one(&self, slots: &[Slot<'_>], plan: &mut Plan) {
+        for slot in slots.iter().skip(self.partition()).rev() {
+            // A pod that is just being made is up to date, and waited for.
+            let Some(member) = slot.member else { return };
+            if self.is_replaceable(&member.pod) {
+                let steps = vec![Step::Delete(member.pod.clone())];
+                plan.stages.push(Stage { steps, at_once: false });
+                return;
+            }
+            if self.is_unavailable(&member.pod) {
+                return;
+            }
+        }
+    }
+
+    /// As many as may be unavailable (updateStatefulSetAfterInvariantEstablished).
+    fn update_within_bounds(&self, slots: &[Slot<'_>], plan: &mut Plan) {
+        let Some(bound) = max_unavailable(self.set) else { return };
+        let unavailable =
+            slots.iter().filter(|slot| slot.member.is_none_or(|member| self.is_unavailable(&member.pod))).count();
+        plan.unavailable = Some(unavailable);
+        let budget = bound.saturating_sub(unavailable);
+        let replaceable = |member: &&Member| self.is_replaceable(&member.pod);
+        let delete = |member: &Member| Step::Delete(member.pod.clone());
+        let mut steps = Vec::new();
+        if self.set.parallel {
+            // Nobody loses anything by those that are unavailable anyhow; they go whatever the budget.
+            let (up, down): (Vec<_>, Vec<_>) =
+                self.targets(slots).filter(replaceable).partition(|member| self.is_available(&member.pod));
+            steps.extend(down.into_iter().chain(up.into_iter().take(budget)).map(delete));
+        } else {
+            steps.extend(self.targets(slots).filter(replaceable).take(budget).map(delete));
+        }
+        plan.stages.push(Stage { steps, at_once: false });
+    }
+}

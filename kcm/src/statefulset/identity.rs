@@ -1,0 +1,95 @@
+//! What ties a pod to its place: names, ordinals, labels, volumes.
+
+use std::sync::Arc;
+
+use kinds::intern::label;
+use kinds::{Pod, StatefulSet};
+
+/// The label with the name of a pod's revision.
+pub const REVISION_LABEL: &str = "controller-revision-hash";
+/// The label with a pod's own name.
+pub const NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
+/// The label with a pod's ordinal.
+pub const INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
+
+/// A pod of a StatefulSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its place.
+    pub ordinal: i32,
+    /// The pod.
+    pub pod: Arc<Pod>,
+}
+
+/// The StatefulSet's name and the ordinal in a pod's name. Only one name stands for a place: a number written in
+/// another way, with a zero in front say, is none.
+pub fn parse(pod: &str) -> Option<(&str, i32)> {
+    let (parent, digits) = pod.rsplit_once('-')?;
+    let ordinal: i32 = digits.parse().ok().filter(|ordinal| *ordinal >= 0)?;
+    (ordinal.to_string() == digits).then_some((parent, ordinal))
+}
+
+/// The name of the pod at a place.
+pub fn pod_name(set: &StatefulSet, ordinal: i32) -> String {
+    format!("{}-{ordinal}", set.meta.name)
+}
+
+/// The name of the claim behind a volume of the pod at a place.
+pub fn claim_name(set: &StatefulSet, template: &str, ordinal: i32) -> String {
+    format!("{template}-{}-{ordinal}", set.meta.name)
+}
+
+/// True when a place is among those that shall be filled.
+pub fn is_wanted(set: &StatefulSet, ordinal: i32) -> bool {
+    ordinal >= set.start && i64::from(ordinal) < i64::from(set.start) + i64::from(set.replicas)
+}
+
+/// The revision that a pod was made from; empty when nothing says.
+pub fn revision(pod: &Pod) -> &str {
+    label(&pod.meta.labels, REVISION_LABEL).unwrap_or_default()
+}
+
+/// The labels of the pod at a place.
+pub fn labels(set: &StatefulSet, ordinal: i32) -> Vec<(&'static str, String)> {
+    vec![(NAME_LABEL, pod_name(set, ordinal)), (INDEX_LABEL, ordinal.to_string())]
+}
+
+/// True when a pod carries its own name (pkg/controller/statefulset, identityMatches).
+pub fn has_identity(pod: &Pod) -> bool {
+    label(&pod.meta.labels, NAME_LABEL) == Some(&*pod.meta.name)
+}
+
+/// Volumes and claims of the pod at a place.
+pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, String)> {
+    let templates = set.claim_templates();
+    templates.iter().map(|template| (template.name.to_owned(), claim_name(set, template.name, ordinal))).collect()
+}
+
+/// True when a pod has the volumes of its place (pkg/controller/statefulset, storageMatches).
+pub fn has_storage(pod: &Pod, wanted: &[(String, String)]) -> bool {
+    let mounted = pod.claims.as_deref().unwrap_or_default();
+    wanted.iter().all(|(volume, claim)| mounted.iter().any(|(name, source)| **name == **volume && **source == **claim))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_has_one_name() {
+        for (name, expected) in [
+            ("web-0", Some(("web", 0))),
+            ("my-web-12", Some(("my-web", 12))),
+            ("web-01", None),
+            ("web-+1", None),
+            ("web--1", Some(("web-", 1))),
+            ("web-x", None),
+            ("web", None),
+            ("web-", None),
+            ("web-2147483647", Some(("web", i32::MAX))),
+            ("web-2147483648", None),
+        ] {
+            assert_eq!(parse(name), expected, "{name}");
+        }
+    }
+}

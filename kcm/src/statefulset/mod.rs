@@ -1,0 +1,108 @@
+//! statefulset-controller: keeps pods with a name, a place and claims of their own.
+//!
+//! It watches StatefulSets, Pods, PersistentVolumeClaims and ControllerRevisions, creates, repairs and deletes pods in
+//! order or all at once, creates claims and says whose they are, keeps the history of templates, and writes StatefulSet
+//! statuses. Follows upstream pkg/controller/statefulset.
+
+mod act;
+mod decide;
+mod identity;
+mod keys;
+mod pods;
+mod retention;
+mod revisions;
+mod status;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::{ControllerRevision, PersistentVolumeClaim, Pod, Sections, StatefulSet};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{by_controller, by_namespace};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use decide::Gates;
+use sync::StatefulSets;
+
+/// Name of the event source.
+const COMPONENT: &str = "statefulset-controller";
+
+/// Changes of pods that only move counts in the status are taken together over this time at first,
+const STATUS_WINDOW: Duration = Duration::from_millis(50);
+/// and over up to this time while many pods change.
+const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(800);
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "statefulset-controller",
+    service_account: "statefulset-controller",
+    needs,
+    writes: &[
+        Write { verb: Verb::Create, group: "", resource: "pods" },
+        Write { verb: Verb::Update, group: "", resource: "pods" },
+        Write { verb: Verb::Patch, group: "", resource: "pods" },
+        Write { verb: Verb::Delete, group: "", resource: "pods" },
+        Write { verb: Verb::Create, group: "", resource: "persistentvolumeclaims" },
+        Write { verb: Verb::Update, group: "", resource: "persistentvolumeclaims" },
+        Write { verb: Verb::Create, group: "apps", resource: "controllerrevisions" },
+        Write { verb: Verb::Update, group: "apps", resource: "controllerrevisions" },
+        Write { verb: Verb::Patch, group: "apps", resource: "controllerrevisions" },
+        Write { verb: Verb::Delete, group: "apps", resource: "controllerrevisions" },
+        Write { verb: Verb::Update, group: "apps", resource: "statefulsets/status" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    start,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Pod>(Pod::CLAIMS, &[by_controller()]);
+    needs.need::<StatefulSet>(StatefulSet::TEMPLATE, &[by_namespace()]);
+    needs.need::<PersistentVolumeClaim>(Sections::default(), &[]);
+    needs.need::<ControllerRevision>(Sections::default(), &[by_controller()]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let queue = Queue::new(QueueOptions {
+        window: STATUS_WINDOW,
+        longest_window: LONGEST_STATUS_WINDOW,
+        ..QueueOptions::named("statefulset")
+    });
+    let gates = &settings.options.gates;
+    let reconciler = Arc::new(StatefulSets {
+        sets: manager.registry().store::<StatefulSet>(),
+        pods: manager.registry().store::<Pod>(),
+        claims: manager.registry().store::<PersistentVolumeClaim>(),
+        revisions: manager.registry().store::<ControllerRevision>(),
+        writer: manager.writer(DESCRIPTOR.service_account),
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        expectations: Arc::default(),
+        memory: Arc::default(),
+        queue: queue.clone(),
+        clock: settings.clock.clone(),
+        gates: Gates {
+            max_unavailable: gates.enabled("MaxUnavailableStatefulSet"),
+            recreate: gates.enabled("StatefulSetRecreateStrategy"),
+            semantic: gates.enabled("StatefulSetSemanticRevisionComparison"),
+        },
+        lazy: Default::default(),
+        looked: Default::default(),
+        begun: Default::default(),
+    });
+    keys::subscribe(&keys::Wiring {
+        sets: &reconciler.sets,
+        pods: &reconciler.pods,
+        claims: &reconciler.claims,
+        queue: &queue,
+        expectations: &reconciler.expectations,
+        memory: &reconciler.memory,
+    });
+    let workers = settings.workers("concurrent-statefulset-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+}

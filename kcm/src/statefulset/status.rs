@@ -1,0 +1,210 @@
+//! What a StatefulSet's status says: counts, revisions, conditions.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::statefulset::{StatefulSetStatus, Strategy};
+use kinds::status::Condition;
+use kinds::{Pod, StatefulSet, Str, Time};
+
+use super::decide::{Recreation, is_available, is_running_and_ready};
+use super::identity::{self, Member};
+
+/// Type of the condition of a Recreate update.
+const PROGRESSING: &str = "Progressing";
+/// Type of the condition that tells of an update that only a person can get going again; upstream has none.
+pub const ROLLOUT_BLOCKED: &str = "RolloutBlocked";
+/// Its reason.
+pub const OLD_POD_NOT_READY: &str = "OldPodNotReady";
+/// How long a pod of an old revision may take to become ready before that is said.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What was done in this reconcile, and what is known about the rollout.
+#[derive(Debug, Clone, Default)]
+pub struct Done {
+    /// Revisions of the pods that were created.
+    pub created: Vec<Str>,
+    /// Pods that were deleted.
+    pub deleted: Vec<kinds::Uid>,
+    /// Where a Recreate update stands.
+    pub recreation: Option<Recreation>,
+    /// The pod that an ordered StatefulSet waits for.
+    pub waits_for: Option<Member>,
+}
+
+/// The revisions that a status is about.
+#[derive(Debug, Clone)]
+pub struct Revisions {
+    /// Name of the one that the last complete rollout ended with.
+    pub current: Str,
+    /// Name of the newest.
+    pub update: Str,
+    /// How often a name was taken.
+    pub collisions: i32,
+}
+
+/// The status (pkg/controller/statefulset, updateStatus and completeUpdate). Pods that were just created or deleted
+/// count as such at once: the server has said so.
+pub fn status(
+    set: &StatefulSet,
+    members: &[Member],
+    revisions: &Revisions,
+    done: &Done,
+    now: Timestamp,
+) -> StatefulSetStatus {
+    let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    let pods = |counts: &dyn Fn(&Pod) -> bool| members.iter().filter(|member| counts(&member.pod)).count();
+    let is_ready = |pod: &Pod| is_running_and_ready(pod);
+    let stays = |pod: &Pod| !pod.meta.is_deleting() && !done.deleted.contains(&pod.meta.uid);
+    let of = |revision: &str| {
+        pods(&|pod| stays(pod) && identity::revision(pod) == revision)
+            + done.created.iter().filter(|made| ***made == *revision).count()
+    };
+    let mut status = StatefulSetStatus {
+        observed_generation: set.meta.generation,
+        replicas: number(members.len() + done.created.len()),
+        ready_replicas: number(pods(&is_ready)),
+        available_replicas: number(pods(&|pod| is_ready(pod) && is_available(pod, set.min_ready_seconds, now))),
+        current_replicas: number(of(&revisions.current)),
+        updated_replicas: number(of(&revisions.update)),
+        current_revision: revisions.current.clone(),
+        update_revision: revisions.update.clone(),
+        collision_count: revisions.collisions,
+        conditions: set.status.conditions.clone(),
+    };
+    match done.recreation {
+        Some(Recreation::Deleting) => progress(&mut status, "True", "Deleting old revision pods", now),
+        Some(Recreation::Creating) => {
+            progress(&mut status, "True", "Waiting for new-revision pods to be created", now);
+        }
+        None => {}
+    }
+    let wanted = set.replicas;
+    if [status.updated_replicas, status.ready_replicas, status.replicas] == [wanted; 3] {
+        status.current_replicas = status.updated_replicas;
+        status.current_revision = status.update_revision.clone();
+        if set.strategy == Strategy::Recreate && find(&status.conditions, PROGRESSING).is_some() {
+            progress(&mut status, "False", "All pods recreated successfully", now);
+        }
+    }
+    tell_of_block(&mut status, set, revisions, done, now);
+    status
+}
+
+fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| &*condition.kind == kind)
+}
+
+/// Sets a condition; its time changes with its status only.
+fn set_condition(conditions: &mut Vec<Condition>, kind: &str, value: &str, reason: &str, message: &str, now: Time) {
+    let since =
+        find(conditions, kind).filter(|known| &*known.status == value).map_or(now, |known| known.last_transition);
+    let condition = Condition {
+        kind: kind.into(),
+        status: value.into(),
+        reason: reason.into(),
+        message: message.into(),
+        last_update: Time::default(),
+        last_transition: since,
+    };
+    match conditions.iter_mut().find(|known| &*known.kind == kind) {
+        Some(known) => *known = condition,
+        None => conditions.push(condition),
+    }
+}
+
+fn progress(status: &mut StatefulSetStatus, value: &str, message: &str, now: Timestamp) {
+    let reason = if value == "True" { "RecreateInProgress" } else { "RecreateCompleted" };
+    set_condition(&mut status.conditions, PROGRESSING, value, reason, message, Time(now.as_second()));
+}
+
+/// The pod whose unreadiness holds an update up for good: an ordered update waits for each pod before it replaces any,
+/// also for one of a revision that was broken and is not wanted any more (kubernetes#67250).
+fn blocking<'a>(set: &StatefulSet, update: &str, waits_for: Option<&'a Member>) -> Option<&'a Member> {
+    let rolls = set.strategy == Strategy::RollingUpdate && !set.parallel;
+    let partition = set.rolling.as_ref().map_or(0, |rolling| rolling.partition);
+    waits_for.filter(|member| {
+        rolls
+            && i64::from(member.ordinal) >= i64::from(set.start) + i64::from(partition)
+            && identity::revision(&member.pod) != update
+            && member.pod.is_active()
+            && !is_running_and_ready(&member.pod)
+    })
+}
+
+/// Since when a pod is not ready.
+fn unready_since(pod: &Pod) -> Time {
+    pod.ready_since.max(pod.meta.created)
+}
+
+/// How long until a pod that holds an update up has taken too long; `None` when none does, or when it has already.
+pub fn patience(set: &StatefulSet, update: &str, waits_for: Option<&Member>, now: Timestamp) -> Option<Duration> {
+    let member = blocking(set, update, waits_for)?;
+    let waited = u64::try_from(now.as_second() - unready_since(&member.pod).0).unwrap_or(0);
+    PATIENCE.checked_sub(Duration::from_secs(waited)).filter(|left| !left.is_zero())
+}
+
+fn tell_of_block(
+    status: &mut StatefulSetStatus,
+    set: &StatefulSet,
+    revisions: &Revisions,
+    done: &Done,
+    now: Timestamp,
+) {
+    let waits_for = done.waits_for.as_ref();
+    let block = blocking(set, &revisions.update, waits_for)
+        .filter(|_| patience(set, &revisions.update, waits_for, now).is_none());
+    match block {
+        Some(member) => {
+            let (pod, namespace) = (&member.pod.meta.name, &set.meta.namespace);
+            let message = format!(
+                "Pod {pod} of revision {} is not ready, and an ordered update to {} waits for it before it replaces \
+                 any pod; if it cannot become ready, delete it: kubectl delete pod {pod} -n {namespace}",
+                identity::revision(&member.pod),
+                revisions.update
+            );
+            let now = Time(now.as_second());
+            set_condition(&mut status.conditions, ROLLOUT_BLOCKED, "True", OLD_POD_NOT_READY, &message, now);
+        }
+        None => status.conditions.retain(|condition| &*condition.kind != ROLLOUT_BLOCKED),
+    }
+}
+
+/// True when all that is new is that pods are being deleted: soon they are gone, and both is said at once.
+pub fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) -> bool {
+    let same = StatefulSetStatus {
+        current_replicas: before.current_replicas,
+        updated_replicas: before.updated_replicas,
+        ..after.clone()
+    };
+    same == *before
+        && after.current_replicas <= before.current_replicas
+        && after.updated_replicas <= before.updated_replicas
+}
+
+/// The message of a condition that was not there before, for an event.
+pub fn news<'a>(before: &StatefulSetStatus, after: &'a StatefulSetStatus) -> Option<&'a str> {
+    let condition = find(&after.conditions, ROLLOUT_BLOCKED)?;
+    find(&before.conditions, ROLLOUT_BLOCKED)
+        .is_none_or(|known| known.message != condition.message)
+        .then_some(&*condition.message)
+}
+
+/// When to look again because a ready pod will have become available (pkg/controller, FindMinNextPodAvailabilityCheck).
+pub fn next_check(
+    set: &StatefulSet,
+    status: &StatefulSetStatus,
+    members: &[Member],
+    now: Timestamp,
+) -> Option<Duration> {
+    if set.min_ready_seconds <= 0 || status.ready_replicas == status.available_replicas {
+        return None;
+    }
+    let wait = i64::from(set.min_ready_seconds);
+    let remaining = |pod: &Pod| {
+        let at = i128::from(pod.ready_since.0 + wait) * 1_000_000_000;
+        u64::try_from(at - now.as_nanosecond()).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos)
+    };
+    let ready = members.iter().map(|member| &member.pod).filter(|pod| pod.ready && !pod.ready_since.is_zero());
+    Some(ready.filter_map(|pod| remaining(pod)).min().unwrap_or(Duration::from_secs(wait.unsigned_abs())))
+}

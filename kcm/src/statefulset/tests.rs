@@ -1,0 +1,576 @@
+//! Plans and statuses in tables, and random histories that must keep order and bounds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kinds::intstr::IntOrString;
+use kinds::pod::Phase;
+use kinds::schema::{object_meta, stateful_set, stateful_set_spec};
+use kinds::statefulset::{Rolling, Strategy as Update};
+use kinds::wire::Put;
+use kinds::{Decode, Interner, Kind, Meta, Pod, Sections, StatefulSet, Time, Uid};
+use proptest::prelude::*;
+
+use super::decide::{Defects, Gates, Made, Plan, Recreation, Situation, Step, made_from, max_unavailable};
+use super::identity::{self, Member, REVISION_LABEL};
+use super::status::{self, Done, Revisions};
+
+const NOW: i64 = 1_800_000_000;
+const GATES: Gates = Gates { max_unavailable: true, recreate: false, semantic: true };
+
+fn now() -> Timestamp {
+    Timestamp::from_second(NOW).expect("a time")
+}
+
+fn set(replicas: i32) -> StatefulSet {
+    let mut object = Vec::new();
+    object.put_message(stateful_set::METADATA, |meta| {
+        meta.put_str(object_meta::NAME, "web");
+        meta.put_str(object_meta::NAMESPACE, "ns");
+        meta.put_str(object_meta::UID, "set");
+        meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        meta.put_int(object_meta::GENERATION, 3);
+    });
+    object.put_message(stateful_set::SPEC, |spec| spec.put_int(stateful_set_spec::REPLICAS, replicas.into()));
+    let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
+    let mut set = StatefulSet::decode(&context, &object).expect("well-formed");
+    set.rolling = Some(Rolling::default());
+    set
+}
+
+fn parallel(mut set: StatefulSet) -> StatefulSet {
+    set.parallel = true;
+    set
+}
+
+fn rolling(mut set: StatefulSet, partition: i32, unavailable: IntOrString) -> StatefulSet {
+    set.rolling = Some(Rolling { partition, max_unavailable: Some(unavailable) });
+    set
+}
+
+fn strategy(mut set: StatefulSet, strategy: Update) -> StatefulSet {
+    set.strategy = strategy;
+    set
+}
+
+/// A pod that runs, is ready and has been for long.
+fn pod(ordinal: i32, revision: &str) -> Pod {
+    let interner = Interner::default();
+    let name = format!("web-{ordinal}");
+    Pod {
+        meta: Meta {
+            namespace: "ns".into(),
+            name: name.as_str().into(),
+            uid: Uid::parse(&name),
+            version: 1,
+            generation: 0,
+            created: Time(NOW - 5000),
+            deletion: Time(0),
+            labels: interner.labels(vec![
+                (REVISION_LABEL.into(), revision.into()),
+                (identity::NAME_LABEL.into(), name.as_str().into()),
+            ]),
+            owners: interner.owners(&[]),
+            finalizers: interner.list(&[]),
+        },
+        node: "node".into(),
+        phase: Phase::Running,
+        ready: true,
+        ready_since: Time(NOW - 4000),
+        restarts: 0,
+        sidecar_restarts: 0,
+        deletion_cost: 0,
+        ending: None,
+        tolerations: None,
+        disruption: None,
+        network: None,
+        claims: None,
+    }
+}
+
+/// Reads `0:r@a`: ordinal, state and revision. States: `r` ready, `n` running and not ready, `y` ready for a second,
+/// `p` pending, `f` failed, `t` ready and being deleted, `x` failed and being deleted.
+fn member(text: &str) -> Member {
+    let (ordinal, rest) = text.split_once(':').expect("an ordinal");
+    let (state, revision) = rest.split_once('@').expect("a revision");
+    let ordinal = ordinal.parse().expect("a number");
+    let mut pod = pod(ordinal, revision);
+    match state {
+        "r" => {}
+        "n" => pod.ready = false,
+        "y" => pod.ready_since = Time(NOW - 1),
+        "p" => (pod.ready, pod.phase) = (false, Phase::Pending),
+        "f" => (pod.ready, pod.phase) = (false, Phase::Failed),
+        "t" => pod.meta.deletion = Time(NOW),
+        "x" => (pod.ready, pod.phase, pod.meta.deletion) = (false, Phase::Failed, Time(NOW)),
+        other => panic!("no state {other}"),
+    }
+    Member { ordinal, pod: Arc::new(pod) }
+}
+
+fn members(text: &str) -> Vec<Member> {
+    text.split_whitespace().map(member).collect()
+}
+
+fn plan_with(set: &StatefulSet, members: &[Member], gates: Gates, defects: &dyn Fn(&Member) -> Defects) -> Plan {
+    let is_stale = &|_: i32| false;
+    Situation { set, members, current: "a", update: "b", defects, is_stale, gates, now: now() }.plan()
+}
+
+fn plan(set: &StatefulSet, members: &[Member], gates: Gates) -> Plan {
+    plan_with(set, members, gates, &|_| Defects::default())
+}
+
+/// Steps as text: `+0a` creates at the current revision, `+0b` at the newest, `-0` deletes, `~0` repairs; `|` stands
+/// between stages.
+fn text(plan: &Plan) -> String {
+    let step = |step: &Step| match step {
+        Step::Create(ordinal, Made::Current) => format!("+{ordinal}a"),
+        Step::Create(ordinal, Made::Update) => format!("+{ordinal}b"),
+        Step::Delete(pod) => format!("-{}", identity::parse(&pod.meta.name).expect("a place").1),
+        Step::Repair(member, _) => format!("~{}", member.ordinal),
+    };
+    let stage = |steps: &[Step]| steps.iter().map(step).collect::<Vec<_>>().join(" ");
+    plan.stages.iter().map(|each| stage(&each.steps)).collect::<Vec<_>>().join(" | ")
+}
+
+#[test]
+fn ordered_pods_come_one_by_one_and_go_from_the_end() {
+    for (replicas, pods, expected) in [
+        (3, "", "+0b"),
+        (3, "0:p@b", ""),
+        (3, "0:n@b", ""),
+        (3, "0:r@b", "+1b"),
+        (3, "0:r@b 2:r@b", "+1b"),
+        (3, "0:t@b 1:r@b", ""),
+        (3, "0:f@b 1:r@b", "-0"),
+        (3, "0:x@b", ""),
+        (3, "0:r@b 1:r@b 2:r@b", ""),
+        (1, "0:r@b 1:r@b 2:r@b", "-2"),
+        (1, "0:r@b 1:r@b 2:t@b", ""),
+        (1, "0:r@b 1:n@b 2:r@b", "-2"),
+        (1, "0:r@b 1:n@b 2:n@b", ""),
+        (1, "0:r@b 1:r@b 2:n@b", "-2"),
+        (1, "0:r@b 1:f@b 2:f@b", "-2"),
+        (1, "0:n@b 1:r@b 2:r@b", ""),
+        (1, "1:r@b 2:r@b", "+0b"),
+        (0, "0:f@b", "-0"),
+        (0, "", ""),
+    ] {
+        assert_eq!(text(&plan(&set(replicas), &members(pods), GATES)), expected, "{replicas} of {pods}");
+    }
+}
+
+#[test]
+fn an_ordered_update_keeps_its_bound() {
+    let one = |partition| rolling(set(4), partition, IntOrString::Int(1));
+    for (set, pods, expected) in [
+        (one(0), "0:r@a 1:r@a 2:r@a 3:r@a", "-3"),
+        (one(0), "0:r@a 1:r@a 2:r@a 3:r@b", "-2"),
+        (one(0), "0:r@a 1:r@a 2:r@a 3:n@b", ""),
+        (one(0), "0:r@a 1:r@a 2:r@a", "+3b"),
+        (one(0), "0:n@a 1:r@a 2:r@a 3:r@a", ""),
+        (one(2), "0:r@a 1:r@a 2:r@a 3:r@b", "-2"),
+        (one(2), "0:r@a 1:r@a 2:r@b 3:r@b", ""),
+        (one(2), "0:r@a 2:r@b 3:r@b", "+1a"),
+        (one(9), "0:r@a 1:r@a 2:r@a 3:r@a", ""),
+        (rolling(set(4), 0, IntOrString::Int(2)), "0:r@a 1:r@a 2:r@a 3:r@a", "-3 -2"),
+        (rolling(set(4), 3, IntOrString::Int(2)), "0:r@a 1:r@a 2:r@a 3:r@a", "-3"),
+        (rolling(set(4), 0, IntOrString::Text("74%".into())), "0:r@a 1:r@a 2:r@a 3:r@a", "-3 -2"),
+        (rolling(set(4), 0, IntOrString::Text("1%".into())), "0:r@a 1:r@a 2:r@a 3:r@a", "-3"),
+        (strategy(one(0), Update::OnDelete), "0:r@a 1:r@a 2:r@a 3:r@a", ""),
+    ] {
+        assert_eq!(text(&plan(&set, &members(pods), GATES)), expected, "{pods}");
+    }
+}
+
+#[test]
+fn parallel_pods_come_and_go_together() {
+    let two = |partition| parallel(rolling(set(4), partition, IntOrString::Int(2)));
+    for (set, pods, expected) in [
+        (two(0), "", "+0b +1b +2b +3b"),
+        (two(0), "0:n@b 1:p@b 2:f@b", "-2 +3b"),
+        (two(0), "0:t@b 1:r@b 2:r@b 3:r@b", ""),
+        (two(0), "0:r@b 1:r@b 2:r@b 3:r@b 4:r@b 5:t@b 6:n@b", "-6 -4"),
+        (two(0), "0:r@a 1:r@a 2:r@a 3:r@a", "-3 -2"),
+        (two(0), "0:n@a 1:n@a 2:n@a 3:r@a", "-2 -1 -0"),
+        (two(0), "0:n@a 1:r@a 2:r@a 3:r@a", "-0 -3"),
+        (two(1), "0:n@a 1:r@a 2:r@a 3:r@a", "-3"),
+        (two(0), "0:t@a 1:n@b 2:r@a 3:r@a", ""),
+        (two(0), "0:f@a 1:r@a 2:r@a 3:r@a", "-0 | -3"),
+        (two(2), "2:r@b 3:r@b", "+0a +1a"),
+    ] {
+        assert_eq!(text(&plan(&set, &members(pods), GATES)), expected, "{pods}");
+    }
+}
+
+#[test]
+fn without_the_gate_one_pod_is_replaced_at_a_time() {
+    let gates = Gates { max_unavailable: false, ..GATES };
+    let many = |partition| parallel(rolling(set(3), partition, IntOrString::Int(3)));
+    for (set, pods, expected) in [
+        (many(0), "0:r@a 1:r@a 2:r@a", "-2"),
+        (many(0), "0:r@a 1:r@a 2:n@b", ""),
+        (many(0), "0:r@a 1:r@a 2:t@a", ""),
+        (many(0), "0:r@a 1:r@a 2:r@b", "-1"),
+        (many(2), "0:r@a 1:r@a 2:r@b", ""),
+        (many(0), "0:r@a 1:n@a 2:r@b", "-1"),
+        (many(0), "0:r@a 1:r@a", "+2b"),
+    ] {
+        assert_eq!(text(&plan(&set, &members(pods), gates)), expected, "{pods}");
+    }
+}
+
+#[test]
+fn recreation_deletes_all_and_then_makes_all() {
+    let gates = Gates { recreate: true, ..GATES };
+    let set = strategy(set(2), Update::Recreate);
+    for (pods, expected, recreation) in [
+        ("0:r@a 1:t@a", "-0", Some(Recreation::Deleting)),
+        ("0:r@b 1:t@a", "", Some(Recreation::Deleting)),
+        ("0:r@b 1:r@b 5:r@a", "-5", Some(Recreation::Deleting)),
+        ("", "+0b", Some(Recreation::Creating)),
+        ("0:r@b", "+1b", Some(Recreation::Creating)),
+    ] {
+        let plan = plan(&set, &members(pods), gates);
+        assert_eq!((&*text(&plan), plan.recreation), (expected, recreation), "{pods}");
+    }
+}
+
+#[test]
+fn ordinals_may_start_anywhere() {
+    let mut set = set(2);
+    set.start = 5;
+    for (pods, expected) in
+        [("", "+5b"), ("5:r@b", "+6b"), ("0:r@b 1:r@b 5:r@b 6:r@b", "-1"), ("4:r@b 5:r@b 6:r@b 7:r@b", "-7")]
+    {
+        assert_eq!(text(&plan(&set, &members(pods), GATES)), expected, "{pods}");
+    }
+}
+
+#[test]
+fn a_pod_has_to_be_available_before_the_next_one() {
+    let mut set = set(2);
+    set.min_ready_seconds = 10;
+    assert_eq!(text(&plan(&set, &members("0:y@b"), GATES)), "");
+    set.min_ready_seconds = 1;
+    assert_eq!(text(&plan(&set, &members("0:y@b"), GATES)), "+1b");
+}
+
+#[test]
+fn the_revision_of_a_missing_pod_follows_the_partition() {
+    let mut set = rolling(set(5), 2, IntOrString::Int(1));
+    set.start = 3;
+    assert_eq!([4, 5].map(|ordinal| made_from(&set, ordinal)), [Made::Current, Made::Update]);
+    set.rolling = None;
+    set.status.current_replicas = 1;
+    assert_eq!([3, 4].map(|ordinal| made_from(&set, ordinal)), [Made::Current, Made::Update]);
+    set.strategy = Update::OnDelete;
+    assert_eq!(made_from(&set, 3), Made::Update);
+}
+
+#[test]
+fn at_least_one_pod_may_be_unavailable() {
+    for (bound, expected) in [
+        (IntOrString::Int(3), Some(3)),
+        (IntOrString::Int(0), Some(1)),
+        (IntOrString::Text("50%".into()), Some(5)),
+        (IntOrString::Text("19%".into()), Some(1)),
+        (IntOrString::Text("5%".into()), Some(1)),
+        (IntOrString::Text("many".into()), None),
+    ] {
+        assert_eq!(max_unavailable(&rolling(set(10), 0, bound.clone())), expected, "{bound:?}");
+    }
+}
+
+#[test]
+fn defects_are_put_right_where_nothing_has_to_be_waited_for() {
+    let all = Defects { claims: true, owners: true, pod: true };
+    let pending = Defects { claims: true, owners: true, pod: false };
+    let rest = Defects { claims: false, owners: true, pod: true };
+    for (set, pods, expected) in [
+        (set(1), "0:r@b", Some(rest)),
+        (set(1), "0:n@b", None),
+        (set(1), "0:p@b", Some(pending)),
+        (parallel(set(1)), "0:p@b", Some(all)),
+        (parallel(set(1)), "0:n@b", Some(rest)),
+        (set(1), "0:f@b", None),
+    ] {
+        let plan = plan_with(&set, &members(pods), GATES, &|_| all);
+        let repairs = plan.stages.iter().flat_map(|stage| &stage.steps).filter_map(|step| match step {
+            Step::Repair(_, defects) => Some(*defects),
+            _ => None,
+        });
+        assert_eq!(repairs.collect::<Vec<_>>(), expected.into_iter().collect::<Vec<_>>(), "{pods}");
+    }
+    // Claims get their owners before any pod goes.
+    let owners = |_: &Member| Defects { owners: true, ..Defects::default() };
+    for (set, expected) in [(set(0), "~1 ~0 -1"), (parallel(set(0)), "~1 ~0 | -1 -0")] {
+        assert_eq!(text(&plan_with(&set, &members("0:r@b 1:r@b"), GATES, &owners)), expected);
+    }
+}
+
+#[test]
+fn a_stale_claim_holds_its_pod_back() {
+    let no_defects = &|_: &Member| Defects::default();
+    let at = |set: &StatefulSet, place: i32| {
+        let is_stale = &move |ordinal: i32| ordinal == place;
+        let situation = Situation {
+            set,
+            members: &members("0:r@b"),
+            current: "a",
+            update: "b",
+            defects: no_defects,
+            is_stale,
+            gates: GATES,
+            now: now(),
+        };
+        text(&situation.plan())
+    };
+    assert_eq!(at(&set(3), 1), "");
+    assert_eq!(at(&parallel(set(3)), 1), "+2b");
+}
+
+fn revisions() -> Revisions {
+    Revisions { current: "a".into(), update: "b".into(), collisions: 0 }
+}
+
+#[test]
+fn a_status_counts_what_there_is() {
+    let done = |created: &[&str], deleted: &[&str]| Done {
+        created: created.iter().map(|name| (*name).into()).collect(),
+        deleted: deleted.iter().map(|name| Uid::parse(name)).collect(),
+        ..Done::default()
+    };
+    // (replicas wanted, pods, done) -> replicas, ready, available, current, updated, current revision
+    for (wanted, pods, done, expected, revision) in [
+        (3, "", done(&["b"], &[]), [1, 0, 0, 0, 1], "a"),
+        (3, "0:r@a 1:y@a 2:n@b", done(&[], &[]), [3, 2, 1, 2, 1], "a"),
+        (3, "0:r@a 1:r@a 2:t@a", done(&[], &[]), [3, 3, 3, 2, 0], "a"),
+        (3, "0:r@a 1:r@a 2:r@a", done(&[], &["web-2"]), [3, 3, 3, 2, 0], "a"),
+        (2, "0:r@b 1:r@b", done(&[], &[]), [2, 2, 2, 2, 2], "b"),
+        (2, "0:r@b 1:r@b 2:r@b", done(&[], &[]), [3, 3, 3, 0, 3], "a"),
+        (2, "0:r@b 1:f@b", done(&[], &[]), [2, 1, 1, 0, 2], "a"),
+        (0, "", done(&[], &[]), [0; 5], "b"),
+    ] {
+        let mut set = set(wanted);
+        set.min_ready_seconds = 10;
+        let status = status::status(&set, &members(pods), &revisions(), &done, now());
+        let counts = [
+            status.replicas,
+            status.ready_replicas,
+            status.available_replicas,
+            status.current_replicas,
+            status.updated_replicas,
+        ];
+        assert_eq!((counts, &*status.current_revision), (expected, revision), "{pods}");
+        assert_eq!((status.observed_generation, &*status.update_revision), (3, "b"));
+        assert!(status.conditions.is_empty());
+    }
+}
+
+#[test]
+fn pods_on_their_way_out_are_counted_when_they_are_gone() {
+    let of = |set: &StatefulSet, pods: &str| status::status(set, &members(pods), &revisions(), &Done::default(), now());
+    let before = of(&set(3), "0:r@a 1:r@a 2:r@a");
+    for (pods, expected) in [
+        ("0:r@a 1:r@a 2:t@a", true),
+        ("0:r@a 1:t@a 2:t@a", true),
+        ("0:r@a 1:r@a", false),
+        ("0:r@a 1:r@a 2:n@a", false),
+        ("0:r@a 1:r@a 2:r@b", false),
+    ] {
+        assert_eq!(status::only_counts_deletions(&before, &of(&set(3), pods)), expected, "{pods}");
+    }
+}
+
+fn unready(ordinal: i32, revision: &str, since: i64) -> Member {
+    let mut pod = pod(ordinal, revision);
+    (pod.ready, pod.ready_since) = (false, Time(NOW - since));
+    Member { ordinal, pod: Arc::new(pod) }
+}
+
+#[test]
+fn an_update_that_waits_for_a_broken_pod_is_told_of() {
+    let told = |set: &StatefulSet, waits_for: &Member| {
+        let done = Done { waits_for: Some(waits_for.clone()), ..Done::default() };
+        let status = status::status(set, std::slice::from_ref(waits_for), &revisions(), &done, now());
+        let news = status::news(&set.status, &status).map(str::to_owned);
+        let mut again = set.clone();
+        again.status = status.clone();
+        assert_eq!(status::news(&again.status, &status), None, "it is told once");
+        news
+    };
+    let broken = unready(2, "x", 31);
+    let message = told(&set(3), &broken).expect("it is stuck");
+    assert!(message.contains("kubectl delete pod web-2 -n ns"), "{message}");
+    for (what, set, member) in [
+        ("all at once", parallel(set(3)), broken.clone()),
+        ("by hand", strategy(set(3), Update::OnDelete), broken.clone()),
+        ("below the partition", rolling(set(3), 3, IntOrString::Int(1)), broken.clone()),
+        ("of the newest revision", set(3), unready(2, "b", 31)),
+        ("not for long", set(3), unready(2, "x", 29)),
+        ("on its way out", set(3), member("2:t@x")),
+    ] {
+        assert_eq!(told(&set, &member), None, "{what}");
+    }
+    let patience = status::patience(&set(3), "b", Some(&unready(2, "x", 29)), now());
+    assert_eq!(patience, Some(std::time::Duration::from_secs(1)));
+    assert_eq!(status::patience(&set(3), "b", Some(&broken), now()), None);
+
+    let mut stuck = set(3);
+    let done = Done { waits_for: Some(broken.clone()), ..Done::default() };
+    stuck.status = status::status(&stuck, &[broken], &revisions(), &done, now());
+    assert_eq!(stuck.status.conditions.len(), 1);
+    let freed = status::status(&stuck, &[], &revisions(), &Done::default(), now());
+    assert!(freed.conditions.is_empty(), "it goes with its cause");
+}
+
+#[test]
+fn a_recreation_is_told_of_in_a_condition() {
+    let mut set = strategy(set(1), Update::Recreate);
+    let mut seen = Vec::new();
+    for (pods, recreation) in
+        [("0:r@a", Some(Recreation::Deleting)), ("", Some(Recreation::Creating)), ("0:r@b", Some(Recreation::Creating))]
+    {
+        let done = Done { recreation, ..Done::default() };
+        set.status = status::status(&set, &members(pods), &revisions(), &done, now());
+        let condition = &set.status.conditions[0];
+        seen.push(format!("{} {} {}", condition.status, condition.reason, condition.message));
+    }
+    assert_eq!(
+        seen,
+        [
+            "True RecreateInProgress Deleting old revision pods",
+            "True RecreateInProgress Waiting for new-revision pods to be created",
+            "False RecreateCompleted All pods recreated successfully",
+        ]
+    );
+}
+
+/// What happens to a pod between two plans.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Starts(usize),
+    Breaks(usize),
+    Fails(usize),
+    Goes(usize),
+    Plan,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    prop::collection::vec(
+        prop_oneof![
+            3 => (0..8usize).prop_map(Event::Starts),
+            1 => (0..8usize).prop_map(Event::Breaks),
+            1 => (0..8usize).prop_map(Event::Fails),
+            3 => (0..8usize).prop_map(Event::Goes),
+            4 => Just(Event::Plan),
+        ],
+        1..80,
+    )
+}
+
+type World = BTreeMap<i32, Pod>;
+
+fn living(world: &World) -> Vec<Member> {
+    world.iter().map(|(ordinal, pod)| Member { ordinal: *ordinal, pod: Arc::new(pod.clone()) }).collect()
+}
+
+fn is_up(pod: Option<&Pod>) -> bool {
+    pod.is_some_and(|pod| pod.phase == Phase::Running && pod.ready && !pod.meta.is_deleting())
+}
+
+/// Does what is planned, and checks that nobody is hurt.
+fn obey(set: &StatefulSet, world: &mut World) -> bool {
+    let wanted = 0..set.replicas;
+    let plan = plan(set, &living(world), GATES);
+    let bound = max_unavailable(set).expect("a bound");
+    let down = |world: &World| wanted.clone().filter(|ordinal| !is_up(world.get(ordinal))).count();
+    let (before, mut acted, mut lost) = (down(world), false, 0);
+    for step in plan.stages.into_iter().flat_map(|stage| stage.steps) {
+        acted = true;
+        match step {
+            Step::Create(ordinal, made) => {
+                assert!(!world.contains_key(&ordinal), "a second pod at {ordinal}");
+                assert!(wanted.contains(&ordinal), "a pod that nobody wants at {ordinal}");
+                if !set.parallel {
+                    assert!((0..ordinal).all(|lower| is_up(world.get(&lower))), "{ordinal} comes out of order");
+                }
+                let mut new = pod(ordinal, if made == Made::Current { "a" } else { "b" });
+                (new.ready, new.phase) = (false, Phase::Pending);
+                world.insert(ordinal, new);
+            }
+            Step::Delete(victim) => {
+                let ordinal = identity::parse(&victim.meta.name).expect("a place").1;
+                if wanted.contains(&ordinal) && is_up(world.get(&ordinal)) {
+                    assert_ne!(identity::revision(&victim), "b", "a good pod is deleted");
+                    lost += 1;
+                }
+                if !set.parallel && !wanted.contains(&ordinal) {
+                    assert!(world.keys().all(|other| *other <= ordinal), "{ordinal} goes out of order");
+                }
+                world.get_mut(&ordinal).expect("it is there").meta.deletion = Time(NOW);
+            }
+            Step::Repair(..) => unreachable!("nothing is wrong"),
+        }
+    }
+    assert!(lost == 0 || before + lost <= bound, "{before} down, {lost} more, {bound} at most");
+    acted
+}
+
+proptest! {
+    #[test]
+    fn histories_keep_order_and_bounds_and_come_to_an_end(
+        replicas in 0..6i32,
+        is_parallel: bool,
+        partition in 0..4i32,
+        bound in 1..4i32,
+        first in 0..8i32,
+        history in events(),
+    ) {
+        let mut set = rolling(set(replicas), partition, IntOrString::Int(bound));
+        set.parallel = is_parallel;
+        let mut world: World = (0..first).map(|ordinal| (ordinal, pod(ordinal, "a"))).collect();
+        for event in history {
+            let pick = |at: usize, world: &World| world.keys().nth(at % world.len().max(1)).copied();
+            match event {
+                Event::Plan => { obey(&set, &mut world); }
+                Event::Starts(at) => if let Some(ordinal) = pick(at, &world) {
+                    let pod = world.get_mut(&ordinal).expect("it is there");
+                    if !pod.is_terminal() { (pod.ready, pod.phase) = (true, Phase::Running); }
+                },
+                Event::Breaks(at) => if let Some(ordinal) = pick(at, &world) {
+                    world.get_mut(&ordinal).expect("it is there").ready = false;
+                },
+                Event::Fails(at) => if let Some(ordinal) = pick(at, &world) {
+                    let pod = world.get_mut(&ordinal).expect("it is there");
+                    (pod.ready, pod.phase) = (false, Phase::Failed);
+                },
+                Event::Goes(at) => if let Some(ordinal) = pick(at, &world).filter(|at| world[at].meta.is_deleting()) {
+                    world.remove(&ordinal);
+                },
+            }
+        }
+        // From here on all goes well: it has to come to an end, and to the right one.
+        let mut rounds = 0;
+        loop {
+            let acted = obey(&set, &mut world);
+            let going = world.values().any(|pod| pod.meta.is_deleting());
+            let starting = world.values().any(|pod| !pod.is_terminal() && !pod.ready);
+            if !acted && !going && !starting { break; }
+            world.retain(|_, pod| !pod.meta.is_deleting());
+            for pod in world.values_mut().filter(|pod| !pod.is_terminal()) {
+                (pod.ready, pod.phase) = (true, Phase::Running);
+            }
+            rounds += 1;
+            prop_assert!(rounds < 100, "it never ends: {world:?}");
+        }
+        let end: Vec<(i32, String, bool)> =
+            world.iter().map(|(at, pod)| (*at, identity::revision(pod).to_owned(), is_up(Some(pod)))).collect();
+        let updated = end.iter().filter(|(at, ..)| *at >= partition).all(|(_, revision, _)| revision == "b");
+        prop_assert!(end.len() == usize::try_from(replicas).expect("positive") && end.iter().all(|(.., up)| *up), "{end:?}");
+        prop_assert!(updated && end.iter().all(|(at, ..)| *at < replicas), "{end:?}");
+    }
+}
