@@ -286,7 +286,12 @@ mod tests {
 
     #[test]
     fn what_clouds_know_is_read_only_when_asked_for() {
+        let identity = |meta: &mut Vec<u8>| {
+            meta.put_str(object_meta::NAME, "a");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        };
         let mut machine = Vec::new();
+        machine.put_message(f::METADATA, identity);
         machine.put_message(f::SPEC, |spec| spec.put_str(node_spec::PROVIDER_ID, "x://1"));
         machine.put_message(f::STATUS, |status| {
             for (kind, address) in [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1")] {
@@ -312,6 +317,7 @@ mod tests {
         assert_eq!(read, [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1")]);
         let mut told = Vec::new();
         told.put_message(f::METADATA, |meta| {
+            identity(meta);
             meta.put_entry(object_meta::ANNOTATIONS, PROVIDED_NODE_IP, "10.0.0.1");
         });
         let cloud = Node::decode(&context, &told).expect("well-formed").cloud.expect("asked for");
