@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use crate::cloud::Cloud;
 use crate::controllers::{CONTROLLERS, Clock, Descriptor, Settings, Work};
 use crate::flags::{COMPONENT, Options};
+use crate::service;
 
 /// Runs the manager as its command line says; the process's whole life.
 pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) -> ExitCode {
@@ -94,6 +95,9 @@ pub async fn manager_at(
     let mut needs = Builder::default();
     for descriptor in &descriptors {
         (descriptor.controller.needs)(&mut needs);
+    }
+    if descriptors.iter().any(|descriptor| descriptor.controller.name == service::DESCRIPTOR.controller.name) {
+        service::needs_of(&settings, &mut needs);
     }
     let mut manager = Manager::new(clients, needs.build(), manager_options(&settings.options, None))?;
     manager.record_leadership(COMPONENT.name);

@@ -32,7 +32,7 @@ const PORT: PortFields =
 pub struct EndpointSlice {
     /// Metadata.
     pub meta: Meta,
-    /// What is in it. Of slices that nobody here takes care of, the family only.
+    /// What is in it. Of slices that nobody here takes care of, the family only, but for [`EndpointSlice::TARGETS`].
     pub contents: Contents,
     /// Annotations of [`MIRRORED`] slices but for `kubectl apply`'s; empty for others.
     pub annotations: Labels,
@@ -93,6 +93,8 @@ pub struct Hints {
 impl EndpointSlice {
     /// Section: ports, endpoints and what a PUT needs, of the slices that are [`FROM_PODS`] or [`MIRRORED`].
     pub const CONTENTS: Sections = Sections(1);
+    /// Section: ports and endpoints of all slices, whoever takes care of them.
+    pub const TARGETS: Sections = Sections(2);
 
     /// The Service that it belongs to.
     pub fn service(&self) -> Option<&str> {
@@ -264,7 +266,8 @@ impl Kind for EndpointSlice {
         };
         let manager = slice.manager();
         let mirrored = manager == Some(MIRRORED);
-        if !context.sections.contains(Self::CONTENTS) || !mirrored && manager != Some(FROM_PODS) {
+        let written = context.sections.contains(Self::CONTENTS) && (mirrored || manager == Some(FROM_PODS));
+        if !written && !context.sections.contains(Self::TARGETS) {
             return Ok(slice);
         }
         let mut ports = Vec::new();
@@ -278,6 +281,9 @@ impl Kind for EndpointSlice {
         }
         slice.contents.ports = interner.ports(&ports);
         slice.contents.endpoints.shrink_to_fit();
+        if !written {
+            return Ok(slice);
+        }
         if mirrored {
             slice.annotations = annotated_meta(interner, message)?.1;
         }
@@ -324,6 +330,17 @@ mod tests {
         crate::wire::copy_fields(&created, &mut object, |field| field.number != f::METADATA).expect("well-formed");
         object.put_str(99, "unknown");
         EndpointSlice::decode(&context, &object).expect("well-formed")
+    }
+
+    #[test]
+    fn anybodys_slices_are_read_whole_if_asked() {
+        let theirs = decode("example.com/them", EndpointSlice::CONTENTS);
+        assert!(theirs.contents.endpoints.is_empty() && theirs.contents.ports.is_empty());
+        for manager in ["example.com/them", FROM_PODS] {
+            let slice = decode(manager, EndpointSlice::TARGETS);
+            assert_eq!((slice.contents.endpoints.len(), slice.contents.ports.len()), (1, 1), "{manager}");
+            assert!(slice.raw.is_empty(), "nobody writes it");
+        }
     }
 
     #[test]

@@ -114,6 +114,11 @@ impl Courses {
         }
     }
 
+    /// Whether a Service's endpoints are its balancer's targets.
+    pub fn wants_endpoints(&self, key: &ObjectKey) -> bool {
+        self.lock().get(key).is_some_and(|course| course.targeting == Some(Targeting::Endpoints))
+    }
+
     /// The Services whose balancers send traffic to nodes.
     pub fn with_nodes(&self) -> Vec<ObjectKey> {
         let courses = self.lock();

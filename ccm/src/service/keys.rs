@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
-use kinds::{Node, Service};
+use kinds::{EndpointSlice, Node, Service};
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
+use super::course::Courses;
 use super::decide::concerns;
 use super::targets;
 
@@ -53,6 +54,12 @@ pub fn nodes_differ(change: &Change<'_, Node>) -> bool {
     }
 }
 
+/// The Service whose endpoints a slice has.
+pub fn of_slice(change: &Change<'_, EndpointSlice>) -> Option<ObjectKey> {
+    let slice = change.new.or(change.old)?;
+    Some(ObjectKey { namespace: slice.meta.namespace.clone(), name: slice.service()?.into() })
+}
+
 /// Connects stores with the queue.
 pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Queue<Key>>) {
     let changed = queue.clone();
@@ -61,6 +68,22 @@ pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Que
     nodes.subscribe(move |change| {
         if nodes_differ(change) {
             changed.add_after(Key::Nodes, NODES_TOGETHER);
+        }
+    });
+}
+
+/// Connects the store of slices with the queue: their changes are taken together, and only those of Services count
+/// whose endpoints are targets.
+pub fn subscribe_slices<S: Send + Sync + 'static>(
+    slices: &Store<EndpointSlice>,
+    queue: &Arc<Queue<Key>>,
+    balancers: &Arc<S>,
+    courses: fn(&S) -> &Courses,
+) {
+    let (changed, balancers) = (queue.clone(), balancers.clone());
+    slices.subscribe(move |change| {
+        if let Some(key) = of_slice(change).filter(|key| courses(&balancers).wants_endpoints(key)) {
+            changed.add_coalesced(Key::Service(key));
         }
     });
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kinds::meta::ObjectKey;
 use kinds::service::Ingress;
-use kinds::{Kind, Node, Service};
+use kinds::{EndpointSlice, Kind, Node, Service};
 use providers::{EndpointTarget, NodeTarget, async_trait};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::expectations::Expectations;
@@ -20,6 +20,8 @@ use super::targets;
 pub struct Kubernetes {
     pub services: Arc<Store<Service>>,
     pub nodes: Arc<Store<Node>>,
+    /// Only if the provider may ask for endpoints.
+    pub slices: Option<Arc<Store<EndpointSlice>>>,
     pub writer: Writer,
     pub recorder: Recorder,
     pub expectations: Expectations,
@@ -85,8 +87,10 @@ impl Surroundings for Kubernetes {
         })
     }
 
-    fn endpoints(&self, _: &Service) -> Option<Arc<[EndpointTarget]>> {
-        None
+    fn endpoints(&self, service: &Service) -> Option<Arc<[EndpointTarget]>> {
+        let slices = self.slices.as_ref()?;
+        let found = slices.by_index(&targets::BY_SERVICE, targets::slices_of(&service.meta));
+        Some(targets::endpoints(&found).into())
     }
 
     fn say(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {

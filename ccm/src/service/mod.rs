@@ -1,6 +1,6 @@
 //! service-lb-controller: keeps the cloud's load balancers as Services of type LoadBalancer ask for them.
 //!
-//! It watches Services and Nodes, calls the provider, holds Services by a finalizer for as long as there may be
+//! It watches Services and Nodes, and EndpointSlices if the provider may want endpoints as targets, calls the provider, holds Services by a finalizer for as long as there may be
 //! anything of theirs in the cloud, and writes their `status.loadBalancer`. Follows upstream cloud-provider,
 //! controllers/service.
 
@@ -20,7 +20,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
-use kinds::{Node, Service};
+use kinds::{EndpointSlice, Node, Service};
 use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::expectations::Expectations;
 use runtime::manager::Manager;
@@ -42,6 +42,9 @@ const COMPONENT: &str = "service-controller";
 
 /// From one look at what a balancer has become to the next, about.
 const RESYNC: Duration = Duration::from_secs(30 * 60);
+
+/// Changes of a Service's endpoints are taken together over this time.
+const ENDPOINTS_TOGETHER: Duration = Duration::from_millis(500);
 
 /// From one look for what nobody wants to the next.
 const LEAKS_EVERY: Duration = Duration::from_secs(60 * 60);
@@ -67,6 +70,17 @@ fn needs(needs: &mut Builder) {
     needs.need::<Node>(Node::CLOUD, &[by_namespace()]);
 }
 
+/// Declares what it reads besides, if the provider may ask for endpoints as targets.
+pub(crate) fn needs_of(settings: &Settings, needs: &mut Builder) {
+    if with_endpoints(settings) {
+        needs.need::<EndpointSlice>(EndpointSlice::TARGETS, &[targets::BY_SERVICE]);
+    }
+}
+
+fn with_endpoints(settings: &Settings) -> bool {
+    settings.cloud.provider().load_balancers().is_some_and(|balancers| balancers.features().endpoint_targets)
+}
+
 fn work(settings: &Settings) -> anyhow::Result<Work> {
     Ok(match settings.cloud.provider().load_balancers() {
         Some(_) => Work::Here,
@@ -79,14 +93,18 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let queue = Queue::new(QueueOptions {
         base_delay: Duration::from_secs(5),
         max_delay: LONGEST_WAIT,
+        window: ENDPOINTS_TOGETHER,
+        longest_window: 4 * ENDPOINTS_TOGETHER,
         ..QueueOptions::named("service")
     });
     let (services, nodes) = (manager.registry().store::<Service>(), manager.registry().store::<Node>());
     keys::subscribe(&services, &nodes, &queue);
     let account = DESCRIPTOR.controller.service_account;
+    let slices = with_endpoints(settings).then(|| manager.registry().store::<EndpointSlice>());
     let kubernetes = Kubernetes {
         services,
         nodes,
+        slices: slices.clone(),
         writer: manager.writer(account),
         recorder: manager.recorder(COMPONENT, account),
         expectations: Expectations::default(),
@@ -103,6 +121,9 @@ fn start(manager: &mut Manager, settings: &Settings) {
         cloud: settings.cloud.clone(),
         queue: queue.clone(),
     });
+    if let Some(slices) = slices {
+        keys::subscribe_slices(&slices, &queue, &reconciler, |own| &own.balancers.courses);
+    }
     let workers = usize::try_from(settings.options.values.get_i64("concurrent-service-syncs")).unwrap_or(0).max(1);
     let name = DESCRIPTOR.controller.name;
     manager.add(WorkOptions { name, workers, max_retries: None }, queue, reconciler);

@@ -1,10 +1,15 @@
-//! Where balancers may send traffic: the nodes that are eligible.
+//! Where balancers may send traffic: the nodes that are eligible, and endpoints as their slices list them.
 
 use std::sync::Arc;
 
-use kinds::Node;
+use kinds::endpoint::Target;
+use kinds::endpoint_slice::Endpoint;
 use kinds::intern::label;
-use providers::{Address, AddressKind, NodeTarget};
+use kinds::ip::Ip;
+use kinds::meta::Meta;
+use kinds::{EndpointSlice, Node};
+use providers::{Address, AddressKind, EndpointTarget, NodeTarget, PodRef};
+use runtime::store::{Index, index_key};
 
 /// Keeps a node from balancers (core/v1, LabelNodeExcludeBalancers).
 const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -45,4 +50,60 @@ pub fn nodes(all: &[Arc<Node>]) -> Vec<NodeTarget> {
         all.iter().filter(|node| included(node) && !tainted(node)).map(|record| node(record)).collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     nodes
+}
+
+/// Index of slices by their Service.
+pub const BY_SERVICE: Index<EndpointSlice> = Index {
+    name: "balanced-service",
+    keys: |slice, emit| {
+        if let Some(service) = slice.service() {
+            emit(index_key((&*slice.meta.namespace, service)));
+        }
+    },
+};
+
+/// The key of a Service's slices.
+pub fn slices_of(service: &Meta) -> u64 {
+    index_key((&*service.namespace, &*service.name))
+}
+
+/// The endpoints of a Service's slices, ordered by port name, address and port, each once. What slices do not say of an
+/// endpoint means that it is fit (discovery/v1, EndpointConditions).
+pub fn endpoints(slices: &[Arc<EndpointSlice>]) -> Vec<EndpointTarget> {
+    let mut targets = Vec::new();
+    for contents in slices.iter().map(|slice| &slice.contents) {
+        for port in contents.ports.iter() {
+            let Some(number) = port.number.and_then(|number| u16::try_from(number).ok()) else { continue };
+            targets.extend(contents.endpoints.iter().flat_map(|endpoint| of_endpoint(endpoint, &port.name, number)));
+        }
+    }
+    targets.sort_by(|a, b| (&a.port_name, a.address, a.port).cmp(&(&b.port_name, b.address, b.port)));
+    targets.dedup_by(|a, b| (&a.port_name, a.address, a.port) == (&b.port_name, b.address, b.port));
+    targets
+}
+
+fn of_endpoint<'a>(endpoint: &'a Endpoint, port: &'a str, number: u16) -> impl Iterator<Item = EndpointTarget> + 'a {
+    let addresses = endpoint.addresses.iter().filter_map(|ip| match ip.canonical()? {
+        Ip::V4(address) => Some(address.into()),
+        Ip::V6(address) => Some(address.into()),
+        Ip::Text(_) => None,
+    });
+    let fit = endpoint.conditions;
+    let pod = match &endpoint.target {
+        Some(Target::Pod { namespace, name, uid }) => {
+            Some(PodRef { namespace: namespace.to_string(), name: name.to_string(), uid: uid.to_string() })
+        }
+        _ => None,
+    };
+    addresses.map(move |address| EndpointTarget {
+        port_name: port.to_owned(),
+        address,
+        port: number,
+        node: endpoint.node.as_deref().map(str::to_owned),
+        zone: endpoint.zone.as_deref().map(str::to_owned),
+        ready: fit.ready.unwrap_or(true),
+        serving: fit.serving.or(fit.ready).unwrap_or(true),
+        terminating: fit.terminating.unwrap_or(false),
+        pod: pod.clone(),
+    })
 }

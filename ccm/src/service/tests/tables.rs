@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::world::{annotated, port, service};
 use crate::service::decide::{self, FINALIZER, Wish};
+use crate::service::{keys, targets};
 
 fn with(change: impl FnOnce(&mut Service)) -> Service {
     let mut service = service("web");
@@ -183,4 +184,129 @@ fn leaks_are_what_no_service_stands_for() {
         (service.kind, service.meta.finalizers) = (ServiceType::ClusterIp, Arc::new([FINALIZER.into()]))
     });
     assert!(!decide::is_leak(&owned(&ending), Some(&ending)));
+}
+
+/// A node by its JSON-like parts.
+fn node(name: &str, change: impl FnOnce(&mut kinds::Node)) -> Arc<kinds::Node> {
+    use kinds::Kind;
+    use kinds::wire::Put;
+    let mut object = Vec::new();
+    object.put_message(kinds::schema::node::METADATA, |meta| {
+        meta.put_str(kinds::schema::object_meta::NAME, name);
+        meta.put_str(kinds::schema::object_meta::RESOURCE_VERSION, "1");
+    });
+    object.put_message(kinds::schema::node::SPEC, |spec| {
+        spec.put_str(kinds::schema::node_spec::PROVIDER_ID, &format!("mock://mock-1/{name}"));
+    });
+    let context = kinds::Decode { interner: Arc::default(), sections: kinds::Node::CLOUD };
+    let mut node = kinds::Node::decode(&context, &object).expect("well-formed");
+    change(&mut node);
+    Arc::new(node)
+}
+
+#[test]
+fn nodes_are_eligible_whether_or_not_they_are_ready() {
+    const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+    let labelled = |value: &str| {
+        let labels: kinds::intern::Labels = Arc::new([(EXCLUDE.into(), value.into())]);
+        node("n", |node| node.meta.labels = labels)
+    };
+    let names = |nodes: &[Arc<kinds::Node>]| {
+        targets::nodes(nodes).into_iter().map(|node| node.name).collect::<Vec<_>>().join(" ")
+    };
+    for (value, counts) in
+        [("", false), ("true", false), ("nonsense", false), ("false", true), ("F", true), ("0", true)]
+    {
+        assert_eq!(!names(&[labelled(value)]).is_empty(), counts, "{value:?}");
+    }
+    let deleting = node("d", |node| node.meta.deletion = Time(1));
+    let taint = |key: &str| kinds::taint::Taint {
+        key: key.into(),
+        value: "".into(),
+        effect: "NoSchedule".into(),
+        added: Time::default(),
+    };
+    let leaving = node("l", |node| node.taints = [taint("ToBeDeletedByClusterAutoscaler")].into());
+    let other = node("o", |node| node.taints = [taint("node.kubernetes.io/not-ready")].into());
+    assert_eq!(names(&[other, node("b", |_| {}), deleting, leaving, node("a", |_| {})]), "a b o");
+    assert_eq!(targets::node(&node("a", |_| {})).provider_id.as_deref(), Some("mock://mock-1/a"));
+}
+
+#[test]
+fn changes_that_balancers_cannot_see_wake_nobody() {
+    let (plain, tainted) = (node("n", |_| {}), node("n", |node| node.unschedulable = true));
+    type Record = Arc<kinds::Node>;
+    let differs =
+        |old: &Record, new: &Record| keys::nodes_differ(&runtime::store::Change { old: Some(old), new: Some(new) });
+    assert!(!differs(&plain, &tainted));
+    let leaving = node("n", |node| {
+        let (key, value) = ("ToBeDeletedByClusterAutoscaler".into(), "".into());
+        node.taints = [kinds::taint::Taint { key, value, effect: "NoSchedule".into(), added: Time::default() }].into();
+    });
+    assert!(!differs(&plain, &leaving), "its connections may end in peace");
+    assert!(differs(&plain, &node("n", |node| node.meta.deletion = Time(1))));
+    assert!(differs(&plain, &node("n", |node| node.cloud = None)));
+    assert!(keys::nodes_differ(&runtime::store::Change { old: None, new: Some(&plain) }));
+    let of = |old: Option<Service>, new: Option<Service>| {
+        let (old, new) = (old.map(Arc::new), new.map(Arc::new));
+        keys::of_service(&runtime::store::Change { old: old.as_ref(), new: new.as_ref() }).map(|key| key.to_string())
+    };
+    let plain = || with(|service| service.kind = ServiceType::ClusterIp);
+    assert_eq!(of(Some(plain()), Some(plain())), None);
+    for (old, new) in
+        [(None, Some(service("web"))), (Some(service("web")), Some(plain())), (Some(service("web")), None)]
+    {
+        assert_eq!(of(old, new).as_deref(), Some("shop/web"));
+    }
+}
+
+#[test]
+fn endpoints_come_from_all_slices_in_order() {
+    use kinds::endpoint::{Port, Target};
+    use kinds::endpoint_slice::{Conditions, Endpoint};
+    use kinds::ip::Ip;
+    let endpoint = |address: &str, ready| Endpoint {
+        addresses: [Ip::parse(address)].into(),
+        conditions: Conditions { ready, serving: None, terminating: None },
+        hostname: None,
+        target: Some(Target::Pod { namespace: "shop".into(), name: "p".into(), uid: kinds::Uid::parse("u") }),
+        node: Some("node-1".into()),
+        zone: None,
+        hints: None,
+    };
+    let port = |name: &str, number| Port { name: name.into(), protocol: "TCP".into(), number, app_protocol: None };
+    let slice = |ports: Vec<Port>, endpoints| {
+        use kinds::Kind;
+        use kinds::wire::Put;
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(kinds::schema::object_meta::NAME, "web-1");
+            meta.put_str(kinds::schema::object_meta::RESOURCE_VERSION, "1");
+        });
+        let context = kinds::Decode { interner: Arc::default(), sections: kinds::EndpointSlice::TARGETS };
+        let mut slice = kinds::EndpointSlice::decode(&context, &object).expect("well-formed");
+        (slice.contents.ports, slice.contents.endpoints) = (ports.into(), endpoints);
+        Arc::new(slice)
+    };
+    let slices = [
+        slice(
+            vec![port("web", Some(8080)), port("any", None)],
+            vec![endpoint("10.0.0.2", Some(false)), endpoint("10.0.0.1", None)],
+        ),
+        slice(
+            vec![port("admin", Some(9090))],
+            vec![endpoint("10.0.0.1", Some(true)), endpoint("web.example.com", None)],
+        ),
+        slice(vec![port("web", Some(8080))], vec![endpoint("10.0.0.1", None)]),
+    ];
+    let found: Vec<_> = targets::endpoints(&slices)
+        .into_iter()
+        .map(|target| {
+            format!("{} {}:{} {} {}", target.port_name, target.address, target.port, target.ready, target.serving)
+        })
+        .collect();
+    assert_eq!(
+        found,
+        ["admin 10.0.0.1:9090 true true", "web 10.0.0.1:8080 true true", "web 10.0.0.2:8080 false false"]
+    );
 }
