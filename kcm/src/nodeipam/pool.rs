@@ -107,16 +107,10 @@ impl Pool {
             Some(_) => self.forget(name),
             None => {}
         }
-        let mut taken = Vec::new();
-        for index in 0..self.ranges.len() {
-            match self.ranges[index].take() {
-                Some(range) => taken.push(range),
-                None => {
-                    self.each(&taken, Range::release);
-                    return Err(PoolError::Exhausted(index));
-                }
-            }
+        if let Some(index) = self.ranges.iter().position(Range::is_full) {
+            return Err(PoolError::Exhausted(index));
         }
+        let taken: Vec<IpNet> = self.ranges.iter_mut().filter_map(Range::take).collect();
         self.held.insert(name.clone(), Held { uid: uid.clone(), ranges: taken.clone() });
         Ok(taken)
     }

@@ -66,7 +66,8 @@ impl Range {
         IpNet::new(address, self.share.prefix).unwrap_or(self.share.range)
     }
 
-    fn is_full(&self) -> bool {
+    /// True when nothing is left to take.
+    pub fn is_full(&self) -> bool {
         let reserved = self.reserved.map_or(0, |(first, last)| last - first + 1);
         let taken = self.taken.len() as u128;
         // Some of what is taken may be reserved too; that is worth counting only when little is left.

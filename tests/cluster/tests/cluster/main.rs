@@ -19,6 +19,7 @@ mod garbagecollector;
 mod invariants;
 mod job;
 mod namespace;
+mod node_ranges;
 mod nodes;
 mod podgc;
 mod replicaset;
@@ -98,6 +99,7 @@ fn main() -> std::process::ExitCode {
             twenty_kinds_go_with_their_namespace, what_holds_a_namespace_up_is_told, pods_go_first,
             a_broken_group_is_named_and_holds_up_nothing_else, a_crash_at_any_write_only_delays,
         },
+        node_ranges::{nodes_get_ranges_of_both_families, a_failed_answer_costs_no_range},
         nodes::{
             a_dead_node_is_left_and_comes_back, one_zone_dies_and_then_all, a_frozen_watch_convicts_nobody,
             countdowns_end_and_are_cancelled,
