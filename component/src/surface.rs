@@ -73,7 +73,7 @@ pub fn surface(
 ) -> Surface {
     Surface {
         health: Arc::new(health(options, manager)),
-        metrics: Arc::new(metrics(options, manager, missing)),
+        metrics: metrics(options, manager, missing),
         configz: configz(options.values.component().config_group, effective(options)),
         set_verbosity: Some(set_verbosity).filter(|_| options.values.get_bool("profiling")),
     }
@@ -98,8 +98,8 @@ fn health(options: &Options, manager: &Manager) -> Health {
     Health::new(election.into_iter().chain(running).collect(), vec![complete])
 }
 
-fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> Metrics {
-    let metrics = Metrics::new();
+fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> Arc<Metrics> {
+    let metrics = manager.metrics().clone();
     metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
     metrics.rest_client(&manager.clients().metrics);
     metrics.collect(manager.queues());
@@ -111,7 +111,6 @@ fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> 
     metrics.collect(Controllers { manager: options.values.component().name, running, missing, fence });
     metrics.collect(Stores(manager.registry().stats()));
     metrics.collect(Events(manager.recorders().to_vec()));
-    metrics.collect_all(manager.take_collectors());
     metrics
 }
 

@@ -4,7 +4,7 @@
 //! and complete stores. At the end workers finish what they are doing, events are sent, and the lease is given up.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -18,6 +18,7 @@ use crate::controller::{Reconcile, WorkCounts, WorkOptions, work};
 use crate::discovery::Discovery;
 use crate::election::{Election, ElectionConfig, ElectionError, Fence, Lost};
 use crate::events::Recorder;
+use crate::metrics::Metrics;
 use crate::queue::{Queue, QueueStats, Queues};
 use crate::watch::Registry;
 use crate::write::Writer;
@@ -82,7 +83,7 @@ pub struct Manager {
     recorders: Vec<Recorder>,
     events: JoinSet<()>,
     controllers: Vec<Running>,
-    collectors: Mutex<Vec<Box<dyn Collector>>>,
+    metrics: Arc<Metrics>,
 }
 
 impl Manager {
@@ -108,7 +109,7 @@ impl Manager {
             recorders: Vec::new(),
             events: JoinSet::new(),
             controllers: Vec::new(),
-            collectors: Mutex::default(),
+            metrics: Arc::new(Metrics::new()),
         })
     }
 
@@ -178,16 +179,12 @@ impl Manager {
 
     /// Adds metrics of a controller's own.
     pub fn collect(&self, source: impl Collector) {
-        self.collectors().push(Box::new(source));
+        self.metrics.collect(source);
     }
 
-    /// Hands out the controllers' own metrics, once.
-    pub fn take_collectors(&self) -> Vec<Box<dyn Collector>> {
-        std::mem::take(&mut *self.collectors())
-    }
-
-    fn collectors(&self) -> MutexGuard<'_, Vec<Box<dyn Collector>>> {
-        self.collectors.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What is served as metrics; controllers add their own when they start.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
     }
 
     /// Names of the controllers.

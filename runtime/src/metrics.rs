@@ -4,11 +4,14 @@
 //! accepts: a dashboard, `kubectl get --raw` and old scrapers see the same names, types and bucket bounds. What only
 //! this runtime counts is called `controllers_*`.
 
+mod own;
+
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use own::{Counts, Seconds};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -29,7 +32,10 @@ pub type Labels<const N: usize> = [(&'static str, String); N];
 
 /// All metrics of a process.
 #[derive(Debug, Default)]
-pub struct Metrics(Mutex<Registry>);
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    texts: own::Texts,
+}
 
 impl Metrics {
     /// A registry with what every process has: its use of the system's resources.
@@ -43,11 +49,6 @@ impl Metrics {
     /// Adds a source of metrics; each name must come from one source only.
     pub fn collect(&self, source: impl Collector) {
         self.registry().register_collector(Box::new(source));
-    }
-
-    /// As [`Metrics::collect`], for sources of controllers.
-    pub fn collect_all(&self, sources: Vec<Box<dyn Collector>>) {
-        sources.into_iter().for_each(|source| self.registry().register_collector(source));
     }
 
     /// Adds what is counted about requests to the API server.
@@ -73,11 +74,11 @@ impl Metrics {
     /// Everything as text, for `Content-Type: text/plain; version=0.0.4`.
     #[must_use]
     pub fn text(&self) -> String {
-        exposition(&self.registry())
+        exposition(&self.registry()) + &self.texts.read()
     }
 
     fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -22,6 +22,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Fuse, FusedFuture};
 use jiff::Timestamp;
+use kinds::Kind;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -53,6 +54,19 @@ pub struct ObjectReference {
     pub uid: Arc<str>,
     /// The version of the object that was looked at, or empty.
     pub resource_version: Arc<str>,
+}
+
+/// A reference to an object, for an event about it.
+pub fn about<K: Kind>(record: &K) -> ObjectReference {
+    let meta = record.meta();
+    ObjectReference {
+        api_version: K::RESOURCE.api_version().into(),
+        kind: K::RESOURCE.kind.into(),
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        uid: meta.uid.to_string().into(),
+        resource_version: meta.version.to_string().into(),
+    }
 }
 
 /// The type of an event.
