@@ -100,6 +100,8 @@ pub async fn manager_at(
         service::needs_of(&settings, &mut needs);
     }
     let mut manager = Manager::new(clients, needs.build(), manager_options(&settings.options, None))?;
+    let cloud = settings.cloud.clone();
+    manager.metrics().append(move || cloud.provider().metrics());
     manager.record_leadership(COMPONENT.name);
     for descriptor in descriptors {
         info!(controller = descriptor.controller.name, "starting controller");
@@ -119,4 +121,47 @@ fn with_work(descriptors: Vec<&'static Descriptor>, settings: &Settings) -> anyh
         }
     }
     Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use providers::{CloudProvider, ConfigError, MockCloudProvider};
+
+    use super::*;
+    use crate::flags::{Invocation, parse};
+
+    fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> {
+        let mut provider = MockCloudProvider::new();
+        let known = !context.config.is_empty();
+        provider.expect_has_cluster_id().returning(move || known);
+        provider.expect_name().return_const("acme");
+        Ok(Arc::new(provider))
+    }
+
+    const FACTORIES: [Factory; 2] = [Factory { name: "acme", build }, Factory { name: "other", build }];
+
+    fn options(flags: &[&str]) -> Options {
+        match parse(flags.iter().map(|flag| (*flag).to_owned())) {
+            Ok(Invocation::Run(options)) => *options,
+            other => panic!("{flags:?} gives {other:?}"),
+        }
+    }
+
+    async fn refused(flags: &[&str]) -> String {
+        let options = options(flags);
+        let built = match provider(&options, &FACTORIES).await {
+            Ok(provider) => manager_over(provider, options, &ConnectOptions::default()).await.map(drop),
+            Err(error) => Err(error),
+        };
+        format!("{:#}", built.expect_err("it cannot run"))
+    }
+
+    #[tokio::test]
+    async fn the_provider_is_one_of_the_binarys_and_knows_its_cluster() {
+        assert_eq!(refused(&["--cloud-provider=amce"]).await, "--cloud-provider is \"amce\": use one of acme, other");
+        let missing = refused(&["--cloud-provider=acme", "--cloud-config=/does/not/exist"]).await;
+        assert!(missing.starts_with("--cloud-config: cannot read /does/not/exist"), "{missing}");
+        let untagged = refused(&["--cloud-provider=acme"]).await;
+        assert!(untagged.starts_with("no ClusterID found: the cloud provider acme"), "{untagged}");
+    }
 }

@@ -30,6 +30,14 @@ pub enum Work {
     None(&'static str),
 }
 
+/// The work of a controller of machines.
+pub fn machines(settings: &Settings) -> Work {
+    match settings.cloud.provider().instances() {
+        Some(_) => Work::Here,
+        None => Work::None("the cloud provider does not support instances"),
+    }
+}
+
 /// A cloud controller.
 pub struct Descriptor {
     /// Its names, and what it reads and writes.
@@ -39,4 +47,9 @@ pub struct Descriptor {
 }
 
 /// All controllers.
-pub const CONTROLLERS: &[Descriptor] = &[crate::route::DESCRIPTOR, crate::service::DESCRIPTOR];
+pub const CONTROLLERS: &[Descriptor] = &[
+    crate::node::DESCRIPTOR,
+    crate::lifecycle::DESCRIPTOR,
+    crate::route::DESCRIPTOR,
+    crate::service::DESCRIPTOR,
+];

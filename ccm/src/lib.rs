@@ -5,11 +5,15 @@
 pub mod app;
 pub mod cloud;
 pub mod controllers;
+pub mod describe;
 mod failure;
 pub mod flags;
+pub mod lifecycle;
 pub mod names;
+pub mod node;
 pub mod route;
 pub mod service;
+pub mod taint;
 
 use std::process::ExitCode;
 

@@ -38,12 +38,12 @@ component::flags! {
         "use-service-account-credentials": Bool = "false", Effective, "Let each controller write as its own service account";
     }
     "Cloud-node-controller" {
-        "concurrent-node-status-updates": Int32 = "0", NoEffectYet, "Nodes whose addresses are brought up to date at once; 0 takes --concurrent-node-syncs";
-        "concurrent-node-syncs": Int32 = "1", NoEffectYet, "Nodes initialised at once; what the cloud is asked for them goes out in batches";
+        "concurrent-node-status-updates": Int32 = "0", Effective, "Nodes whose addresses are brought up to date at once; 0 takes --concurrent-node-syncs";
+        "concurrent-node-syncs": Int32 = "1", Effective, "Nodes initialised at once; what the cloud is asked for them goes out in batches";
     }
     "Cloud-node-lifecycle-controller" {
-        "concurrent-node-lifecycle-syncs": Int32 = "1", NoEffectYet, "Nodes tainted or deleted at once; the cloud is asked for all of them in one batch";
-        "node-monitor-period": Duration = "5s", NoEffectYet, "How often Nodes that are not ready are looked for in the cloud";
+        "concurrent-node-lifecycle-syncs": Int32 = "1", Effective, "Nodes tainted or deleted at once; the cloud is asked for all of them in one batch";
+        "node-monitor-period": Duration = "5s", Effective, "How often Nodes that are not ready are looked for in the cloud";
     }
     "Service-lb-controller" {
         "concurrent-service-syncs": Int32 = "1", Effective, "Services whose load balancers are reconciled at once";
@@ -100,7 +100,7 @@ component::flags! {
     "Misc" {
         "kubeconfig": Text = "", Effective, "Kubeconfig for the API server";
         "master": Text = "", Effective, "Address of the API server, instead of the kubeconfig's";
-        "node-status-update-frequency": Duration = "5m0s", NoEffectYet, "How often the addresses of all Nodes are compared with the cloud's";
+        "node-status-update-frequency": Duration = "5m0s", Effective, "How often the addresses of all Nodes are compared with the cloud's";
     }
     "Global" {
         "help": Bool = "false", Effective, "Print this and exit";

@@ -1,0 +1,139 @@
+//! Questions about machines, asked one by one and sent to the cloud together.
+//!
+//! Workers ask for one node each. Questions that come within a moment of each other become one call of the provider,
+//! which makes as few requests of its cloud as that allows.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kinds::Node;
+use providers::{CloudError, ErrorKind, InstanceRef, InstanceState, Instances};
+use tokio::sync::oneshot;
+use tracing::error;
+
+/// How long the first question waits for others.
+const GATHER: Duration = Duration::from_millis(50);
+
+/// What a cloud is asked about a node.
+pub fn instance_ref(node: &Node) -> InstanceRef {
+    let given = |text: &str| Some(text).filter(|text| !text.is_empty()).map(str::to_owned);
+    let labels = node.meta.labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+    InstanceRef {
+        node: node.meta.name.to_string(),
+        provider_id: node.cloud.as_ref().and_then(|cloud| given(&cloud.provider_id)),
+        system_uuid: node.cloud.as_ref().and_then(|cloud| given(&cloud.system_uuid)),
+        labels: labels.collect::<BTreeMap<_, _>>(),
+    }
+}
+
+/// The states of these machines, as many as were asked for, whatever the provider answers.
+pub async fn describe_all(instances: &dyn Instances, asked: &[InstanceRef]) -> Vec<InstanceState> {
+    if asked.is_empty() {
+        return Vec::new();
+    }
+    let states = instances.describe(asked).await;
+    if states.len() == asked.len() {
+        return states;
+    }
+    let message = format!("the provider answered {} of {} questions", states.len(), asked.len());
+    error!(message, "a defect of the cloud provider: its answers cannot be told apart and are not used");
+    let unknown = || InstanceState::Unknown(CloudError::new(ErrorKind::Transient, "Describe", message.clone()));
+    asked.iter().map(|_| unknown()).collect()
+}
+
+type Question = (InstanceRef, oneshot::Sender<InstanceState>);
+
+/// Gathers questions; cheap to clone.
+#[derive(Clone)]
+pub struct Describer {
+    instances: Arc<dyn Instances>,
+    waiting: Arc<Mutex<Vec<Question>>>,
+}
+
+impl Describer {
+    /// A describer that asks these.
+    pub fn new(instances: Arc<dyn Instances>) -> Self {
+        Self { instances, waiting: Arc::default() }
+    }
+
+    /// The state of one machine.
+    pub async fn describe(&self, instance: InstanceRef) -> InstanceState {
+        let (answer, answered) = oneshot::channel();
+        let first = {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.push((instance, answer));
+            waiting.len() == 1
+        };
+        if first {
+            let all = self.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(GATHER).await;
+                all.ask().await;
+            });
+        }
+        // Dropped unanswered: the provider panicked.
+        answered.await.unwrap_or_else(|_| {
+            InstanceState::Unknown(CloudError::new(ErrorKind::Transient, "Describe", "the provider gave no answer"))
+        })
+    }
+
+    async fn ask(&self) {
+        let questions = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let (asked, answers): (Vec<InstanceRef>, Vec<_>) = questions.into_iter().unzip();
+        let states = describe_all(&*self.instances, &asked).await;
+        for (answer, state) in answers.into_iter().zip(states) {
+            // Nobody waits any more when the worker was stopped.
+            let _ = answer.send(state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use providers::{Instance, MockInstances};
+
+    use super::*;
+
+    fn running(asked: &InstanceRef) -> InstanceState {
+        InstanceState::Running(Box::new(Instance { provider_id: format!("x://{}", asked.node), ..Instance::default() }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn questions_of_one_moment_are_one_call_and_each_gets_its_own_answer() {
+        let mut instances = MockInstances::new();
+        instances.expect_describe().times(1).returning(|asked| asked.iter().map(running).collect());
+        let describer = Describer::new(Arc::new(instances));
+        let names: Vec<InstanceRef> = (0..100).map(|number| InstanceRef::named(format!("n{number}"))).collect();
+        let states = futures::future::join_all(names.iter().map(|name| describer.describe(name.clone()))).await;
+        assert!(states.iter().zip(&names).all(|(state, name)| *state == running(name)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_after_that_is_a_call_of_its_own() {
+        let mut instances = MockInstances::new();
+        instances.expect_describe().times(2).returning(|asked| asked.iter().map(running).collect());
+        let describer = Describer::new(Arc::new(instances));
+        for _ in 0..2 {
+            describer.describe(InstanceRef::named("n")).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_do_not_fit_the_questions_are_not_used() {
+        let mut instances = MockInstances::new();
+        instances.expect_describe().returning(|_| vec![InstanceState::Gone]);
+        let asked = [InstanceRef::named("a"), InstanceRef::named("b")];
+        let states = describe_all(&instances, &asked).await;
+        assert!(matches!(states[..], [InstanceState::Unknown(_), InstanceState::Unknown(_)]), "{states:?}");
+        assert!(describe_all(&instances, &[]).await.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_that_panics_is_one_that_did_not_say() {
+        let mut instances = MockInstances::new();
+        instances.expect_describe().returning(|_| panic!("as scripted"));
+        let state = Describer::new(Arc::new(instances)).describe(InstanceRef::named("a")).await;
+        assert!(matches!(state, InstanceState::Unknown(_)), "{state:?}");
+    }
+}

@@ -1,0 +1,52 @@
+//! What is remembered of nodes from one round to the next.
+
+use std::collections::HashMap;
+
+use kinds::Uid;
+use tokio::time::Instant;
+
+use super::decide::Missing;
+
+/// Nodes whose machines the cloud said are gone, and those that were deleted for it.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    missing: HashMap<Uid, Entry>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    times: u32,
+    first: Instant,
+    deleted: bool,
+}
+
+impl Memory {
+    /// The cloud says that this node's machine is gone; answers with all that it said so.
+    pub(super) fn gone(&mut self, node: &Uid, now: Instant) -> Missing {
+        let entry = self.missing.entry(node.clone()).or_insert(Entry { times: 0, first: now, deleted: false });
+        entry.times = entry.times.saturating_add(1);
+        Missing { times: entry.times, since: now.duration_since(entry.first) }
+    }
+
+    /// It says something else, or nothing.
+    pub(super) fn not_gone(&mut self, node: &Uid) {
+        self.missing.remove(node);
+    }
+
+    /// Whether the node was deleted and only has not disappeared yet.
+    pub(super) fn is_deleted(&self, node: &Uid) -> bool {
+        self.missing.get(node).is_some_and(|entry| entry.deleted)
+    }
+
+    /// The node is about to be deleted.
+    pub(super) fn deleting(&mut self, node: &Uid) {
+        if let Some(entry) = self.missing.get_mut(node) {
+            entry.deleted = true;
+        }
+    }
+
+    /// Keeps only these nodes.
+    pub(super) fn retain(&mut self, keep: impl Fn(&Uid) -> bool) {
+        self.missing.retain(|node, _| keep(node));
+    }
+}

@@ -1,0 +1,52 @@
+//! How long rounds take and what the cloud answers, under upstream's names.
+
+use std::time::Duration;
+
+use providers::InstanceState;
+use runtime::metrics::{Counts, Metrics, Seconds};
+
+/// Upstream's bounds in seconds: from a millisecond, doubling (cloud-provider controllers/nodelifecycle, metrics).
+fn bounds() -> Vec<f64> {
+    (0..15).map(|power| 0.001 * f64::from(1 << power)).collect()
+}
+
+/// What rounds count.
+pub(super) struct Rounds {
+    duration: Seconds,
+    answers: Counts<2>,
+}
+
+impl Rounds {
+    pub(super) fn register(metrics: &Metrics) -> Self {
+        Self {
+            duration: metrics.seconds(
+                "cloud_node_lifecycle_controller_monitor_nodes_duration_seconds",
+                "A metric measuring the duration in seconds of a single MonitorNodes loop execution.",
+                &bounds(),
+            ),
+            answers: metrics.counts(
+                "cloud_node_lifecycle_controller_cloud_provider_calls",
+                "The total number of cloud provider API calls, labeled by operation and result.",
+            ),
+        }
+    }
+
+    pub(super) fn took(&self, time: Duration) {
+        self.duration.observe(time.as_secs_f64());
+    }
+
+    /// An answer about one machine, as the two questions that upstream would have asked.
+    pub(super) fn answered(&self, state: &InstanceState) {
+        let count = |operation: &str, result: &str| {
+            self.answers.add([("operation", operation.to_owned()), ("result", result.to_owned())]);
+        };
+        match state {
+            InstanceState::Running(_) | InstanceState::Stopped => {
+                count("instance_exists", "success");
+                count("instance_shutdown", "success");
+            }
+            InstanceState::Gone => count("instance_exists", "instance_not_found"),
+            InstanceState::Unknown(_) => count("instance_exists", "error"),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! cloud-node-lifecycle-controller: marks nodes whose machines do not run, and deletes nodes whose machines are gone.
+//!
+//! Each round asks the cloud once, for all nodes that are not ready. Follows upstream
+//! k8s.io/cloud-provider/controllers/nodelifecycle.
+
+mod decide;
+mod memory;
+mod metrics;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use component::controllers::Descriptor as Controller;
+use kinds::Node;
+use runtime::controller::WorkOptions;
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Index, index_key};
+use runtime::watch::Builder;
+
+use self::metrics::Rounds;
+use self::sync::Lifecycle;
+use crate::controllers::{Descriptor, Settings, Verb, Work, Write, machines};
+use crate::taint::is_shut_down;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    controller: Controller {
+        name: "cloud-node-lifecycle-controller",
+        service_account: "node-controller",
+        needs,
+        writes: &[
+            Write { verb: Verb::Patch, group: "", resource: "nodes" },
+            Write { verb: Verb::Delete, group: "", resource: "nodes" },
+        ],
+        start,
+    },
+    work,
+};
+
+/// Nodes that are not ready, or marked as shut down: a round looks at these and no others.
+const TO_LOOK_AT: Index<Node> = Index {
+    name: "not ready or shut down",
+    keys: |node, emit| {
+        if node.ready() != Some("True") || is_shut_down(node) {
+            emit(to_look_at());
+        }
+    },
+};
+
+/// The one value of [`TO_LOOK_AT`].
+fn to_look_at() -> u64 {
+    index_key("to look at")
+}
+
+fn work(settings: &Settings) -> anyhow::Result<Work> {
+    Ok(machines(settings))
+}
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Node>(Node::CLOUD, &[TO_LOOK_AT]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let Some(instances) = settings.cloud.provider().instances() else { return };
+    let queue = Queue::new(QueueOptions::named("NodeLifecycle"));
+    let nodes = manager.registry().store::<Node>();
+    let expectations = Arc::new(Expectations::default());
+    let forgetting = expectations.clone();
+    nodes.subscribe(move |change| {
+        if let (Some(gone), None) = (change.old, change.new) {
+            forgetting.forget(&gone.meta.key());
+        }
+    });
+    let account = DESCRIPTOR.controller.service_account;
+    let reconciler = Lifecycle {
+        cloud: settings.cloud.clone(),
+        instances,
+        nodes,
+        writer: manager.writer(account),
+        recorder: manager.recorder(DESCRIPTOR.controller.name, account),
+        expectations,
+        memory: Default::default(),
+        queue: queue.clone(),
+        rounds: Rounds::register(manager.metrics()),
+        clock: settings.clock.clone(),
+        period: settings.options.values.get_duration("node-monitor-period"),
+        workers: settings.options.workers("concurrent-node-lifecycle-syncs"),
+    };
+    let options = WorkOptions { name: DESCRIPTOR.controller.name, workers: 1, max_retries: None };
+    manager.add(options, queue, Arc::new(reconciler));
+}

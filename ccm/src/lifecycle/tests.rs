@@ -1,0 +1,79 @@
+//! Verdicts as a table, and histories of answers in which only confirmed absence costs a node its life.
+
+use std::time::Duration;
+
+use kinds::Uid;
+use proptest::prelude::*;
+use providers::{CloudError, ErrorKind, Instance, InstanceState};
+use tokio::time::Instant;
+
+use super::decide::*;
+use super::memory::Memory;
+
+fn running() -> InstanceState {
+    InstanceState::Running(Box::default() as Box<Instance>)
+}
+
+fn unknown(kind: ErrorKind) -> InstanceState {
+    InstanceState::Unknown(CloudError::new(kind, "DescribeInstances", "as scripted"))
+}
+
+fn missing(times: u32, seconds: u64) -> Option<Missing> {
+    Some(Missing { times, since: Duration::from_secs(seconds) })
+}
+
+#[test]
+fn verdicts() {
+    let hour = 3600;
+    for (ready, shut_down, age, missing, state, want) in [
+        (true, false, hour, None, None, Verdict::Leave),
+        (true, true, hour, None, None, Verdict::MarkStarted),
+        (false, false, hour, None, Some(running()), Verdict::Leave),
+        (false, true, hour, None, Some(running()), Verdict::Leave),
+        (false, false, hour, None, Some(InstanceState::Stopped), Verdict::MarkShutDown),
+        (false, true, hour, None, Some(InstanceState::Stopped), Verdict::Leave),
+        (false, false, hour, missing(1, 0), Some(InstanceState::Gone), Verdict::Suspect),
+        (false, false, hour, missing(2, 3), Some(InstanceState::Gone), Verdict::Suspect),
+        (false, false, hour, missing(2, 5), Some(InstanceState::Gone), Verdict::Delete),
+        (false, true, hour, missing(9, 99), Some(InstanceState::Gone), Verdict::Delete),
+        (false, false, 59, missing(9, 50), Some(InstanceState::Gone), Verdict::Suspect),
+        (false, false, 60, missing(9, 50), Some(InstanceState::Gone), Verdict::Delete),
+        (false, false, hour, missing(9, 99), Some(unknown(ErrorKind::Transient)), Verdict::Leave),
+        (false, false, hour, missing(9, 99), Some(unknown(ErrorKind::NotFound)), Verdict::Leave),
+        (false, false, hour, missing(9, 99), Some(unknown(ErrorKind::Throttled { after: None })), Verdict::Leave),
+        (false, false, hour, missing(9, 99), None, Verdict::Leave),
+    ] {
+        let facts = Facts { ready, shut_down, age: Duration::from_secs(age), missing };
+        assert_eq!(verdict(&facts, state.as_ref()), want, "{facts:?} {state:?}");
+    }
+}
+
+proptest! {
+    /// Whatever the cloud answers, a node is deleted only after answers in a row that all said that it is gone.
+    #[test]
+    fn only_confirmed_absence_deletes(history in prop::collection::vec((0..5_u8, 0..8_u64), 1..30)) {
+        let (node, begun) = (Uid::parse("a"), Instant::now());
+        let (mut memory, mut now) = (Memory::default(), begun);
+        let mut row: Vec<Instant> = Vec::new();
+        for (answer, pause) in history {
+            now += Duration::from_secs(pause);
+            let state = match answer {
+                0 => running(),
+                1 => InstanceState::Stopped,
+                2 => unknown(ErrorKind::Throttled { after: None }),
+                _ => InstanceState::Gone,
+            };
+            let missing = if state == InstanceState::Gone {
+                row.push(now);
+                Some(memory.gone(&node, now))
+            } else {
+                row.clear();
+                memory.not_gone(&node);
+                None
+            };
+            let facts = Facts { ready: false, shut_down: false, age: YOUNG, missing };
+            let confirmed = row.len() >= 2 && now.duration_since(row[0]) >= APART;
+            prop_assert_eq!(verdict(&facts, Some(&state)) == Verdict::Delete, confirmed, "{:?}", row);
+        }
+    }
+}

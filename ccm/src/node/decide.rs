@@ -1,0 +1,128 @@
+//! What a node is to look like once the cloud has said what its machine is: all policy, no IO.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use kinds::intern::label;
+use kinds::{Node, Str};
+use providers::{Address, AddressKind, Instance};
+
+/// The labels of a zone, a region and a type of machine: the beta one and the one that follows it.
+pub const LABEL_PAIRS: [(&str, &str); 3] = [
+    ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+    ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
+];
+
+/// Labels to set.
+pub type Edits = BTreeMap<String, String>;
+
+/// Why the addresses that a kubelet was told to use cannot be its node's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadNodeIp(pub String);
+
+/// Labels that follow their beta ones and do not (cloud-provider, CloudNodeController.reconcileNodeLabels).
+pub fn reconciled_labels(labels: &[(Str, Str)]) -> Edits {
+    let differing = LABEL_PAIRS.iter().filter_map(|(beta, stable)| {
+        let value = label(labels, beta)?;
+        (label(labels, stable) != Some(value)).then(|| ((*stable).to_owned(), value.to_owned()))
+    });
+    differing.collect()
+}
+
+/// Labels that a new node gets from its machine: both of each pair, over whatever is there, and the provider's own
+/// where no such label is there yet and its name is not one of Kubernetes' own (cloud-provider,
+/// CloudNodeController.getNodeModifiersFromCloudProvider). Returns those of the provider that were left out, too.
+pub fn initial_labels<'a>(labels: &[(Str, Str)], instance: &'a Instance) -> (Edits, Vec<&'a str>) {
+    let mut edits = Edits::new();
+    let values = [&instance.zone, &instance.region, &instance.instance_type];
+    for ((beta, stable), value) in LABEL_PAIRS.iter().zip(values) {
+        for key in [beta, stable] {
+            if !value.is_empty() && label(labels, key) != Some(value) {
+                edits.insert((*key).to_owned(), value.clone());
+            }
+        }
+    }
+    let mut left_out = Vec::new();
+    for (key, value) in &instance.labels {
+        match label(labels, key).or_else(|| edits.get(key).map(String::as_str)) {
+            _ if is_kubernetes_own(key) => left_out.push(key.as_str()),
+            Some(there) if there != value => left_out.push(key.as_str()),
+            Some(_) => {}
+            None => {
+                edits.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    (edits, left_out)
+}
+
+/// Whether a label's name belongs to `kubernetes.io` or `k8s.io` or a domain under one of these.
+fn is_kubernetes_own(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(domain, _)| {
+        ["kubernetes.io", "k8s.io"]
+            .iter()
+            .any(|own| domain.strip_suffix(own).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
+    })
+}
+
+/// The addresses that the node is to have: the cloud's, with the kubelet's own host name if the cloud has none, those
+/// that the kubelet was told to use in front. `None`: the cloud says nothing of them, so they stay as they are
+/// (cloud-provider, CloudNodeController.updateNodeAddress).
+///
+/// # Errors
+/// When the kubelet was told to use addresses that cannot be read or that the machine does not have.
+pub fn addresses(node: &Node, instance: &Instance) -> Result<Option<Vec<Address>>, BadNodeIp> {
+    let Some(cloud) = &node.cloud else { return Ok(None) };
+    let mut wanted = instance.addresses.clone();
+    if !wanted.is_empty() && !wanted.iter().any(|address| address.kind == AddressKind::Hostname) {
+        let own = cloud.addresses.iter().filter(|own| &*own.kind == AddressKind::Hostname.as_str());
+        wanted.extend(own.map(|own| Address { kind: AddressKind::Hostname, address: own.address.to_string() }));
+    }
+    let wanted = match &cloud.provided_ip {
+        Some(provided) => preferred(provided, wanted)?,
+        None => wanted,
+    };
+    Ok(Some(wanted).filter(|wanted| !wanted.is_empty()))
+}
+
+/// The addresses with the provided ones in front, each the only one of its kind (cloud-provider node/helpers,
+/// GetNodeAddressesFromNodeIP).
+fn preferred(provided: &str, addresses: Vec<Address>) -> Result<Vec<Address>, BadNodeIp> {
+    let mut first: Vec<Address> = Vec::new();
+    for ip in provided_ips(provided)? {
+        let before = first.len();
+        first.extend(addresses.iter().filter(|address| address.address.parse() == Ok(ip)).cloned());
+        if first.len() == before {
+            return Err(BadNodeIp(format!("the cloud has no address {ip} for this machine")));
+        }
+    }
+    let taken: Vec<AddressKind> = first.iter().map(|address| address.kind).collect();
+    first.extend(addresses.into_iter().filter(|address| !taken.contains(&address.kind)));
+    Ok(first)
+}
+
+/// Reads one address, or one of each family (component-helpers node/util, ParseNodeIPAnnotation).
+fn provided_ips(provided: &str) -> Result<Vec<IpAddr>, BadNodeIp> {
+    let ips: Vec<IpAddr> = provided
+        .split(',')
+        .map(|text| text.parse().map_err(|_| BadNodeIp(format!("{text:?} is not an IP address"))))
+        .collect::<Result<_, _>>()?;
+    match ips[..] {
+        [_] => Ok(ips),
+        [a, b] if a.is_ipv4() != b.is_ipv4() && !a.is_unspecified() && !b.is_unspecified() => Ok(ips),
+        _ => {
+            Err(BadNodeIp("give one IP address, or one IPv4 and one IPv6 address, neither of them unspecified".into()))
+        }
+    }
+}
+
+/// Whether the node has exactly these addresses, in this order.
+pub fn has_addresses(node: &Node, wanted: &[Address]) -> bool {
+    let has = node.cloud.as_ref().map_or(&[][..], |cloud| &*cloud.addresses);
+    has.len() == wanted.len()
+        && has
+            .iter()
+            .zip(wanted)
+            .all(|(has, wanted)| *has.kind == *wanted.kind.as_str() && *has.address == *wanted.address)
+}

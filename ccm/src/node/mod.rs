@@ -1,0 +1,89 @@
+//! cloud-node-controller: gives new nodes what the cloud knows of their machines, and keeps their addresses up to date.
+//!
+//! A kubelet that runs with an external cloud provider registers its node with a taint. The node loses it together
+//! with getting its provider id and labels, after it got its addresses. Follows upstream
+//! k8s.io/cloud-provider/controllers/node.
+
+mod decide;
+mod keys;
+mod metrics;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use component::controllers::Descriptor as Controller;
+use kinds::Node;
+use runtime::controller::WorkOptions;
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use self::metrics::Delays;
+use self::sync::CloudNode;
+use crate::controllers::{Descriptor, Settings, Verb, Work, Write, machines};
+use crate::describe::Describer;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    controller: Controller {
+        name: "cloud-node-controller",
+        service_account: "node-controller",
+        needs,
+        writes: &[
+            Write { verb: Verb::Patch, group: "", resource: "nodes" },
+            Write { verb: Verb::Patch, group: "", resource: "nodes/status" },
+        ],
+        start,
+    },
+    work,
+};
+
+/// How many nodes are initialised at once unless the command line says otherwise: what they ask the cloud goes out
+/// together.
+const WORKERS: usize = 50;
+
+/// The pauses before a node is asked for again, growing from the first to the second: a machine that the cloud does
+/// not show yet costs a call in each.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+fn work(settings: &Settings) -> anyhow::Result<Work> {
+    Ok(machines(settings))
+}
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Node>(Node::CLOUD, &[keys::INITIALIZED]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let (base_delay, max_delay) = PAUSES;
+    let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("Nodes") });
+    let nodes = manager.registry().store::<Node>();
+    let changed = queue.clone();
+    nodes.subscribe(move |change| keys::of(change).into_iter().for_each(|key| changed.add(key)));
+    let Some(instances) = settings.cloud.provider().instances() else { return };
+    let account = DESCRIPTOR.controller.service_account;
+    let options = &settings.options;
+    let workers =
+        if options.values.is_set("concurrent-node-syncs") { options.workers("concurrent-node-syncs") } else { WORKERS };
+    let updates = options.values.get_i32("concurrent-node-status-updates");
+    let reconciler = CloudNode {
+        cloud: settings.cloud.clone(),
+        describer: Describer::new(instances.clone()),
+        instances,
+        nodes,
+        writer: manager.writer(account),
+        recorder: manager.recorder(DESCRIPTOR.controller.name, account),
+        expectations: Expectations::default(),
+        queue: queue.clone(),
+        delays: Delays::register(manager.metrics()),
+        clock: settings.clock.clone(),
+        frequency: options.values.get_duration("node-status-update-frequency"),
+        address_workers: usize::try_from(updates).ok().filter(|updates| *updates > 0).unwrap_or(workers),
+    };
+    let options = WorkOptions { name: DESCRIPTOR.controller.name, workers, max_retries: None };
+    manager.add(options, queue, Arc::new(reconciler));
+}

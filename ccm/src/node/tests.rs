@@ -1,0 +1,204 @@
+//! Labels and addresses of nodes, as tables.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kinds::node_cloud::{NodeAddress, NodeCloud};
+use kinds::wire::Put;
+use kinds::{Decode, Interner, Kind, Node, Sections, Str};
+use proptest::prelude::*;
+use providers::{Address, AddressKind, Instance};
+
+use super::decide::*;
+
+/// A node named `a` without anything, but that it knows what clouds know.
+pub(super) fn node(kubelet: &[(&str, &str)], provided: Option<&str>) -> Node {
+    let mut object = Vec::new();
+    object.put_message(1, |meta| {
+        meta.put_str(1, "a");
+        meta.put_str(5, "uid");
+        meta.put_str(6, "7");
+    });
+    let decode = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
+    let mut node = Node::decode(&decode, &object).expect("well-formed");
+    let addresses =
+        kubelet.iter().map(|(kind, address)| NodeAddress { kind: (*kind).into(), address: (*address).into() });
+    node.cloud = Some(Box::new(NodeCloud {
+        provider_id: "".into(),
+        system_uuid: "".into(),
+        addresses: addresses.collect(),
+        provided_ip: provided.map(Str::from),
+    }));
+    node
+}
+
+fn machine(addresses: &[(&str, &str)]) -> Instance {
+    let addresses = addresses.iter().map(|(kind, address)| Address {
+        kind: AddressKind::parse(kind).expect("a kind"),
+        address: (*address).to_owned(),
+    });
+    Instance { addresses: addresses.collect(), ..Instance::default() }
+}
+
+fn pairs(labels: &[(&str, &str)]) -> Vec<(Str, Str)> {
+    let mut pairs: Vec<(Str, Str)> = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+    pairs.sort();
+    pairs
+}
+
+fn edits(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
+    labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn labels_follow_their_beta_ones() {
+    let (beta, stable) = LABEL_PAIRS[0];
+    for (labels, want) in [
+        (&[][..], &[][..]),
+        (&[(stable, "a")], &[]),
+        (&[(beta, "a")], &[(stable, "a")]),
+        (&[(beta, "a"), (stable, "a")], &[]),
+        (&[(beta, "a"), (stable, "b")], &[(stable, "a")]),
+        (&[("beta.kubernetes.io/instance-type", "t")], &[("node.kubernetes.io/instance-type", "t")]),
+    ] {
+        assert_eq!(reconciled_labels(&pairs(labels)), edits(want), "{labels:?}");
+    }
+}
+
+#[test]
+fn new_nodes_get_their_machines_labels() {
+    let [(zone_beta, zone), (region_beta, region), (type_beta, kind)] = LABEL_PAIRS;
+    let given = |zone: &str, region: &str, kind: &str, labels: &[(&str, &str)]| Instance {
+        zone: zone.into(),
+        region: region.into(),
+        instance_type: kind.into(),
+        labels: edits(labels),
+        ..Instance::default()
+    };
+    for (has, instance, want, out) in [
+        (&[][..], given("", "", "", &[]), &[][..], &[][..]),
+        (
+            &[],
+            given("z", "r", "t", &[]),
+            &[(zone_beta, "z"), (zone, "z"), (region_beta, "r"), (region, "r"), (type_beta, "t"), (kind, "t")],
+            &[],
+        ),
+        (&[(zone, "old"), (zone_beta, "z")], given("z", "", "", &[]), &[(zone, "z")], &[]),
+        (&[(zone, "z"), (zone_beta, "z")], given("z", "", "", &[]), &[], &[]),
+        (
+            &[],
+            given("", "", "", &[("acme.com/rack", "7"), ("plain", "1")]),
+            &[("acme.com/rack", "7"), ("plain", "1")],
+            &[],
+        ),
+        (&[("acme.com/rack", "6")], given("", "", "", &[("acme.com/rack", "7")]), &[], &["acme.com/rack"]),
+        (&[("acme.com/rack", "7")], given("", "", "", &[("acme.com/rack", "7")]), &[], &[]),
+        (
+            &[],
+            given(
+                "",
+                "",
+                "",
+                &[("kubernetes.io/x", "1"), ("a.k8s.io/y", "1"), ("xk8s.io/z", "1"), ("topology.k8s.aws/u", "1")],
+            ),
+            &[("xk8s.io/z", "1"), ("topology.k8s.aws/u", "1")],
+            &["a.k8s.io/y", "kubernetes.io/x"],
+        ),
+    ] {
+        let (labels, left_out) = initial_labels(&pairs(has), &instance);
+        assert_eq!((labels, left_out.as_slice()), (edits(want), out), "{has:?} {instance:?}");
+    }
+}
+
+#[test]
+fn addresses_are_the_clouds_with_the_kubelets_choice_in_front() {
+    let dual = &[
+        ("InternalIP", "10.0.0.1"),
+        ("InternalIP", "10.0.0.2"),
+        ("InternalIP", "fd00::1"),
+        ("ExternalIP", "1.1.1.1"),
+        ("Hostname", "h"),
+    ][..];
+    for (kubelet, provided, cloud, want) in [
+        (&[("InternalIP", "9.9.9.9")][..], None, &[][..], None),
+        (&[], None, dual, Some(dual.to_vec())),
+        (
+            &[("Hostname", "mine"), ("InternalIP", "9.9.9.9")],
+            None,
+            &[("InternalIP", "10.0.0.1")],
+            Some(vec![("InternalIP", "10.0.0.1"), ("Hostname", "mine")]),
+        ),
+        (
+            &[("Hostname", "mine")],
+            None,
+            &[("Hostname", "h"), ("InternalIP", "10.0.0.1")],
+            Some(vec![("Hostname", "h"), ("InternalIP", "10.0.0.1")]),
+        ),
+        (
+            &[],
+            Some("10.0.0.2"),
+            dual,
+            Some(vec![("InternalIP", "10.0.0.2"), ("ExternalIP", "1.1.1.1"), ("Hostname", "h")]),
+        ),
+        (
+            &[],
+            Some("fd00:0::1,10.0.0.1"),
+            dual,
+            Some(vec![
+                ("InternalIP", "fd00::1"),
+                ("InternalIP", "10.0.0.1"),
+                ("ExternalIP", "1.1.1.1"),
+                ("Hostname", "h"),
+            ]),
+        ),
+        (
+            &[],
+            Some("10.0.0.1"),
+            &[("InternalIP", "10.0.0.1"), ("ExternalIP", "10.0.0.1"), ("ExternalIP", "1.1.1.1")],
+            Some(vec![("InternalIP", "10.0.0.1"), ("ExternalIP", "10.0.0.1")]),
+        ),
+    ] {
+        let got = addresses(&node(kubelet, provided), &machine(cloud)).expect("good addresses");
+        let want = want.map(|want| machine(&want).addresses);
+        assert_eq!(got, want, "{kubelet:?} {provided:?} {cloud:?}");
+    }
+}
+
+#[test]
+fn addresses_that_cannot_be_are_refused() {
+    for (provided, cloud, why) in [
+        ("10.0.0.9", &[("InternalIP", "10.0.0.1")][..], "the cloud has no address 10.0.0.9 for this machine"),
+        ("10.0.0.1", &[], "the cloud has no address 10.0.0.1 for this machine"),
+        ("ten", &[], "\"ten\" is not an IP address"),
+        ("10.0.0.1, fd00::1", &[("InternalIP", "10.0.0.1")], "\" fd00::1\" is not an IP address"),
+        ("10.0.0.1,10.0.0.2", &[], "give one IP address"),
+        ("10.0.0.1,::", &[], "give one IP address"),
+        ("10.0.0.1,fd00::1,fd00::2", &[], "give one IP address"),
+    ] {
+        let refused = addresses(&node(&[], Some(provided)), &machine(cloud)).expect_err(provided);
+        assert!(refused.0.starts_with(why), "{provided}: {}", refused.0);
+    }
+}
+
+proptest! {
+    /// What was written is not written again, also with several addresses of one kind.
+    #[test]
+    fn a_node_with_its_addresses_is_left_alone(
+        has in prop::collection::vec((0..3_usize, 0..4_usize), 0..5),
+        cloud in prop::collection::vec((0..3_usize, 0..4_usize), 0..5),
+    ) {
+        const KINDS: [&str; 3] = ["InternalIP", "ExternalIP", "Hostname"];
+        const TEXTS: [&str; 4] = ["10.0.0.1", "10.0.0.2", "fd00::1", "h"];
+        let chosen = |list: &[(usize, usize)]| -> Vec<(&str, &str)> {
+            list.iter().map(|(kind, text)| (KINDS[*kind], TEXTS[*text])).collect()
+        };
+        let (before, instance) = (node(&chosen(&has), None), machine(&chosen(&cloud)));
+        if let Some(wanted) = addresses(&before, &instance).expect("nothing is provided") {
+            let written: Vec<(&str, &str)> =
+                wanted.iter().map(|wanted| (wanted.kind.as_str(), wanted.address.as_str())).collect();
+            let after = node(&written, None);
+            let again = addresses(&after, &instance).expect("nothing is provided").expect("still wanted");
+            prop_assert!(has_addresses(&after, &again), "{:?} then {:?}", wanted, again);
+        }
+    }
+}

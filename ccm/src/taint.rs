@@ -1,0 +1,76 @@
+//! Taints of the cloud controllers, and the patches that add and remove them.
+//!
+//! The list of taints is replaced as a whole, so that a patch of it holds only for the version that it was made from.
+
+use jiff::Timestamp;
+use kinds::meta::Time;
+use kinds::taint::Taint;
+use kinds::{Node, Str};
+use serde_json::{Map, Value, json};
+
+/// A node with this taint waits for the cloud to say what it is (cloud-provider api, TaintExternalCloudProvider).
+pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// A node with this taint is there and its machine does not run (cloud-provider api, TaintNodeShutdown).
+pub const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
+
+/// Whether the node waits to be initialised; effect and value of the taint do not matter.
+pub fn is_uninitialized(node: &Node) -> bool {
+    node.taints.iter().any(|taint| &*taint.key == UNINITIALIZED)
+}
+
+/// Whether the node is marked as shut down.
+pub fn is_shut_down(node: &Node) -> bool {
+    node.taints.iter().any(is_shutdown_taint)
+}
+
+fn is_shutdown_taint(taint: &Taint) -> bool {
+    taint.is(SHUTDOWN, kinds::taint::NO_SCHEDULE)
+}
+
+/// The node's taints but for those that keep it from being used before it is initialised.
+pub fn initialized(node: &Node) -> Value {
+    list(node.taints.iter().filter(|taint| &*taint.key != UNINITIALIZED))
+}
+
+/// A patch that marks the node as shut down.
+pub fn shut_down(node: &Node) -> Value {
+    let mark = Taint {
+        key: SHUTDOWN.into(),
+        value: Str::from(""),
+        effect: kinds::taint::NO_SCHEDULE.into(),
+        added: Time::default(),
+    };
+    of_version(node, json!({"taints": list(node.taints.iter().chain([&mark]))}))
+}
+
+/// A patch that takes that mark away.
+pub fn started(node: &Node) -> Value {
+    of_version(node, json!({"taints": list(node.taints.iter().filter(|taint| !is_shutdown_taint(taint)))}))
+}
+
+/// A patch of the spec that fails if the node has changed since it was read.
+fn of_version(node: &Node, spec: Value) -> Value {
+    json!({
+        "metadata": {"uid": node.meta.uid.to_string(), "resourceVersion": node.meta.version.to_string()},
+        "spec": spec,
+    })
+}
+
+fn list<'a>(taints: impl Iterator<Item = &'a Taint>) -> Value {
+    taints.map(spelled).collect()
+}
+
+fn spelled(taint: &Taint) -> Value {
+    let mut entry = Map::new();
+    entry.insert("key".into(), json!(&*taint.key));
+    if !taint.value.is_empty() {
+        entry.insert("value".into(), json!(&*taint.value));
+    }
+    entry.insert("effect".into(), json!(&*taint.effect));
+    if let Some(added) =
+        Some(taint.added).filter(|added| !added.is_zero()).and_then(|Time(added)| Timestamp::from_second(added).ok())
+    {
+        entry.insert("timeAdded".into(), json!(added.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()));
+    }
+    Value::Object(entry)
+}
