@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 
 mod call;
+mod cloud;
 mod faults;
 mod harness;
 mod manager;
@@ -18,6 +19,7 @@ pub mod traces;
 mod wait;
 
 pub use call::{Call, Verb};
+pub use cloud::CloudBed;
 pub use faults::{Effect, Faults, Rule, Seen, fails};
 pub use harness::{Case, Tier, run, variants};
 pub use manager::Manager;

@@ -1,5 +1,6 @@
-//! A whole kcm inside the test process, for one namespace, that can end well or crash.
+//! A whole manager inside the test process, kcm for one namespace most often, that can end well or crash.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use control_plane::{ControlPlane, Identity};
 use kcm::flags::{Invocation, parse};
 use runtime::client::ConnectOptions;
-use runtime::manager::Ended;
+use runtime::manager::{self, Ended};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
@@ -82,14 +83,28 @@ impl Manager {
             Invocation::Run(options) => *options,
             other => bail!("the flags {flags:?} do not run a manager: {other:?}"),
         };
+        let span = tracing::info_span!("manager", home);
+        let run = Self::run(kubeconfig, "kube-controller-manager/test", faults, async |connection| {
+            kcm::app::manager_in(options, &connection, namespace).await
+        });
+        run.instrument(span).await
+    }
+
+    /// Runs the manager that `build` makes with a connection behind `faults`.
+    pub(crate) async fn run<F: Future<Output = Result<manager::Manager>>>(
+        kubeconfig: PathBuf,
+        user_agent: &str,
+        faults: &Faults,
+        build: impl FnOnce(ConnectOptions) -> F,
+    ) -> Result<Self> {
         let dead = Arc::new(AtomicBool::new(false));
         let connection = ConnectOptions {
             kubeconfig: Some(kubeconfig),
-            user_agent: "kube-controller-manager/test".into(),
+            user_agent: user_agent.into(),
             layer: Some(faults.layer(dead.clone())),
             ..ConnectOptions::default()
         };
-        let manager = kcm::app::manager_in(options, &connection, namespace).await?;
+        let manager = build(connection).await?;
         let (stop, stopped) = oneshot::channel();
         let run = manager.run(async {
             if stopped.await.is_err() {
@@ -97,7 +112,7 @@ impl Manager {
                 std::future::pending::<()>().await;
             }
         });
-        let task = tokio::spawn(run.instrument(tracing::info_span!("manager", home)));
+        let task = tokio::spawn(run.in_current_span());
         Ok(Self { task, stop, dead, faults: faults.clone() })
     }
 

@@ -123,9 +123,11 @@ pub async fn declared_writes_are_allowed(space: Space) -> Result<()> {
             anyhow::Ok(answer.status.context("no status")?.allowed)
         }
     };
-    for controller in CONTROLLERS {
-        let account = controller.service_account;
-        for write in controller.writes {
+    let clouds = ccm::controllers::CONTROLLERS.iter().map(|descriptor| &descriptor.controller);
+    let clouds = clouds.map(|controller| (controller.service_account, controller.writes));
+    let declared = CONTROLLERS.iter().map(|controller| (controller.service_account, controller.writes)).chain(clouds);
+    for (account, writes) in declared {
+        for write in writes {
             let (verb, group, resource) = (verb(write), write.group, write.resource);
             ensure!(allowed(account, verb, group, resource).await?, "{account} may not {verb} {resource}");
         }

@@ -7,6 +7,8 @@
 
 mod accounts;
 mod certificates;
+mod cloud;
+mod cloud_lifecycle;
 mod cluster_wide;
 mod connections;
 mod cronjob;
@@ -67,6 +69,10 @@ fn main() -> std::process::ExitCode {
             tokens_of_former_versions_are_marked_and_deleted,
         },
         certificates::{kubelets_get_what_they_may_have},
+        cloud::{
+            new_nodes_are_initialised, whatever_breaks_nodes_are_initialised, five_hundred_nodes,
+        },
+        cloud_lifecycle::{machines_stop_start_and_go, nothing_but_absence_deletes_a_node},
         connections::{
             a_pod_is_its_service_account_also_after_a_rotation, a_kubeconfigs_token_file_may_rotate,
             a_plugin_gives_tokens_and_is_asked_again_before_they_end, a_plugin_gives_a_certificate,

@@ -1,0 +1,150 @@
+//! A control plane of one test's own, with a mock cloud and a ccm over it.
+//!
+//! Nodes have no namespace: two tests with clouds of their own would take each other's nodes for gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use ccm::flags::{Invocation, parse};
+use control_plane::{Identity, Options};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use provider_mock::{InstanceConfig, MockCloud, MockConfig};
+use serde_json::{Value, json};
+
+use crate::faults::Faults;
+use crate::manager::Manager;
+use crate::space::Bed;
+
+/// The user that ccm runs as, whose rights are in the manifest that comes with it.
+const USER: &str = "system:cloud-controller-manager";
+const RIGHTS: &str = include_str!("../../../deploy/ccm-rbac.yaml");
+
+/// A control plane and a cloud that nobody else uses.
+pub struct CloudBed {
+    /// The control plane.
+    pub bed: Arc<Bed>,
+    /// The cloud.
+    pub cloud: MockCloud,
+}
+
+impl CloudBed {
+    /// Starts both, without nodes and without machines.
+    pub async fn start() -> Result<Self> {
+        let bed = Bed::without_accounts(Options { kwok: false, ..Options::default() }).await?;
+        let bed = Arc::new(bed);
+        let applying = bed.clone();
+        tokio::task::spawn_blocking(move || applying.cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS))
+            .await??;
+        Ok(Self { bed, cloud: MockCloud::new(MockConfig::default())? })
+    }
+
+    /// Starts ccm with the rights of its manifest and a service account for each controller, whose nodes seem to be an
+    /// hour older than they are. Without leader election, and with both controllers of nodes, unless `flags` say
+    /// otherwise.
+    pub async fn ccm(&self, faults: &Faults, flags: &[&str]) -> Result<Manager> {
+        self.ccm_at(faults, flags, SignedDuration::from_hours(1)).await
+    }
+
+    /// As [`CloudBed::ccm`], with nodes that seem to be older by `later`.
+    pub async fn ccm_at(&self, faults: &Faults, flags: &[&str], later: SignedDuration) -> Result<Manager> {
+        let user = Identity::User { name: USER.into(), groups: Vec::new() };
+        let kubeconfig = self.bed.cluster.kubeconfig(user)?;
+        let mut arguments = vec![
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--cloud-provider=mock".to_owned(),
+            "--use-service-account-credentials".to_owned(),
+            "--leader-elect=false".to_owned(),
+            "--configure-cloud-routes=false".to_owned(),
+            "--kube-api-qps=200".to_owned(),
+            "--kube-api-burst=400".to_owned(),
+            "--node-monitor-period=1s".to_owned(),
+        ];
+        if !flags.iter().any(|flag| flag.starts_with("--controllers")) {
+            arguments.push("--controllers=cloud-node,cloud-node-lifecycle".to_owned());
+        }
+        arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        let options = match parse(arguments)? {
+            Invocation::Run(options) => *options,
+            other => bail!("the flags {flags:?} do not run a manager: {other:?}"),
+        };
+        let provider = self.cloud.provider(options.values.get_str("cluster-name"));
+        Manager::run(kubeconfig, "cloud-controller-manager/test", faults, async |connection| {
+            let clock = Arc::new(move || Timestamp::now() + later);
+            ccm::app::manager_at(provider, options, &connection, clock).await
+        })
+        .await
+    }
+
+    /// The admin's way to nodes.
+    pub fn nodes(&self) -> Api<Node> {
+        Api::all(self.bed.client.clone())
+    }
+
+    /// Registers a node as its kubelet would that runs with an external cloud provider; `more` is merged over it.
+    pub async fn register(&self, name: &str, more: Value) -> Result<Node> {
+        let mut node = json!({
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            "spec": {"taints": [{
+                "key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule",
+            }]},
+        });
+        merge(&mut node, more);
+        let node = serde_json::from_value(node)?;
+        self.nodes().create(&PostParams::default(), &node).await.with_context(|| format!("register {name}"))
+    }
+
+    /// Registers a node that has a machine.
+    pub async fn register_machine(&self, name: &str) -> Result<Node> {
+        self.cloud.add_instance(&InstanceConfig::named(name));
+        self.register(name, json!({})).await
+    }
+
+    /// What the kubelet, or whoever watches it, says of the node.
+    pub async fn says_ready(&self, name: &str, status: &str) -> Result<()> {
+        let patch = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+        self.nodes().patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await?;
+        Ok(())
+    }
+
+    /// Changes a node as an admin does.
+    pub async fn edit(&self, name: &str, patch: Value) -> Result<()> {
+        self.nodes().patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
+    /// Deletes all nodes.
+    pub async fn clear(&self) -> Result<()> {
+        self.nodes().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        Ok(())
+    }
+
+    /// Counts of the events about a node, by `<component> <type> <reason> <message>`.
+    pub async fn events(&self, node: &str) -> Result<BTreeMap<String, i32>> {
+        let mut counts = BTreeMap::new();
+        let events: Api<Event> = Api::namespaced(self.bed.client.clone(), "default");
+        for event in events.list(&ListParams::default()).await?.items {
+            if event.involved_object.name.as_deref() == Some(node) {
+                let text = |field: Option<String>| field.unwrap_or_default();
+                let component = text(event.source.and_then(|source| source.component));
+                let key = format!("{component} {} {} {}", text(event.type_), text(event.reason), text(event.message));
+                *counts.entry(key).or_default() += event.count.unwrap_or(1);
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// Puts `more` over `base`: objects are merged, everything else is replaced.
+fn merge(base: &mut Value, more: Value) {
+    match (base, more) {
+        (Value::Object(base), Value::Object(more)) => {
+            for (key, value) in more {
+                merge(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (base, more) => *base = more,
+    }
+}
