@@ -3,8 +3,8 @@
 //! The stores fill from the beginning, also while another process leads (warm standby); workers start with leadership
 //! and complete stores. At the end workers finish what they are doing, events are sent, and the lease is given up.
 
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;

@@ -1,5 +1,7 @@
-//! `cargo xtask demo`: a story of a Deployment's life, told by our manager on a real API server.
+//! `cargo xtask demo`: a story of a Deployment's life and of a cloud's machines, told by our managers on a real API
+//! server.
 
+mod cloud;
 mod page;
 mod pods;
 mod stage;
@@ -15,16 +17,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Duration, sleep};
 
 use crate::cargo;
+use cloud::CLOUD_MANAGER;
 use page::Page;
 use stage::{MANAGER, Stage};
 
-/// Watch kcm run a Deployment on a real Kubernetes API server, then try it yourself.
+/// Watch kcm run a Deployment, and ccm the machines of a mock cloud, on a real Kubernetes API server.
 ///
 /// etcd, API server and scheduler are stock Kubernetes 1.37; kubelets are played by kwok, so pods become Ready without
 /// running anything. kcm runs with the flags and the rights that kubeadm gives to a kube-controller-manager. Everything
-/// lies in a temporary folder and ends with this command.
+/// lies in a temporary folder and ends with this command. ccm has a cloud in memory, which is its own process's.
 ///
-/// What is missing is built first: kcm by cargo, the programs of the control plane once with Go, which takes some ten
+/// What is missing is built first: kcm and ccm by cargo, the programs of the control plane once with Go, which takes some ten
 /// minutes (`cargo xtask control-plane --help` says where they are kept).
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
@@ -67,15 +70,22 @@ fn prepare_and_show(arguments: &Arguments) -> Result<()> {
         Some(path) => bail!("--manager is {}, which is no file: give the path of a binary", path.display()),
         None => cargo::build(MANAGER)?,
     };
+    let cloud_manager = cargo::build(CLOUD_MANAGER)?;
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
-    runtime.block_on(show(arguments, page, manager))
+    runtime.block_on(show(arguments, page, Binaries { manager, cloud_manager }))
 }
 
-async fn show(arguments: &Arguments, page: Page, manager: PathBuf) -> Result<()> {
+/// What is shown.
+struct Binaries {
+    manager: PathBuf,
+    cloud_manager: PathBuf,
+}
+
+async fn show(arguments: &Arguments, page: Page, binaries: Binaries) -> Result<()> {
     let mut interrupted = Interrupted::listen()?;
     let options = Options { nodes: arguments.nodes, ..Options::default() };
     let stage = tokio::select! {
-        stage = set(options, page, manager) => stage?,
+        stage = set(options, page, binaries) => stage?,
         () = interrupted.wait() => bail!("interrupted while the control plane was starting"),
     };
     let told = tokio::select! {
@@ -102,8 +112,8 @@ async fn show(arguments: &Arguments, page: Page, manager: PathBuf) -> Result<()>
     Ok(())
 }
 
-/// Starts the control plane and the manager.
-async fn set(options: Options, page: Page, manager: PathBuf) -> Result<Stage> {
+/// Starts the control plane and the managers.
+async fn set(options: Options, page: Page, binaries: Binaries) -> Result<Stage> {
     let nodes = options.nodes;
     let start = std::time::Instant::now();
     let cluster = ControlPlane::start(options).await?;
@@ -112,7 +122,7 @@ async fn set(options: Options, page: Page, manager: PathBuf) -> Result<Stage> {
         cluster.server(),
         start.elapsed().as_secs_f64()
     ));
-    let stage = Stage::new(cluster, page, manager).await?;
+    let stage = Stage::new(cluster, page, binaries.manager, binaries.cloud_manager).await?;
     stage.start_manager()?;
     Ok(stage)
 }
@@ -127,12 +137,13 @@ It keeps running; try it in another terminal:
   kubectl scale deployment/{} --replicas=20
   kubectl get deployments,replicasets,pods
 
-The manager's log: {}
+The managers' logs: {} and {}
 Ctrl-C ends it and leaves nothing behind.",
         stage.cluster.kubeconfig(Identity::Admin)?.display(),
         stage.cluster.assets().path(Program::Kubectl)?.display(),
         steps::DEPLOYMENT,
         stage.cluster.log(MANAGER).display(),
+        stage.cluster.log(CLOUD_MANAGER).display(),
     ))
 }
 

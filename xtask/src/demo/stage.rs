@@ -12,6 +12,7 @@ use control_plane::{ControlPlane, Identity};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+use super::cloud::Cloud;
 use super::page::Page;
 
 /// The name of the manager's package, process and log.
@@ -25,15 +26,18 @@ pub struct Stage {
     pub client: kube::Client,
     /// Where the story is printed.
     pub page: Page,
+    /// The cloud manager, which runs, and its cloud.
+    pub cloud: Cloud,
     manager: PathBuf,
     step: Mutex<(Instant, String)>,
 }
 
 impl Stage {
-    /// A stage with this manager's binary, which does not run yet.
-    pub async fn new(cluster: ControlPlane, page: Page, manager: PathBuf) -> Result<Self> {
+    /// A stage with this manager's binary, which does not run yet, and this cloud manager's, which does.
+    pub async fn new(cluster: ControlPlane, page: Page, manager: PathBuf, cloud_manager: PathBuf) -> Result<Self> {
         let client = cluster.client(Identity::Admin).await?;
-        Ok(Self { cluster, client, page, manager, step: Mutex::new((Instant::now(), String::new())) })
+        let cloud = Cloud::start(&cluster, cloud_manager)?;
+        Ok(Self { cluster, client, page, cloud, manager, step: Mutex::new((Instant::now(), String::new())) })
     }
 
     /// Starts the manager as kubeadm does; answers its process id.
@@ -114,7 +118,7 @@ impl Stage {
                 fs::copy(&path, folder.path().join(name)).with_context(|| format!("copy {}", path.display()))?;
             }
         }
-        let objects = ["get", "deployments,replicasets,pods,events,leases", "--all-namespaces", "--output=wide"];
+        let objects = ["get", "nodes,deployments,replicasets,pods,events,leases", "--all-namespaces", "--output=wide"];
         if let Ok(objects) = self.run_kubectl(&objects, "").await {
             fs::write(folder.path().join("objects.txt"), objects).context("write objects.txt")?;
         }

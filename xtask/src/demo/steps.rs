@@ -7,6 +7,7 @@ use futures::FutureExt;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use kube::api::{Api, ListParams};
 
+use super::cloud;
 use super::pods::Pods;
 use super::stage::{MANAGER, Stage};
 use super::story::Step;
@@ -45,6 +46,7 @@ spec:
 
 /// The story, in order.
 pub const STORY: &[Step] = &[
+    cloud::JOIN,
     Step {
         title: "A Deployment with three replicas comes up",
         deadline: Duration::from_secs(60),
@@ -66,6 +68,7 @@ pub const STORY: &[Step] = &[
         deadline: Duration::from_secs(120),
         play: |stage| crash(stage).boxed(),
     },
+    cloud::LEAVE,
 ];
 
 async fn come_up(stage: &Stage) -> Result<String> {

@@ -1,0 +1,166 @@
+//! The cloud half of the story: ccm over a mock cloud, and the machines of that cloud.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use control_plane::{ControlPlane, Identity};
+use futures::FutureExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::Api;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use super::stage::Stage;
+use super::story::Step;
+
+/// The name of the cloud manager's package, process and log.
+pub const CLOUD_MANAGER: &str = "ccm";
+
+/// The user that it runs as, with the rights of the manifest that comes with it.
+const USER: &str = "system:cloud-controller-manager";
+const RIGHTS: &str = include_str!("../../../deploy/ccm-rbac.yaml");
+
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
+
+/// Machines that join the cluster; nobody plays their kubelets, so they take no pods.
+const MACHINES: [&str; 2] = ["machine-a", "machine-b"];
+
+/// Machines join.
+pub const JOIN: Step = Step {
+    title: "Two machines of a cloud join the cluster",
+    deadline: Duration::from_secs(60),
+    play: |stage| join(stage).boxed(),
+};
+
+/// A machine is stopped, another one is deleted.
+pub const LEAVE: Step = Step {
+    title: "One machine is stopped in the cloud, the other one deleted",
+    deadline: Duration::from_secs(120),
+    play: |stage| leave(stage).boxed(),
+};
+
+/// The cloud manager and the cloud that it has.
+pub struct Cloud {
+    binary: PathBuf,
+    address: SocketAddr,
+}
+
+impl Cloud {
+    /// Gives the cloud manager its rights and starts it; the mock cloud lives in its process.
+    pub fn start(cluster: &ControlPlane, binary: PathBuf) -> Result<Self> {
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|port| port.local_addr());
+        let address = address.context("find a free port")?;
+        let config = cluster.folder().join("mock.json");
+        let content = json!({"auto_instances": true, "listen": address.to_string()});
+        fs::write(&config, content.to_string()).with_context(|| format!("write {}", config.display()))?;
+        cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS)?;
+        let kubeconfig = cluster.kubeconfig(Identity::User { name: USER.into(), groups: Vec::new() })?;
+        let flags = [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--cloud-provider=mock".into(),
+            format!("--cloud-config={}", config.display()),
+            "--configure-cloud-routes=false".into(),
+            "--secure-port=0".into(),
+            "--use-service-account-credentials=true".into(),
+        ];
+        cluster.run(CLOUD_MANAGER, &binary, &flags)?;
+        Ok(Self { binary, address })
+    }
+
+    /// What there is to say of it.
+    pub fn introduction(&self) -> String {
+        format!(
+            "The cloud controller manager is {}; its cloud answers at http://{}",
+            self.binary.display(),
+            self.address
+        )
+    }
+
+    /// Does something to the cloud, by its own API.
+    async fn call(&self, stage: &Stage, method: &str, path: &str) -> Result<()> {
+        stage.page.command(&format!("curl --request {method} http://{}{path}", self.address));
+        let mut connection = TcpStream::connect(self.address).await.context("connect to the mock cloud")?;
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        connection.write_all(request.as_bytes()).await.context("ask the mock cloud")?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await.context("read the mock cloud's answer")?;
+        let status = answer.lines().next().unwrap_or_default();
+        ensure!(status.contains(" 200 "), "{method} {path}: the mock cloud says {status:?}");
+        Ok(())
+    }
+}
+
+/// A node as a kubelet registers it that leaves it to the cloud to say what it is.
+fn registration(name: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Node
+metadata: {{ name: {name} }}
+spec: {{ unschedulable: true, taints: [{{ key: {UNINITIALIZED}, value: 'true', effect: NoSchedule }}] }}
+"
+    )
+}
+
+async fn node(stage: &Stage, name: &str) -> Result<Option<Node>> {
+    Api::<Node>::all(stage.client.clone()).get_opt(name).await.with_context(|| format!("get the node {name}"))
+}
+
+fn has_taint(node: &Node, key: &str) -> bool {
+    node.spec.iter().flat_map(|spec| &spec.taints).flatten().any(|taint| taint.key == key)
+}
+
+/// Looks at a node until it, or its absence, is as wanted.
+async fn until(stage: &Stage, name: &str, wanted: impl Fn(Option<&Node>) -> bool) -> Result<Option<Node>> {
+    loop {
+        let node = node(stage, name).await?;
+        if wanted(node.as_ref()) {
+            return Ok(node);
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn join(stage: &Stage) -> Result<String> {
+    stage.page.line(&stage.cloud.introduction());
+    let registrations: Vec<String> = MACHINES.iter().map(|name| registration(name)).collect();
+    stage.kubectl_with_input(&["apply", "--filename=-"], &registrations.join("---\n")).await?;
+    let mut zones = Vec::new();
+    for name in MACHINES {
+        let node = until(stage, name, |node| node.is_some_and(|node| !has_taint(node, UNINITIALIZED))).await?;
+        let node = node.context("it was there")?;
+        let label = |key: &str| node.metadata.labels.iter().flatten().find(|(known, _)| *known == key);
+        let zone = label("topology.kubernetes.io/zone").map(|(_, zone)| zone.clone()).context("it has no zone")?;
+        let id = node.spec.and_then(|spec| spec.provider_id).context("it has no provider id")?;
+        let addresses = node.status.and_then(|status| status.addresses).unwrap_or_default();
+        ensure!(!addresses.is_empty(), "{name} has no addresses");
+        stage.saw(&format!("{name} is {id} in {zone}, at {}", addresses[0].address));
+        zones.push(zone);
+    }
+    stage.kubectl(&["get", "nodes", "--label-columns=topology.kubernetes.io/zone"]).await?;
+    Ok(format!("both have their provider ids, addresses and labels, and may be used, in {}", zones.join(" and ")))
+}
+
+async fn leave(stage: &Stage) -> Result<String> {
+    let [stopped, deleted] = MACHINES;
+    stage.cloud.call(stage, "POST", &format!("/instances/{stopped}/stop")).await?;
+    stage.cloud.call(stage, "DELETE", &format!("/instances/{deleted}")).await?;
+    for name in MACHINES {
+        let patch = r#"--patch={"status":{"conditions":[{"type":"Ready","status":"Unknown"}]}}"#;
+        stage.kubectl(&["patch", "node", name, "--subresource=status", patch]).await?;
+    }
+    until(stage, stopped, |node| node.is_some_and(|node| has_taint(node, SHUTDOWN))).await?;
+    stage.saw(&format!("{stopped} has the taint {SHUTDOWN}"));
+    until(stage, deleted, |node| node.is_none()).await?;
+    stage.saw(&format!("{deleted} is deleted: the cloud has said twice that its machine is gone"));
+    match node(stage, stopped).await? {
+        Some(_) => Ok("a stopped machine keeps its node, a deleted one does not".into()),
+        None => bail!("{stopped} was deleted too, and its machine is still there"),
+    }
+}
