@@ -1,7 +1,8 @@
 //! What becomes of a node that is not ready, by what the cloud says of its machine: all policy, no IO.
 //!
-//! A node is deleted only when the cloud said twice in a row, some time apart, that its machine is gone, and not while
-//! it is so young that the cloud may not show its machine yet. Any other answer in between begins the count anew.
+//! A node is deleted only when the cloud said twice, some time apart, that its machine is gone, and not while it is so
+//! young that the cloud may not show its machine yet. A machine that is there begins the count anew; an error says
+//! nothing, one way or the other.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ pub const APART: Duration = Duration::from_secs(4);
 /// How often the cloud must say that the machine is gone.
 pub const CONFIRMATIONS: u32 = 2;
 
-/// What the cloud has said so far, without anything else in between, of a machine that it says is gone.
+/// What the cloud has said of a machine that it says is gone, since it last said that it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
     /// How often.

@@ -116,10 +116,10 @@ impl Lifecycle {
         let mut facts = self.facts(node);
         match state {
             Some(InstanceState::Gone) => facts.missing = Some(self.memory().gone(&node.meta.uid, Instant::now())),
-            _ => self.memory().not_gone(&node.meta.uid),
-        }
-        if let Some(InstanceState::Unknown(error)) = state {
-            warn!(node = &*node.meta.name, %error, "the cloud did not say whether the node's machine is there");
+            Some(InstanceState::Unknown(error)) => {
+                warn!(node = &*node.meta.name, %error, "the cloud did not say whether the node's machine is there");
+            }
+            Some(InstanceState::Running(_) | InstanceState::Stopped) | None => self.memory().not_gone(&node.meta.uid),
         }
         verdict(&facts, state)
     }

@@ -49,7 +49,8 @@ fn verdicts() {
 }
 
 proptest! {
-    /// Whatever the cloud answers, a node is deleted only after answers in a row that all said that it is gone.
+    /// Whatever the cloud answers, a node is deleted only when it said twice that the machine is gone, and nothing
+    /// but errors in between.
     #[test]
     fn only_confirmed_absence_deletes(history in prop::collection::vec((0..5_u8, 0..8_u64), 1..30)) {
         let (node, begun) = (Uid::parse("a"), Instant::now());
@@ -63,16 +64,20 @@ proptest! {
                 2 => unknown(ErrorKind::Throttled { after: None }),
                 _ => InstanceState::Gone,
             };
-            let missing = if state == InstanceState::Gone {
-                row.push(now);
-                Some(memory.gone(&node, now))
-            } else {
-                row.clear();
-                memory.not_gone(&node);
-                None
+            let missing = match state {
+                InstanceState::Gone => {
+                    row.push(now);
+                    Some(memory.gone(&node, now))
+                }
+                InstanceState::Unknown(_) => None,
+                InstanceState::Running(_) | InstanceState::Stopped => {
+                    row.clear();
+                    memory.not_gone(&node);
+                    None
+                }
             };
             let facts = Facts { ready: false, shut_down: false, age: YOUNG, missing };
-            let confirmed = row.len() >= 2 && now.duration_since(row[0]) >= APART;
+            let confirmed = state == InstanceState::Gone && row.len() >= 2 && now.duration_since(row[0]) >= APART;
             prop_assert_eq!(verdict(&facts, Some(&state)) == Verdict::Delete, confirmed, "{:?}", row);
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::{Call, CloudBed, Effect, Faults, Manager, QUIET, Rule, Space, during, eventually, fails};
+use cluster_tests::{Call, CloudBed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, fails};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
@@ -229,12 +229,11 @@ pub async fn whatever_breaks_nodes_are_initialised(_: Space) -> Result<()> {
         count += 1;
         format!("node-{count}")
     };
-    let writes: [fn(&Call) -> bool; 2] =
-        [|call| call.to_string() == "patch nodes/status", |call| call.to_string() == "patch nodes"];
-    for write in writes {
+    for write in ["nodes/status", "nodes"] {
         let crashes = [("crash after it", Effect::CrashAfter), ("crash before its answer", Effect::CrashBeforeAnswer)];
         for (how, effect) in crashes.into_iter().chain(fails()) {
-            through(&cloud, &next(), Rule::new(write, effect)).await.with_context(|| how)?;
+            let rule = Rule::on(Verb::Patch, write, effect);
+            through(&cloud, &next(), rule).await.with_context(|| format!("{write}: {how}"))?;
         }
     }
     let throttle = |after_millis| CloudEffect::Throttle { after_millis };

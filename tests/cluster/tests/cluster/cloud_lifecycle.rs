@@ -129,7 +129,7 @@ pub async fn nothing_but_absence_deletes_a_node(_: Space) -> Result<()> {
             cloud.cloud.clear_faults();
         }
 
-        // Every other answer is an error: never twice in a row that it is gone.
+        // Every other answer is an error, which neither confirms nor refutes.
         let fault = Fault { probability: Some(0.5), ..Fault::always(Pattern::Any, CloudEffect::Transient) };
         cloud.cloud.add_fault(fault)?;
         cloud.says_ready("a", "False").await?;
