@@ -28,6 +28,7 @@ pub(super) fn node(kubelet: &[(&str, &str)], provided: Option<&str>) -> Node {
         system_uuid: "".into(),
         addresses: addresses.collect(),
         provided_ip: provided.map(Str::from),
+        network_reason: "".into(),
     }));
     node
 }

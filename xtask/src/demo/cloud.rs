@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use control_plane::{ControlPlane, Identity};
 use futures::FutureExt;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Service};
 use kube::api::Api;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
@@ -31,11 +31,24 @@ const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 /// Machines that join the cluster; nobody plays their kubelets, so they take no pods.
 const MACHINES: [&str; 2] = ["machine-a", "machine-b"];
 
+/// The addresses of all pods, and those of the machines' own.
+const PODS: &str = "10.244.0.0/16";
+const RANGES: [&str; 2] = ["10.244.7.0/24", "10.244.8.0/24"];
+
+const SERVICE: &str = "web";
+
 /// Machines join.
 pub const JOIN: Step = Step {
     title: "Two machines of a cloud join the cluster",
     deadline: Duration::from_secs(60),
     play: |stage| join(stage).boxed(),
+};
+
+/// A Service gets a balancer, and gives it back.
+pub const BALANCE: Step = Step {
+    title: "A Service of type LoadBalancer gets an address, and leaves nothing in the cloud",
+    deadline: Duration::from_secs(60),
+    play: |stage| balance(stage).boxed(),
 };
 
 /// A machine is stopped, another one is deleted.
@@ -65,7 +78,7 @@ impl Cloud {
             format!("--kubeconfig={}", kubeconfig.display()),
             "--cloud-provider=mock".into(),
             format!("--cloud-config={}", config.display()),
-            "--configure-cloud-routes=false".into(),
+            format!("--cluster-cidr={PODS}"),
             "--secure-port=0".into(),
             "--use-service-account-credentials=true".into(),
         ];
@@ -85,6 +98,16 @@ impl Cloud {
     /// Does something to the cloud, by its own API.
     async fn call(&self, stage: &Stage, method: &str, path: &str) -> Result<()> {
         stage.page.command(&format!("curl --request {method} http://{}{path}", self.address));
+        self.ask(method, path).await?;
+        Ok(())
+    }
+
+    /// Everything that there is in the cloud.
+    async fn state(&self) -> Result<Value> {
+        self.ask("GET", "/state").await
+    }
+
+    async fn ask(&self, method: &str, path: &str) -> Result<Value> {
         let mut connection = TcpStream::connect(self.address).await.context("connect to the mock cloud")?;
         let request =
             format!("{method} {path} HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
@@ -93,17 +116,18 @@ impl Cloud {
         connection.read_to_string(&mut answer).await.context("read the mock cloud's answer")?;
         let status = answer.lines().next().unwrap_or_default();
         ensure!(status.contains(" 200 "), "{method} {path}: the mock cloud says {status:?}");
-        Ok(())
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        serde_json::from_str(body).with_context(|| format!("read what the mock cloud says to {method} {path}"))
     }
 }
 
 /// A node as a kubelet registers it that leaves it to the cloud to say what it is.
-fn registration(name: &str) -> String {
+fn registration(name: &str, range: &str) -> String {
     format!(
         "apiVersion: v1
 kind: Node
 metadata: {{ name: {name} }}
-spec: {{ unschedulable: true, taints: [{{ key: {UNINITIALIZED}, value: 'true', effect: NoSchedule }}] }}
+spec: {{ unschedulable: true, podCIDR: {range}, podCIDRs: [{range}], taints: [{{ key: {UNINITIALIZED}, value: 'true', effect: NoSchedule }}] }}
 "
     )
 }
@@ -129,7 +153,8 @@ async fn until(stage: &Stage, name: &str, wanted: impl Fn(Option<&Node>) -> bool
 
 async fn join(stage: &Stage) -> Result<String> {
     stage.page.line(&stage.cloud.introduction());
-    let registrations: Vec<String> = MACHINES.iter().map(|name| registration(name)).collect();
+    let registrations: Vec<String> =
+        MACHINES.iter().zip(RANGES).map(|(name, range)| registration(name, range)).collect();
     stage.kubectl_with_input(&["apply", "--filename=-"], &registrations.join("---\n")).await?;
     let mut zones = Vec::new();
     for name in MACHINES {
@@ -144,7 +169,36 @@ async fn join(stage: &Stage) -> Result<String> {
         zones.push(zone);
     }
     stage.kubectl(&["get", "nodes", "--label-columns=topology.kubernetes.io/zone"]).await?;
+    until_cloud(stage, |cloud| RANGES.iter().all(|range| cloud["routes"].to_string().contains(range))).await?;
+    stage.saw(&format!("the cloud routes {} to them", RANGES.join(" and ")));
     Ok(format!("both have their provider ids, addresses and labels, and may be used, in {}", zones.join(" and ")))
+}
+
+/// Looks at the cloud until it is as wanted.
+async fn until_cloud(stage: &Stage, wanted: impl Fn(&Value) -> bool) -> Result<()> {
+    while !wanted(&stage.cloud.state().await?) {
+        sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+async fn balance(stage: &Stage) -> Result<String> {
+    stage.kubectl(&["expose", "deployment/web", "--port=80", "--type=LoadBalancer"]).await?;
+    let services: Api<Service> = Api::default_namespaced(stage.client.clone());
+    let address = loop {
+        let status =
+            services.get(SERVICE).await.context("get the Service")?.status.and_then(|status| status.load_balancer);
+        let ingress = status.and_then(|balancer| balancer.ingress).unwrap_or_default();
+        if let Some(address) = ingress.into_iter().find_map(|ingress| ingress.ip) {
+            break address;
+        }
+        sleep(Duration::from_millis(100)).await;
+    };
+    stage.saw(&format!("the Service has the address {address}"));
+    stage.kubectl(&["delete", "service", SERVICE]).await?;
+    let balancers = |cloud: &Value| cloud["balancers"].as_array().map_or(usize::MAX, Vec::len);
+    until_cloud(stage, |cloud| balancers(cloud) == 0).await?;
+    Ok(format!("the Service had {address}; it is deleted, and the cloud holds no balancer any more"))
 }
 
 async fn leave(stage: &Stage) -> Result<String> {

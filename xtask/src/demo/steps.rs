@@ -68,6 +68,7 @@ pub const STORY: &[Step] = &[
         deadline: Duration::from_secs(120),
         play: |stage| crash(stage).boxed(),
     },
+    cloud::BALANCE,
     cloud::LEAVE,
 ];
 
