@@ -57,6 +57,8 @@ messages! {
     pod_spec "PodSpec" "api/core/v1" {
         RESTART_POLICY "restartPolicy" = 3, TERMINATION_GRACE_PERIOD_SECONDS "terminationGracePeriodSeconds" = 4, HOSTNAME "hostname" = 16,
         VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, SUBDOMAIN "subdomain" = 17, INIT_CONTAINERS "initContainers" = 20,
+        VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, INIT_CONTAINERS "initContainers" = 20,
+        NODE_SELECTOR "nodeSelector" = 7, HOST_NETWORK "hostNetwork" = 11, AFFINITY "affinity" = 18,
         TOLERATIONS "tolerations" = 22, OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
         IMAGE_PULL_SECRETS "imagePullSecrets" = 15,
         EPHEMERAL_CONTAINERS "ephemeralContainers" = 34,
@@ -161,6 +163,19 @@ messages! {
         OBSERVED_GENERATION "observedGeneration" = 1, DISRUPTED_PODS "disruptedPods" = 2, DISRUPTIONS_ALLOWED "disruptionsAllowed" = 3,
         CURRENT_HEALTHY "currentHealthy" = 4, DESIRED_HEALTHY "desiredHealthy" = 5, EXPECTED_PODS "expectedPods" = 6, CONDITIONS "conditions" = 7,
     }
+    daemon_set "DaemonSet" "api/apps/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    daemon_set_spec "DaemonSetSpec" "api/apps/v1" {
+        SELECTOR "selector" = 1, TEMPLATE "template" = 2, UPDATE_STRATEGY "updateStrategy" = 3, MIN_READY_SECONDS "minReadySeconds" = 4,
+        REVISION_HISTORY_LIMIT "revisionHistoryLimit" = 6,
+    }
+    daemon_set_update_strategy "DaemonSetUpdateStrategy" "api/apps/v1" { TYPE "type" = 1, ROLLING_UPDATE "rollingUpdate" = 2 }
+    rolling_update_daemon_set "RollingUpdateDaemonSet" "api/apps/v1" { MAX_UNAVAILABLE "maxUnavailable" = 1, MAX_SURGE "maxSurge" = 2 }
+    daemon_set_status "DaemonSetStatus" "api/apps/v1" {
+        CURRENT_NUMBER_SCHEDULED "currentNumberScheduled" = 1, NUMBER_MISSCHEDULED "numberMisscheduled" = 2,
+        DESIRED_NUMBER_SCHEDULED "desiredNumberScheduled" = 3, NUMBER_READY "numberReady" = 4, OBSERVED_GENERATION "observedGeneration" = 5,
+        UPDATED_NUMBER_SCHEDULED "updatedNumberScheduled" = 6, NUMBER_AVAILABLE "numberAvailable" = 7,
+        NUMBER_UNAVAILABLE "numberUnavailable" = 8, COLLISION_COUNT "collisionCount" = 9,
+    }
 
     secret "Secret" "api/core/v1" { METADATA "metadata" = 1, DATA "data" = 2, TYPE "type" = 3 }
     config_map "ConfigMap" "api/core/v1" { METADATA "metadata" = 1, DATA "data" = 2 }
@@ -197,6 +212,11 @@ messages! {
         KEY "key" = 1, OPERATOR "operator" = 2, VALUE "value" = 3, EFFECT "effect" = 4, TOLERATION_SECONDS "tolerationSeconds" = 5,
     }
     pod_certificate_request "PodCertificateRequest" "api/certificates/v1" { METADATA "metadata" = 1 }
+    affinity "Affinity" "api/core/v1" { NODE_AFFINITY "nodeAffinity" = 1 }
+    node_affinity "NodeAffinity" "api/core/v1" { REQUIRED_DURING_SCHEDULING_IGNORED_DURING_EXECUTION "requiredDuringSchedulingIgnoredDuringExecution" = 1 }
+    node_selector "NodeSelector" "api/core/v1" { NODE_SELECTOR_TERMS "nodeSelectorTerms" = 1 }
+    node_selector_term "NodeSelectorTerm" "api/core/v1" { MATCH_EXPRESSIONS "matchExpressions" = 1, MATCH_FIELDS "matchFields" = 2 }
+    node_selector_requirement "NodeSelectorRequirement" "api/core/v1" { KEY "key" = 1, OPERATOR "operator" = 2, VALUES "values" = 3 }
     lease "Lease" "api/coordination/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
     lease_spec "LeaseSpec" "api/coordination/v1" { RENEW_TIME "renewTime" = 4 }
     container_port "ContainerPort" "api/core/v1" { NAME "name" = 1, CONTAINER_PORT "containerPort" = 3, PROTOCOL "protocol" = 4 }

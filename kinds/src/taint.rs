@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::intern::{Interner, Str};
 use crate::meta::Time;
 use crate::schema::{pod_spec, taint, toleration};
-use crate::wire::{Put, WireError, fields};
+use crate::wire::{Put, WireError, copy_fields, fields};
 
 /// The effect that keeps new pods away.
 pub const NO_SCHEDULE: &str = "NoSchedule";
@@ -88,6 +88,29 @@ impl<'a> Toleration<'a> {
         Ok(read)
     }
 
+    /// Answers all taints of this key and effect for ever.
+    pub const fn of(key: &'a str, effect: &'a str) -> Self {
+        Self { key, operator: "Exists", value: "", effect, seconds: None }
+    }
+
+    /// Appends the toleration as field `number`.
+    pub fn put(&self, out: &mut Vec<u8>, number: u32) {
+        out.put_message(number, |message| {
+            message.put_str(toleration::KEY, self.key);
+            message.put_str(toleration::OPERATOR, self.operator);
+            message.put_str(toleration::VALUE, self.value);
+            message.put_str(toleration::EFFECT, self.effect);
+            if let Some(seconds) = self.seconds {
+                message.put_int(toleration::TOLERATION_SECONDS, seconds);
+            }
+        });
+    }
+
+    /// Whether both are about the same taints, for however long (api/core/v1, Toleration.MatchToleration).
+    pub fn same_taints(&self, other: &Toleration<'_>) -> bool {
+        (self.key, self.operator, self.value, self.effect) == (other.key, other.operator, other.value, other.effect)
+    }
+
     /// Whether the toleration answers a taint. `comparing` says whether the operators `Lt` and `Gt` count
     /// (api/core/v1, Toleration.ToleratesTaint).
     pub fn tolerates(&self, taint: &Taint, comparing: bool) -> bool {
@@ -132,6 +155,17 @@ impl Tolerations {
                 }
             }
         }
+        Ok(Self(interner.blob(&kept)))
+    }
+
+    /// Keeps all tolerations of a pod's spec.
+    ///
+    /// # Errors
+    /// When the spec is not well-formed.
+    pub fn all(interner: &Interner, spec: &[u8]) -> Result<Self, WireError> {
+        let mut kept = Vec::new();
+        copy_fields(spec, &mut kept, |field| field.number == pod_spec::TOLERATIONS)?;
+        fields(&kept).try_for_each(|field| Toleration::decode(field?.value.bytes()).map(drop))?;
         Ok(Self(interner.blob(&kept)))
     }
 
@@ -195,5 +229,19 @@ mod tests {
         assert_eq!(read, [("a", Some(5)), ("c", Some(-1))]);
         let again = Tolerations::keep(&interner, &spec, NO_EXECUTE).expect("well-formed");
         assert!(Arc::ptr_eq(&kept.0, &again.0));
+    }
+
+    #[test]
+    fn a_toleration_is_read_back_as_it_was_written() {
+        for seconds in [None, Some(0), Some(300)] {
+            let written = Toleration { key: "k", operator: "Equal", value: "v", effect: NO_EXECUTE, seconds };
+            let mut spec = Vec::new();
+            written.put(&mut spec, pod_spec::TOLERATIONS);
+            Toleration::of("other", NO_SCHEDULE).put(&mut spec, pod_spec::TOLERATIONS);
+            let all = Tolerations::all(&Interner::default(), &spec).expect("well-formed");
+            assert_eq!(all.iter().collect::<Vec<_>>(), [written, Toleration::of("other", NO_SCHEDULE)]);
+            assert!(written.same_taints(&Toleration { seconds: None, ..written }));
+            assert!(!written.same_taints(&Toleration { value: "w", ..written }));
+        }
     }
 }

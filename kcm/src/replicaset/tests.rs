@@ -62,6 +62,7 @@ fn pod(name: &str) -> Pod {
         tolerations: None,
         network: None,
         claims: None,
+        target: None,
     }
 }
 

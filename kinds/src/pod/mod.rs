@@ -5,6 +5,7 @@ mod disruption;
 mod ending;
 mod network;
 pub mod secrets;
+mod target;
 
 use crate::intern::Str;
 use crate::meta::{Meta, Time};
@@ -79,6 +80,9 @@ pub struct Pod {
     /// The claims behind its volumes; only with [`Pod::CLAIMS`], and only of a StatefulSet's pod or of one without a
     /// controller.
     pub claims: Option<Claims>,
+    /// The node it is aimed at while it has none; only with [`Pod::TARGET`], and only of a DaemonSet's pod or of one
+    /// without a controller.
+    pub target: Option<Box<Str>>,
 }
 
 impl Pod {
@@ -118,7 +122,10 @@ impl Pod {
                 pod.deletion_cost,
             )
         };
-        fields(self) != fields(other) || self.ending != other.ending || self.meta.differs(&other.meta)
+        fields(self) != fields(other)
+            || self.ending != other.ending
+            || self.target != other.target
+            || self.meta.differs(&other.meta)
     }
 
     /// Succeeded or failed.
@@ -162,6 +169,7 @@ impl Kind for Pod {
             disruption: None,
             network: None,
             claims: None,
+            target: None,
         };
         if context.sections.contains(Self::TOLERATIONS) {
             pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
@@ -175,6 +183,7 @@ impl Kind for Pod {
         }
         let sidecars = pod.read_spec(context, spec)?;
         pod.read_status(status, &sidecars)?;
+        pod.read_target(context, spec);
         pod.read_ending(context, (meta_bytes, status), &sidecars)?;
         if context.sections.contains(Self::NETWORK) {
             pod.network = Some(Box::new(Network::read(&context.interner, spec, status)?));
