@@ -39,6 +39,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::csr_cleaning::DESCRIPTOR,
     crate::csr_signing::DESCRIPTOR,
     crate::clusterrole_aggregation::DESCRIPTOR,
+    crate::daemonset::DESCRIPTOR,
     crate::deployment::DESCRIPTOR,
     crate::disruption::DESCRIPTOR,
     crate::endpoint::DESCRIPTOR,

@@ -12,6 +12,7 @@ pub mod csr;
 pub mod csr_approving;
 pub mod csr_cleaning;
 pub mod csr_signing;
+pub mod daemonset;
 pub mod deployment;
 pub mod disruption;
 pub mod disruption_target;

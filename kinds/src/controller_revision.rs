@@ -3,10 +3,10 @@
 //! Its data is a patch in JSON that may be large, and that is compared far more often than it is read. So the record
 //! keeps a fingerprint; who needs the bytes reads the object.
 
-use crate::meta::{Meta, OwnerRef};
+use crate::meta::{Meta, OwnerRef, without_managed_fields};
 use crate::schema::{controller_revision as f, object_meta, raw_extension};
 use crate::splice::edited;
-use crate::wire::{Put, WireError, fields, find};
+use crate::wire::{Put, WireError, copy_fields, fields, find};
 use crate::{Decode, DecodeError, Kind, Resource};
 
 /// A ControllerRevision.
@@ -77,6 +77,20 @@ impl ControllerRevision {
     /// The data of a whole object (the inside of the envelope), byte for byte as it was written.
     pub fn data_of(object: &[u8]) -> &[u8] {
         find(find(object, f::DATA), raw_extension::RAW)
+    }
+
+    /// A whole object with one more label, for a PUT.
+    ///
+    /// # Errors
+    /// When `object` is not well-formed.
+    pub fn labelled(object: &[u8], key: &str, value: &str) -> Result<Vec<u8>, WireError> {
+        let mut meta = Vec::new();
+        without_managed_fields(find(object, f::METADATA), &mut meta)?;
+        meta.put_entry(object_meta::LABELS, key, value);
+        let mut labelled = Vec::with_capacity(object.len() + 128);
+        labelled.put_bytes(f::METADATA, &meta);
+        copy_fields(object, &mut labelled, |field| field.number != f::METADATA)?;
+        Ok(labelled)
     }
 
     /// A whole object with another place in the history, for a PUT.
@@ -175,5 +189,14 @@ mod tests {
         let expected = ControllerRevision { revision: 9, ..read(&object) };
         assert_eq!(read(&renumbered), expected);
         assert_eq!(ControllerRevision::data_of(&renumbered), b"{}");
+    }
+
+    #[test]
+    fn only_the_label_is_added() {
+        let object = new(b"{}");
+        let labelled = read(&ControllerRevision::labelled(&object, "hash", "abc").expect("well-formed"));
+        assert_eq!(crate::intern::label(&labelled.meta.labels, "hash"), Some("abc"));
+        assert_eq!(labelled.meta.labels.len(), read(&object).meta.labels.len() + 1);
+        assert_eq!((labelled.data, labelled.revision), (read(&object).data, 3));
     }
 }

@@ -108,7 +108,7 @@ component::flags! {
         "concurrent-statefulset-syncs": Int32 = "5", Effective, "StatefulSets reconciled at once";
     }
     "Daemonset-controller" {
-        "concurrent-daemonset-syncs": Int32 = "2", NoEffectYet, "DaemonSets reconciled at once";
+        "concurrent-daemonset-syncs": Int32 = "2", Effective, "DaemonSets reconciled at once";
     }
     "Endpoints-controller" {
         "concurrent-endpoint-syncs": Int32 = "5", Effective, "Services whose Endpoints are reconciled at once";

@@ -198,6 +198,19 @@ impl History<'_> {
         Ok(Arc::new(renumbered))
     }
 
+    /// Gives a revision one more label.
+    ///
+    /// # Errors
+    /// A conflict when it changed meanwhile, or is another one by now.
+    pub async fn label(&self, revision: &ControllerRevision, key: &str, value: &str) -> Result<(), WriteError> {
+        let (resource, name) = (&ControllerRevision::RESOURCE, revision.meta.key());
+        let current = self.writer.get(resource, &name).await?;
+        let object = ControllerRevision::labelled(current.object()?, key, value).map_err(kinds::DecodeError::from)?;
+        let labelled = self.writer.replace(resource, &name, None, &object).await?.meta()?;
+        self.wrote(labelled.version);
+        Ok(())
+    }
+
     /// Deletes a revision; one that is gone already is no failure.
     ///
     /// # Errors

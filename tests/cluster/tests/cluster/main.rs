@@ -12,6 +12,7 @@ mod cloud_lifecycle;
 mod cluster_wide;
 mod connections;
 mod cronjob;
+mod daemonset;
 mod deployment;
 mod differential;
 mod disruption;
@@ -86,6 +87,12 @@ fn main() -> std::process::ExitCode {
             a_pause_holds_a_rollout_and_no_scaling, a_stuck_rollout_is_told_of, scaling_in_the_middle_is_proportional,
             a_taken_name_is_a_collision, orphans_are_adopted_with_their_pods,
         },
+        daemonset::{
+            each_node_has_a_pod, taints_decide_who_stays, affinity_and_names_choose_nodes, kubectl_rolls_out_and_back,
+            an_update_keeps_within_its_bounds, on_delete_waits_for_somebody, failed_pods_are_replaced_ever_slower,
+            orphans_are_adopted_and_strangers_released, a_taken_name_is_a_collision, crash_after_a_sample_of_writes,
+            each_write_fails_each_way,
+        },
         rollout::{
             a_lease_lost_in_the_middle_costs_no_pod, an_update_keeps_within_its_bounds, recreation_never_overlaps, a_frozen_watch_leads_to_no_second_set, crash_after_a_sample_of_writes,
             each_write_fails_each_way,
@@ -132,5 +139,6 @@ fn main() -> std::process::ExitCode {
         statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         takeover::{rollouts_go_on_under_the_other}, job::{crash_after_every_write}, rollout::{crash_after_every_write},
     ]);
+    cases.extend(cases![Ignored: differential::{the_same_is_left_behind}, takeover::{rollouts_go_on_under_the_other}, daemonset::{crash_after_every_write}, job::{crash_after_every_write}, rollout::{crash_after_every_write}]);
     run(cases)
 }

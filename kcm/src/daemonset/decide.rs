@@ -1,0 +1,252 @@
+//! Which pods to create and delete so that each node has what it should, and what to say in the status: no IO.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::daemonset::{DaemonSetStatus, REVISION_HASH_LABEL, Strategy, TEMPLATE_GENERATION_LABEL};
+use kinds::intern::label;
+use kinds::pod::Phase;
+use kinds::{DaemonSet, Pod, Str};
+
+use super::decide_place::{Fit, Place};
+
+/// Pods created, and pods deleted, in one go at most (pkg/controller/daemon, BurstReplicas).
+pub const BURST: usize = 250;
+
+/// Something to tell the DaemonSet's user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// A failed pod was found and goes.
+    Failed(Str),
+    /// A pod that ended well was found and goes.
+    Succeeded(Str),
+}
+
+/// What to do about pods.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Nodes that need a pod.
+    pub create: Vec<Str>,
+    /// Pods that go.
+    pub delete: Vec<Arc<Pod>>,
+    /// What to say about it: the node, and what was found there.
+    pub notices: Vec<(Str, Notice)>,
+    /// When a failed pod that waits may go.
+    pub again: Option<Duration>,
+}
+
+impl Plan {
+    /// True when there is nothing to create or delete.
+    pub fn is_nothing(&self) -> bool {
+        self.create.is_empty() && self.delete.is_empty()
+    }
+}
+
+/// The revision that pods should be of.
+#[derive(Debug, Clone, Copy)]
+pub struct Revision<'a> {
+    /// Value of the hash label.
+    pub hash: &'a str,
+    /// The template's generation, by which pods from before there were hashes are known.
+    pub generation: Option<i64>,
+}
+
+impl Revision<'_> {
+    /// True when a pod has the hash label of this revision.
+    fn has_hash(&self, pod: &Pod) -> bool {
+        !self.hash.is_empty() && label(&pod.meta.labels, REVISION_HASH_LABEL) == Some(self.hash)
+    }
+
+    /// True when a pod is of this revision (pkg/controller/daemon/util, IsPodUpdated).
+    pub fn is_of(&self, pod: &Pod) -> bool {
+        let by_generation = || {
+            self.generation.is_some_and(|generation| {
+                label(&pod.meta.labels, TEMPLATE_GENERATION_LABEL) == Some(generation.to_string().as_str())
+            })
+        };
+        self.has_hash(pod) || by_generation()
+    }
+}
+
+/// True when a node may have a second pod (pkg/controller/daemon/util, AllowsSurge).
+pub fn allows_surge(set: &DaemonSet) -> bool {
+    match &set.strategy {
+        Strategy::RollingUpdate { max_surge: Some(surge), .. } => surge.scaled(1, true).is_some_and(|surge| surge > 0),
+        _ => false,
+    }
+}
+
+/// What each node needs (pkg/controller/daemon, manage). `waits` says for how long failed pods of a node have to stay,
+/// if they have to: a kubelet that refuses pods is not to be flooded with them.
+pub fn manage(
+    set: &DaemonSet,
+    places: &[Place],
+    revision: Revision<'_>,
+    now: Timestamp,
+    waits: impl Fn(&str) -> Option<Duration>,
+) -> Plan {
+    let mut plan = Plan::default();
+    let surge = allows_surge(set);
+    for place in places {
+        let staying = place.pods.iter().filter(|pod| !pod.meta.is_deleting());
+        match place.fit {
+            // The scheduler never binds these, and nobody else deletes them.
+            None => plan.delete.extend(staying.filter(|pod| pod.node.is_empty()).cloned()),
+            Some(Fit { runs: true, .. }) if place.pods.is_empty() => plan.create.push(place.node.clone()),
+            Some(Fit { stays: true, .. }) => {
+                let waiting = plan.take_ended(place, &waits);
+                let running: Vec<_> = staying.filter(|pod| !pod.is_terminal()).cloned().collect();
+                if running.is_empty() {
+                    // Without surge the place is free when the ended pod is gone; a failed pod that waits holds it in
+                    // any case.
+                    if surge && place.runs() && !waiting {
+                        plan.create.push(place.node.clone());
+                    }
+                } else if surge {
+                    plan.delete.extend(surplus_in_surge(running, set.min_ready_seconds, revision, now));
+                } else {
+                    plan.delete.extend(in_order(running).into_iter().skip(1));
+                }
+            }
+            Some(_) => plan.delete.extend(staying.cloned()),
+        }
+    }
+    plan
+}
+
+impl Plan {
+    /// Plans the end of a node's ended pods; true when a failed one has to wait.
+    fn take_ended(&mut self, place: &Place, waits: &impl Fn(&str) -> Option<Duration>) -> bool {
+        let mut wait = waits(&place.node);
+        let mut waiting = false;
+        for pod in place.pods.iter().filter(|pod| !pod.meta.is_deleting()) {
+            let found = match pod.phase {
+                Phase::Failed => {
+                    if let Some(wait) = wait {
+                        self.again = Some(self.again.map_or(wait, |again| again.min(wait)));
+                        waiting = true;
+                        continue;
+                    }
+                    // One after the other.
+                    wait = Some(Backoff::FIRST);
+                    Notice::Failed(pod.meta.name.clone())
+                }
+                Phase::Succeeded => Notice::Succeeded(pod.meta.name.clone()),
+                _ => continue,
+            };
+            self.notices.push((place.node.clone(), found));
+            self.delete.push(pod.clone());
+        }
+        waiting
+    }
+}
+
+/// Bound pods before others, then the oldest (pkg/controller/daemon, podByCreationTimestampAndPhase).
+fn in_order(mut pods: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
+    pods.sort_by(|a, b| order(a).cmp(&order(b)));
+    pods
+}
+
+fn order(pod: &Pod) -> (bool, kinds::Time, &str) {
+    (pod.node.is_empty(), pod.meta.created, &pod.meta.name)
+}
+
+/// In surge a node keeps the first pod of the current revision and the first other one; of the two the other one goes
+/// when it is not ready, or when the current one can replace it.
+fn surplus_in_surge(
+    running: Vec<Arc<Pod>>,
+    min_ready_seconds: i32,
+    revision: Revision<'_>,
+    now: Timestamp,
+) -> Vec<Arc<Pod>> {
+    let (current, others): (Vec<_>, Vec<_>) = in_order(running).into_iter().partition(|pod| revision.has_hash(pod));
+    let replaced = match (current.first(), others.first()) {
+        (Some(new), Some(old)) => !old.ready || is_available(new, min_ready_seconds, now),
+        _ => false,
+    };
+    current.into_iter().skip(1).chain(others.into_iter().skip(usize::from(!replaced))).collect()
+}
+
+/// True when a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
+pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
+    let since_ready = now.as_second() - pod.ready_since.0;
+    pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
+}
+
+/// The status (pkg/controller/daemon, updateDaemonSetStatus). `acted` is false when nothing could be decided on: then
+/// the generation has not been observed.
+pub fn status(
+    set: &DaemonSet,
+    places: &[Place],
+    revision: Revision<'_>,
+    now: Timestamp,
+    acted: bool,
+) -> DaemonSetStatus {
+    let mut status = DaemonSetStatus { collision_count: set.status.collision_count, ..DaemonSetStatus::default() };
+    status.observed_generation = if acted { set.meta.generation } else { set.status.observed_generation };
+    for place in places {
+        let first = place.pods.iter().min_by_key(|pod| order(pod));
+        match (place.runs(), first) {
+            (true, first) => {
+                status.desired += 1;
+                let Some(pod) = first else { continue };
+                status.current += 1;
+                status.ready += i32::from(pod.ready);
+                status.available += i32::from(is_available(pod, set.min_ready_seconds, now));
+                status.updated += i32::from(revision.is_of(pod));
+            }
+            (false, Some(_)) if place.fit.is_some() => status.misscheduled += 1,
+            _ => {}
+        }
+    }
+    status.unavailable = status.desired - status.available;
+    status
+}
+
+/// When to look again because a ready pod will have become available.
+pub fn next_check(places: &[Place], min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
+    let remaining = |pod: &Arc<Pod>| {
+        let at = i128::from(pod.ready_since.0 + i64::from(min_ready_seconds)) * 1_000_000_000;
+        u64::try_from(at - now.as_nanosecond()).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos)
+    };
+    let pods = || places.iter().flat_map(|place| &place.pods);
+    let waiting = pods().filter(|pod| pod.ready && !pod.ready_since.is_zero()).filter_map(remaining).min();
+    waiting.filter(|_| min_ready_seconds > 0)
+}
+
+/// How long failed pods of each node have to wait (client-go/util/flowcontrol, Backoff): a time that doubles each time
+/// a failed pod is deleted, and that begins anew when there was none for long.
+#[derive(Debug, Clone, Default)]
+pub struct Backoff {
+    nodes: BTreeMap<Str, (Duration, Timestamp)>,
+}
+
+impl Backoff {
+    /// The first wait.
+    pub const FIRST: Duration = Duration::from_secs(1);
+    /// The longest.
+    pub const LONGEST: Duration = Duration::from_secs(15 * 60);
+
+    fn known(&self, node: &str, now: Timestamp) -> Option<(Duration, Duration)> {
+        let (delay, since) = self.nodes.get(node)?;
+        let waited = Duration::try_from(now.duration_since(*since)).unwrap_or_default();
+        (waited <= Self::LONGEST * 2).then_some((*delay, waited))
+    }
+
+    /// For how much longer a node's failed pods have to stay; `None` if they may go.
+    pub fn remaining(&self, node: &str, now: Timestamp) -> Option<Duration> {
+        let (delay, waited) = self.known(node, now)?;
+        delay.checked_sub(waited).filter(|remaining| !remaining.is_zero())
+    }
+
+    /// A failed pod of a node goes.
+    pub fn grow(&mut self, node: &Str, now: Timestamp) {
+        let delay = self.known(node, now).map_or(Self::FIRST, |(delay, _)| (delay * 2).min(Self::LONGEST));
+        self.nodes.retain(|_, (_, since)| {
+            Duration::try_from(now.duration_since(*since)).unwrap_or_default() <= Self::LONGEST * 2
+        });
+        self.nodes.insert(node.clone(), (delay, now));
+    }
+}

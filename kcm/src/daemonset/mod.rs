@@ -1,0 +1,92 @@
+//! daemonset-controller: keeps one pod of a template on each node that the template allows.
+//!
+//! It watches DaemonSets, their revisions and pods, and nodes; it creates and deletes pods, keeps revisions to go back
+//! to, and writes DaemonSet statuses. The policy is pure: `decide_place` knows where pods belong, `decide` what each
+//! node needs, `decide_roll` how old pods are replaced, `decide_revision` which revision is which.
+//! Follows upstream pkg/controller/daemon.
+
+mod decide;
+mod decide_place;
+mod decide_revision;
+mod decide_roll;
+mod keys;
+mod revisions;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::{ControllerRevision, DaemonSet, Node, Pod, Sections};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{by_controller, by_namespace};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use sync::DaemonSets;
+
+/// Name of the event source.
+const COMPONENT: &str = "daemonset-controller";
+
+/// Changes of pods that only move counts in the status are taken together over this time at first,
+const STATUS_WINDOW: Duration = Duration::from_millis(50);
+/// and over up to this time while many pods change.
+const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(800);
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "daemonset-controller",
+    service_account: "daemon-set-controller",
+    needs,
+    writes: &[
+        Write { verb: Verb::Create, group: "", resource: "pods" },
+        Write { verb: Verb::Delete, group: "", resource: "pods" },
+        Write { verb: Verb::Patch, group: "", resource: "pods" },
+        Write { verb: Verb::Update, group: "apps", resource: "daemonsets/status" },
+        Write { verb: Verb::Create, group: "apps", resource: "controllerrevisions" },
+        Write { verb: Verb::Update, group: "apps", resource: "controllerrevisions" },
+        Write { verb: Verb::Patch, group: "apps", resource: "controllerrevisions" },
+        Write { verb: Verb::Delete, group: "apps", resource: "controllerrevisions" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    start,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Pod>(Pod::TARGET, &[by_controller()]);
+    needs.need::<DaemonSet>(DaemonSet::TEMPLATE, &[by_namespace(), keys::ALL]);
+    needs.need::<Node>(Sections::default(), &[keys::ALL_NODES]);
+    needs.need::<ControllerRevision>(Sections::default(), &[by_controller()]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let queue = Queue::new(QueueOptions {
+        window: STATUS_WINDOW,
+        longest_window: LONGEST_STATUS_WINDOW,
+        ..QueueOptions::named("daemonset")
+    });
+    let registry = manager.registry();
+    let reconciler = Arc::new(DaemonSets {
+        sets: registry.store(),
+        pods: registry.store(),
+        nodes: registry.store(),
+        revisions: registry.store(),
+        writer: manager.writer(DESCRIPTOR.service_account),
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        expectations: Arc::default(),
+        queue: queue.clone(),
+        clock: settings.clock.clone(),
+        comparing: settings.options.gates.enabled("TaintTolerationComparisonOperators"),
+        memory: Arc::default(),
+        backoffs: Default::default(),
+        looked: Default::default(),
+        begun: Default::default(),
+    });
+    keys::subscribe(&reconciler);
+    let workers = settings.workers("concurrent-daemonset-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+}
