@@ -57,7 +57,6 @@ messages! {
     pod_spec "PodSpec" "api/core/v1" {
         RESTART_POLICY "restartPolicy" = 3, TERMINATION_GRACE_PERIOD_SECONDS "terminationGracePeriodSeconds" = 4, HOSTNAME "hostname" = 16,
         VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, SUBDOMAIN "subdomain" = 17, INIT_CONTAINERS "initContainers" = 20,
-        VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, INIT_CONTAINERS "initContainers" = 20,
         NODE_SELECTOR "nodeSelector" = 7, HOST_NETWORK "hostNetwork" = 11, AFFINITY "affinity" = 18,
         TOLERATIONS "tolerations" = 22, OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
         IMAGE_PULL_SECRETS "imagePullSecrets" = 15,

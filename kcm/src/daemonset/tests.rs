@@ -10,9 +10,9 @@ use kinds::daemonset::{REVISION_HASH_LABEL, Strategy};
 use kinds::intstr::IntOrString;
 use kinds::meta::{OwnerRef, Uid};
 use kinds::pod::Phase;
-use kinds::schema::{daemon_set, daemon_set_spec, label_selector, object_meta, pod_template_spec};
+use kinds::schema::{daemon_set, daemon_set_spec, label_selector, object_meta, pod, pod_template_spec, time};
 use kinds::wire::Put;
-use kinds::{DaemonSet, Decode, Interner, Kind, Meta, Node, Pod, Sections, Str, Taint, Time};
+use kinds::{DaemonSet, Decode, Interner, Kind, Meta, Node, Pod, Sections, Taint, Time};
 
 use super::decide::Revision;
 use super::decide_place::{Fit, Place};
@@ -25,21 +25,23 @@ fn now() -> Timestamp {
     Timestamp::from_second(NOW).expect("in range")
 }
 
+/// An object of which only the metadata is said.
+fn bare<K: Kind>(name: &str, labels: &[(&str, &str)]) -> K {
+    let mut object = Vec::new();
+    object.put_message(pod::METADATA, |meta| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::NAMESPACE, "ns");
+        meta.put_str(object_meta::UID, name);
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        meta.put_message(object_meta::CREATION_TIMESTAMP, |time| time.put_int(time::SECONDS, NOW - 5000));
+        labels.iter().for_each(|(key, value)| meta.put_entry(object_meta::LABELS, key, value));
+    });
+    let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
+    K::decode(&context, &object).expect("well-formed")
+}
+
 fn meta(name: &str, labels: &[(&str, &str)]) -> Meta {
-    let interner = Interner::default();
-    let labels = labels.iter().map(|(key, value)| (Str::from(*key), Str::from(*value))).collect();
-    Meta {
-        namespace: "ns".into(),
-        name: name.into(),
-        uid: Uid::parse(name),
-        version: 1,
-        generation: 0,
-        created: Time(NOW - 5000),
-        deletion: Time(0),
-        labels: interner.labels(labels),
-        owners: interner.owners(&[]),
-        finalizers: interner.list(&[]),
-    }
+    bare::<Pod>(name, labels).meta
 }
 
 fn node(name: &str, labels: &[(&str, &str)], taints: &[(&str, &str)]) -> Node {
@@ -49,32 +51,17 @@ fn node(name: &str, labels: &[(&str, &str)], taints: &[(&str, &str)]) -> Node {
         effect: (*effect).into(),
         added: Time(0),
     };
-    Node {
-        meta: meta(name, labels),
-        ttl_seconds: None,
-        unschedulable: false,
-        taints: taints.iter().map(taint).collect(),
-        pod_cidrs: Box::default(),
-        conditions: Box::default(),
-        cloud: None,
-    }
+    let mut node: Node = bare(name, labels);
+    node.taints = taints.iter().map(taint).collect();
+    node
 }
 
 /// A running, ready, old pod of a revision, bound to `node-1`.
 fn pod(name: &str, hash: &str) -> Pod {
-    Pod {
-        meta: meta(name, &[(REVISION_HASH_LABEL, hash)]),
-        node: "node-1".into(),
-        phase: Phase::Running,
-        ready: true,
-        ready_since: Time(NOW - 4000),
-        restarts: 0,
-        sidecar_restarts: 0,
-        deletion_cost: 0,
-        ending: None,
-        tolerations: None,
-        target: None,
-    }
+    let mut pod: Pod = bare(name, &[(REVISION_HASH_LABEL, hash)]);
+    (pod.node, pod.phase) = ("node-1".into(), Phase::Running);
+    (pod.ready, pod.ready_since) = (true, Time(NOW - 4000));
+    pod
 }
 
 fn unready(pod: Pod) -> Pod {

@@ -82,6 +82,7 @@ fn pod(ordinal: i32, revision: &str) -> Pod {
         sidecar_restarts: 0,
         deletion_cost: 0,
         ending: None,
+        target: None,
         tolerations: None,
         disruption: None,
         network: None,

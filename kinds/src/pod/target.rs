@@ -6,7 +6,7 @@ use crate::{Decode, Sections};
 
 impl Pod {
     /// Section: where it is aimed at.
-    pub const TARGET: Sections = Sections(1 << 2);
+    pub const TARGET: Sections = Sections(1 << 9);
 
     /// The node it is bound to, or else aimed at (pkg/controller/daemon/util, GetTargetNodeName). The latter is only
     /// known with [`Pod::TARGET`].

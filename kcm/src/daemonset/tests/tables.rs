@@ -7,7 +7,7 @@ use kinds::controller_revision::Fingerprint;
 use kinds::daemonset::{DaemonSetStatus, TEMPLATE_GENERATION_LABEL};
 use kinds::schema::pod_spec;
 use kinds::taint::{NO_EXECUTE, NO_SCHEDULE};
-use kinds::{ControllerRevision, Toleration};
+use kinds::{ControllerRevision, Str, Toleration};
 use runtime::store::Change;
 
 use super::*;

@@ -51,7 +51,8 @@ impl Fleet {
             "status": {"capacity": room, "allocatable": room},
         });
         self.nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-        Ok(())
+        // Admission closes new nodes until somebody finds them Ready; nobody here would.
+        self.taint(at, &[]).await
     }
 
     async fn patch(&self, at: usize, patch: Value) -> Result<()> {

@@ -137,8 +137,8 @@ fn main() -> std::process::ExitCode {
     cases.extend(cases![Ignored:
         differential::{the_same_is_left_behind}, endpoints::{upstreams_slices_are_taken_over},
         statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
-        takeover::{rollouts_go_on_under_the_other}, job::{crash_after_every_write}, rollout::{crash_after_every_write},
+        takeover::{rollouts_go_on_under_the_other, daemons_stay_under_the_other}, daemonset::{crash_after_every_write},
+        job::{crash_after_every_write}, rollout::{crash_after_every_write},
     ]);
-    cases.extend(cases![Ignored: differential::{the_same_is_left_behind}, takeover::{rollouts_go_on_under_the_other}, daemonset::{crash_after_every_write}, job::{crash_after_every_write}, rollout::{crash_after_every_write}]);
     run(cases)
 }

@@ -6,20 +6,25 @@ use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, is_ready, uids, with};
 use cluster_tests::{Bed, Call, Faults, Manager, Observer, QUIET, Space, during, eventually};
 use control_plane::{ControlPlane, Identity};
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::daemonset::{self, Fleet, daemon_set};
 use crate::deployment::{revision, rolled_out, set_image};
 
 pub const UPSTREAM: &str = "kube-controller-manager";
 
-/// Runs upstream's manager with the controllers that are ours too.
-pub fn start_upstream(cluster: &ControlPlane) -> Result<()> {
+/// The controllers of Deployments.
+pub const ROLLOUTS: &str = "deployment-controller,replicaset-controller";
+const DAEMONS: &str = "daemonset-controller";
+
+/// Runs upstream's manager with these controllers.
+pub fn start_upstream(cluster: &ControlPlane, controllers: &str) -> Result<()> {
     let program = cluster.assets().upstream_manager()?;
     let flags = [
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
-        "--controllers=deployment-controller,replicaset-controller".into(),
+        format!("--controllers={controllers}"),
         "--use-service-account-credentials=true".into(),
         "--leader-elect=false".into(),
         "--secure-port=0".into(),
@@ -72,7 +77,7 @@ pub async fn rollouts_go_on_under_the_other(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
     let observer = Observer::start(&space, |_| Ok(())).await?;
-    start_upstream(&bed.cluster)?;
+    start_upstream(&bed.cluster, ROLLOUTS)?;
     space.create::<Deployment>(with(deployment("web", 6), json!({"spec": {"minReadySeconds": 2}}))).await?;
     rolled_out(&space, "web", 6).await?;
     let half = half_way(&space, 2).await?;
@@ -84,7 +89,7 @@ pub async fn rollouts_go_on_under_the_other(_: Space) -> Result<()> {
     let half = half_way(&space, 3).await?;
     manager.crash().await;
 
-    start_upstream(&bed.cluster)?;
+    start_upstream(&bed.cluster, ROLLOUTS)?;
     finished(&space, 3, &half, &observer, 18).await.context("from ours to upstream")?;
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
     eventually("the undo under upstream", || async { revision(&space, "web", "4").await }).await?;
@@ -106,4 +111,112 @@ pub async fn rollouts_go_on_under_the_other(_: Space) -> Result<()> {
     .await?;
     ensure!(uids(&space.list::<ReplicaSet>("web").await?) == uids(&sets));
     Ok(())
+}
+
+/// A spec with much of what may be spelt in two ways: quantities, numbers, text that JSON escapes, defaults.
+fn intricate() -> Value {
+    json!({"spec": {"minReadySeconds": 1, "template": {
+        "metadata": {"annotations": {"note": "a<b & c>d \u{2028} \"quoted\" \\ \t \u{1} é"}, "labels": {"tier": "node"}},
+        "spec": {
+            "terminationGracePeriodSeconds": 7,
+            "securityContext": {"runAsUser": 1000, "sysctls": [{"name": "net.ipv4.ip_local_port_range", "value": "1 2"}]},
+            "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 7, "podAffinityTerm": {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}},
+            ]}},
+            "volumes": [
+                {"name": "scratch", "emptyDir": {"sizeLimit": "0.5Gi"}},
+                {"name": "host", "hostPath": {"path": "/var/log"}},
+                {"name": "info", "downwardAPI": {"items": [{"path": "cpu", "resourceFieldRef": {
+                    "containerName": "main", "resource": "limits.cpu", "divisor": "1m",
+                }}]}},
+            ],
+            "initContainers": [{"name": "first", "image": "example.com/first:1", "restartPolicy": "Always"}],
+            "containers": [{
+                "name": "main", "image": "example.com/image:1", "args": ["--a=<b>&c", ""],
+                "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}, {"name": "E"}],
+                "resources": {"limits": {"cpu": "1500m", "memory": "1e3"}, "requests": {"cpu": "0.1", "memory": "1k"}},
+                "ports": [{"containerPort": 80, "hostPort": 8080}],
+                "livenessProbe": {"httpGet": {"port": "web", "path": "/live"}, "initialDelaySeconds": 0},
+                "readinessProbe": {"tcpSocket": {"port": 80}},
+                "lifecycle": {"preStop": {"exec": {"command": ["true"]}}},
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+            }],
+        },
+    }}})
+}
+
+/// Waits until a manager has looked at a DaemonSet, by a change of its spec that no pod is replaced for.
+async fn looked_at(space: &Space, min_ready_seconds: i32) -> Result<()> {
+    space.patch::<DaemonSet>("agent", json!({"spec": {"minReadySeconds": min_ready_seconds}})).await?;
+    daemonset::rolled_out(space, "agent", NODES).await?;
+    Ok(())
+}
+
+const NODES: i32 = 3;
+
+/// Begins an update and waits until it is half done.
+async fn begun(space: &Space, version: u32) -> Result<()> {
+    daemonset::set_image(space, "agent", version).await?;
+    eventually(format!("a node with version {version}"), || async {
+        let set: DaemonSet = space.get("agent").await?;
+        let updated = set.status.as_ref().and_then(|status| status.updated_number_scheduled).unwrap_or(0);
+        let observed = set.status.as_ref().and_then(|status| status.observed_generation);
+        ensure!(observed == set.metadata.generation && (1..NODES).contains(&updated), "{updated} updated");
+        Ok(())
+    })
+    .await
+}
+
+/// Fails unless so many pods were ever made, and there are these revisions.
+async fn made(space: &Space, observer: &Observer, pods: usize, numbers: &[i64]) -> Result<()> {
+    let ever = observer.view().pods_ever.len();
+    ensure!(ever == pods, "{ever} pods were made instead of {pods}");
+    let revisions = daemonset::revisions(space, "agent").await?;
+    ensure!(revisions.keys().eq(numbers), "revisions {:?} instead of {numbers:?}", revisions.keys());
+    Ok(())
+}
+
+/// There and back again, each time in the middle of an update and once more at rest.
+pub async fn daemons_stay_under_the_other(_: Space) -> Result<()> {
+    let bed = Bed::start().await?;
+    let space = bed.space("takeover").await?;
+    let fleet = Fleet::of(&space, NODES.try_into()?).await?;
+    let observer = Observer::start(&space, |_| Ok(())).await?;
+    start_upstream(&bed.cluster, DAEMONS)?;
+    space.create::<DaemonSet>(with(daemon_set(&space, "agent"), intricate())).await?;
+    daemonset::rolled_out(&space, "agent", NODES).await?;
+    begun(&space, 2).await?;
+    bed.cluster.kill(UPSTREAM)?;
+
+    let manager = Manager::start(&space, &Faults::default()).await?;
+    daemonset::rolled_out(&space, "agent", NODES).await?;
+    made(&space, &observer, 6, &[1, 2]).await.context("from upstream to ours")?;
+    begun(&space, 3).await?;
+    manager.crash().await;
+
+    start_upstream(&bed.cluster, DAEMONS)?;
+    daemonset::rolled_out(&space, "agent", NODES).await?;
+    made(&space, &observer, 9, &[1, 2, 3]).await.context("from ours to upstream")?;
+    looked_at(&space, 2).await?;
+    made(&space, &observer, 9, &[1, 2, 3]).await.context("at rest under upstream")?;
+    space.kubectl(&["rollout", "undo", "daemonset/agent"]).await?;
+    eventually("the undo under upstream", || async { made(&space, &observer, 12, &[1, 3, 4]).await }).await?;
+    daemonset::rolled_out(&space, "agent", NODES).await?;
+    bed.cluster.kill(UPSTREAM)?;
+
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    eventually("ours has listed", || async {
+        ensure!(faults.most_watches().contains_key("daemonsets"));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "ours finds nothing to do", || async {
+        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    looked_at(&space, 1).await?;
+    made(&space, &observer, 12, &[1, 3, 4]).await.context("at rest under ours")?;
+    fleet.disband().await
 }
