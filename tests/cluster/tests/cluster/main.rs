@@ -9,6 +9,7 @@ mod accounts;
 mod certificates;
 mod cloud;
 mod cloud_lifecycle;
+mod cloud_service;
 mod cluster_wide;
 mod connections;
 mod cronjob;
@@ -74,6 +75,7 @@ fn main() -> std::process::ExitCode {
             new_nodes_are_initialised, whatever_breaks_nodes_are_initialised, five_hundred_nodes,
         },
         cloud_lifecycle::{machines_stop_start_and_go, nothing_but_absence_deletes_a_node},
+        cloud_service::{a_balancer_comes_changes_and_goes, endpoints_are_targets, nodes_get_their_routes},
         connections::{
             a_pod_is_its_service_account_also_after_a_rotation, a_kubeconfigs_token_file_may_rotate,
             a_plugin_gives_tokens_and_is_asked_again_before_they_end, a_plugin_gives_a_certificate,
@@ -135,6 +137,7 @@ fn main() -> std::process::ExitCode {
     ]
     .into();
     cases.extend(cases![Ignored:
+        cloud_service::{whatever_breaks_nothing_is_left},
         differential::{the_same_is_left_behind}, endpoints::{upstreams_slices_are_taken_over},
         statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         takeover::{rollouts_go_on_under_the_other, daemons_stay_under_the_other}, daemonset::{crash_after_every_write},

@@ -1,0 +1,302 @@
+//! service-lb-controller and node-route-controller over the mock cloud and a real API server.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::{Call, CloudBed, Effect, Faults, QUIET, Rule, Space, during, eventually, fails};
+use k8s_openapi::api::core::v1::{Event, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use provider_mock::{Effect as CloudEffect, Fault, InstanceConfig, Operation, Pattern};
+use serde_json::{Value, json};
+
+const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+const BALANCERS: [&str; 1] = ["--controllers=service"];
+
+fn services(cloud: &CloudBed) -> Api<Service> {
+    Api::namespaced(cloud.bed.client.clone(), "default")
+}
+
+async fn create(cloud: &CloudBed, name: &str) -> Result<()> {
+    let service = json!({
+        "metadata": {"name": name},
+        "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": [{"name": "http", "port": 80}]},
+    });
+    services(cloud).create(&PostParams::default(), &serde_json::from_value(service)?).await?;
+    Ok(())
+}
+
+async fn edit(cloud: &CloudBed, name: &str, patch: Value) -> Result<()> {
+    services(cloud).patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    Ok(())
+}
+
+fn held(service: &Service) -> bool {
+    service.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
+}
+
+fn addresses(service: &Service) -> Vec<String> {
+    let balancer = service.status.iter().flat_map(|status| &status.load_balancer);
+    balancer.flat_map(|status| status.ingress.iter().flatten()).filter_map(|ingress| ingress.ip.clone()).collect()
+}
+
+/// Waits until a Service has its balancer, with so many ports and targets, and its status says so.
+async fn balanced(cloud: &CloudBed, name: &str, ports: usize, targets: usize) -> Result<()> {
+    eventually(format!("{name} is balanced"), || async {
+        let service = services(cloud).get(name).await?;
+        let snapshot = cloud.cloud.snapshot();
+        let balancer = snapshot.balancers.iter().find(|balancer| balancer.id.name == name).context("no balancer")?;
+        ensure!(held(&service), "not held");
+        ensure!(balancer.listeners.len() == ports, "ports: {:?}", balancer.listeners);
+        ensure!(balancer.targets.len() == targets, "targets: {:?}", balancer.targets);
+        let expected: Vec<_> = balancer.addresses.iter().map(ToString::to_string).collect();
+        ensure!(addresses(&service) == expected, "{:?} is not {expected:?}", addresses(&service));
+        Ok(())
+    })
+    .await
+}
+
+async fn gone(cloud: &CloudBed, name: &str) -> Result<()> {
+    eventually(format!("{name} is gone"), || async {
+        ensure!(services(cloud).get_opt(name).await?.is_none(), "the Service is there");
+        ensure!(cloud.cloud.snapshot().balancers.iter().all(|balancer| balancer.id.name != name), "its balancer is");
+        Ok(())
+    })
+    .await
+}
+
+/// Reasons of the events about a Service.
+async fn reasons(cloud: &CloudBed, name: &str) -> Result<Vec<String>> {
+    let events: Api<Event> = Api::namespaced(cloud.bed.client.clone(), "default");
+    let events = events.list(&ListParams::default()).await?.items.into_iter();
+    let about = events.filter(|event| event.involved_object.name.as_deref() == Some(name));
+    Ok(about.filter_map(|event| event.reason).collect())
+}
+
+/// Create, add a port, change nodes, take the balancer away and back, delete.
+async fn scenario(cloud: &CloudBed, name: &str) -> Result<()> {
+    create(cloud, name).await?;
+    balanced(cloud, name, 1, 2).await?;
+    let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
+    edit(cloud, name, json!({"spec": {"ports": ports}})).await?;
+    balanced(cloud, name, 2, 2).await?;
+    cloud
+        .edit(
+            "node-1",
+            json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}}}),
+        )
+        .await?;
+    balanced(cloud, name, 2, 1).await?;
+    cloud
+        .edit(
+            "node-1",
+            json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": null}}}),
+        )
+        .await?;
+    balanced(cloud, name, 2, 2).await?;
+    edit(cloud, name, json!({"spec": {"type": "ClusterIP"}})).await?;
+    eventually("it is let go", || async {
+        let service = services(cloud).get(name).await?;
+        ensure!(!held(&service) && addresses(&service).is_empty(), "{:?}", service.metadata.finalizers);
+        ensure!(cloud.cloud.snapshot().balancers.is_empty());
+        Ok(())
+    })
+    .await?;
+    edit(cloud, name, json!({"spec": {"type": "LoadBalancer"}})).await?;
+    balanced(cloud, name, 2, 2).await?;
+    services(cloud).delete(name, &DeleteParams::default()).await?;
+    gone(cloud, name).await
+}
+
+/// A control plane with two nodes that have machines.
+async fn bed() -> Result<CloudBed> {
+    let cloud = CloudBed::start().await?;
+    for name in ["node-1", "node-2"] {
+        let id = cloud.cloud.add_instance(&InstanceConfig::named(name));
+        cloud.register(name, json!({"spec": {"providerID": id}})).await?;
+    }
+    Ok(cloud)
+}
+
+pub async fn a_balancer_comes_changes_and_goes(_: Space) -> Result<()> {
+    let cloud = bed().await?;
+    let faults = Faults::default();
+    let _manager = cloud.ccm(&faults, &BALANCERS).await?;
+    scenario(&cloud, "web").await?;
+    let said = reasons(&cloud, "web").await?;
+    for reason in [
+        "EnsuringLoadBalancer",
+        "EnsuredLoadBalancer",
+        "UpdatedLoadBalancer",
+        "DeletingLoadBalancer",
+        "DeletedLoadBalancer",
+    ] {
+        ensure!(said.iter().any(|known| known == reason), "{reason} is not in {said:?}");
+    }
+    // Twice held, twice told, once released with its status and once as it goes.
+    let writes = faults.count(Call::is_deed);
+    ensure!(writes == 6, "{writes} writes: {:?}", faults.seen());
+    let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    ensure!(refused.is_empty(), "refused: {refused:?}");
+    // What can never work is said, and takes nothing away.
+    create(&cloud, "odd").await?;
+    balanced(&cloud, "odd", 1, 2).await?;
+    edit(&cloud, "odd", json!({"metadata": {"annotations": {"mock.cloud/scheme": "inside"}}})).await?;
+    eventually("the mistake is told", || async {
+        let said = reasons(&cloud, "odd").await?;
+        ensure!(said.iter().any(|reason| reason == "SyncLoadBalancerFailed"), "{said:?}");
+        Ok(())
+    })
+    .await?;
+    let calls = cloud.cloud.snapshot().calls;
+    during(QUIET, "nothing is tried", || async {
+        ensure!(cloud.cloud.snapshot().calls == calls);
+        Ok(())
+    })
+    .await
+}
+
+pub async fn endpoints_are_targets(_: Space) -> Result<()> {
+    let cloud = bed().await?;
+    let faults = Faults::default();
+    let _manager = cloud.ccm(&faults, &BALANCERS).await?;
+    create(&cloud, "web").await?;
+    edit(&cloud, "web", json!({"metadata": {"annotations": {"mock.cloud/targets": "endpoints"}}})).await?;
+    balanced(&cloud, "web", 1, 0).await?;
+    // A slice that no controller of ours made: whoever makes it, its endpoints count.
+    let slices: Api<EndpointSlice> = Api::namespaced(cloud.bed.client.clone(), "default");
+    let endpoint =
+        |last: u8, ready: bool| json!({"addresses": [format!("10.9.0.{last}")], "conditions": {"ready": ready}});
+    let slice = json!({
+        "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        "endpoints": [endpoint(1, true), endpoint(2, true), endpoint(3, false)],
+    });
+    slices.create(&PostParams::default(), &serde_json::from_value(slice)?).await?;
+    balanced(&cloud, "web", 1, 2).await?;
+    let patch = json!({"endpoints": [endpoint(1, true), endpoint(2, true), endpoint(3, true)]});
+    slices.patch("web-1", &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    balanced(&cloud, "web", 1, 3).await?;
+    // Nodes are nothing to it.
+    let calls = cloud.cloud.snapshot().calls;
+    cloud
+        .edit(
+            "node-1",
+            json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}}}),
+        )
+        .await?;
+    during(QUIET, "the cloud is left alone", || async {
+        ensure!(cloud.cloud.snapshot().calls == calls);
+        Ok(())
+    })
+    .await?;
+    slices.delete("web-1", &DeleteParams::default()).await?;
+    balanced(&cloud, "web", 1, 0).await
+}
+
+/// Runs ccm again and again, each until it crashes.
+async fn lives(cloud: &CloudBed, faults: &Faults) -> Result<()> {
+    loop {
+        let manager = cloud.ccm(faults, &BALANCERS).await?;
+        faults.crashes().await;
+        manager.crash().await;
+    }
+}
+
+async fn play(cloud: &CloudBed, name: &str, script: Rule) -> Result<()> {
+    let faults = Faults::script([script]);
+    tokio::select! {
+        played = scenario(cloud, name) => played?,
+        lived = lives(cloud, &faults) => lived?,
+    }
+    ensure!(faults.unmet() == 0, "{name}: the fault did not strike: this proves nothing");
+    ensure!(cloud.cloud.snapshot().balancers.is_empty(), "{name} left {:?}", cloud.cloud.snapshot().balancers);
+    Ok(())
+}
+
+pub async fn whatever_breaks_nothing_is_left(_: Space) -> Result<()> {
+    let cloud = bed().await?;
+    for n in 1..=6 {
+        play(&cloud, &format!("dies-{n}"), Rule::new(Call::is_deed, Effect::CrashAfter).nth(n)).await?;
+    }
+    for (n, (how, effect)) in fails().into_iter().enumerate() {
+        let rule = Rule::new(|call: &Call| call.resource == "services/status", effect).nth(1 + n % 6);
+        play(&cloud, &format!("fails-{n}"), rule).await.context(how)?;
+    }
+    for (n, effect) in [
+        CloudEffect::AnswerLost,
+        CloudEffect::Throttle { after_millis: Some(500) },
+        CloudEffect::Conflict,
+        CloudEffect::Transient,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let fault = Fault { times: Some(2), nth: Some(n as u64 + 2), ..Fault::always(Pattern::Changes, effect) };
+        cloud.cloud.add_fault(fault)?;
+        play(&cloud, &format!("cloud-{n}"), Rule::new(Call::is_deed, Effect::CrashAfter).nth(n + 1)).await?;
+        cloud.cloud.clear_faults();
+    }
+    Ok(())
+}
+
+pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
+    let cloud = bed().await?;
+    let faults = Faults::default();
+    let flags = [
+        "--controllers=route",
+        "--configure-cloud-routes=true",
+        "--cluster-cidr=10.244.0.0/16,fd00:10:244::/56",
+        "--route-reconciliation-period=1s",
+    ];
+    let _manager = cloud.ccm(&faults, &flags).await?;
+    let told = |name: &'static str, status: &'static str, reason: &'static str| {
+        let cloud = &cloud;
+        eventually(format!("{name} is told {reason}"), move || async move {
+            let node = cloud.nodes().get(name).await?;
+            let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+            let condition = conditions.into_iter().find(|condition| condition.type_ == "NetworkUnavailable");
+            let condition = condition.context("no condition")?;
+            ensure!(
+                (condition.status.as_str(), condition.reason.as_deref()) == (status, Some(reason)),
+                "{condition:?}"
+            );
+            Ok(())
+        })
+    };
+    let denied = Fault::always(Pattern::One(Operation::SetRoute), CloudEffect::Transient).about("10.244.2.0/24");
+    cloud.cloud.add_fault(Fault { times: Some(1), ..denied })?;
+    cloud
+        .edit(
+            "node-1",
+            json!({"spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24", "fd00:10:244:1::/64"]}}),
+        )
+        .await?;
+    cloud.edit("node-2", json!({"spec": {"podCIDR": "10.244.2.0/24", "podCIDRs": ["10.244.2.0/24"]}})).await?;
+    told("node-1", "False", "RouteCreated").await?;
+    told("node-2", "True", "NoRouteCreated").await?;
+    eventually("the failure is told", || async {
+        let events = cloud.events("node-2").await?;
+        ensure!(
+            events.keys().any(|event| event.starts_with("route_controller Warning FailedToCreateRoute")),
+            "{events:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    told("node-2", "False", "RouteCreated").await?;
+    ensure!(cloud.cloud.snapshot().routes.len() == 3, "{:?}", cloud.cloud.snapshot().routes);
+    let writes = faults.count(Call::is_deed);
+    ensure!(writes == 3, "{writes} writes: {:?}", faults.seen());
+    during(Duration::from_secs(3), "passes that find nothing write nothing", || async {
+        ensure!(faults.count(Call::is_deed) == writes && cloud.cloud.calls(Operation::SetRoute).calls == 4);
+        Ok(())
+    })
+    .await?;
+    cloud.nodes().delete("node-2", &DeleteParams::default()).await?;
+    eventually("its route goes", || async {
+        ensure!(cloud.cloud.snapshot().routes.len() == 2, "{:?}", cloud.cloud.snapshot().routes);
+        Ok(())
+    })
+    .await
+}
