@@ -67,7 +67,7 @@ pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, String)> {
 
 /// True when a pod has the volumes of its place (pkg/controller/statefulset, storageMatches).
 pub fn has_storage(pod: &Pod, wanted: &[(String, String)]) -> bool {
-    let mounted = pod.claims.as_deref().unwrap_or_default();
+    let mounted = pod.claims.as_deref().map_or(&[][..], |claims| &claims.volumes);
     wanted.iter().all(|(volume, claim)| mounted.iter().any(|(name, source)| **name == **volume && **source == **claim))
 }
 

@@ -4,11 +4,15 @@ use crate::intern::{Interner, Str};
 use crate::schema::{claim_volume_source, pod_spec, volume, volume_source};
 use crate::wire::{WireError, fields, find};
 
-/// Names of a pod's volumes and of the claims behind them; volumes of other sources are left out.
-pub type Claims = Box<[(Str, Str)]>;
+/// The claims behind a pod's volumes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claims {
+    /// Names of volumes and of the claims behind them; volumes of other sources are left out.
+    pub volumes: Box<[(Str, Str)]>,
+}
 
-/// Reads the claims of a `PodSpec` message.
-pub(super) fn read(interner: &Interner, spec: &[u8]) -> Result<Claims, WireError> {
+/// Reads the claims of a `PodSpec` message, if it has any.
+pub(super) fn read(interner: &Interner, spec: &[u8]) -> Result<Option<Box<Claims>>, WireError> {
     let mut claims = Vec::new();
     for field in fields(spec) {
         let field = field?;
@@ -22,7 +26,7 @@ pub(super) fn read(interner: &Interner, spec: &[u8]) -> Result<Claims, WireError
             }
         }
     }
-    Ok(claims.into())
+    Ok((!claims.is_empty()).then(|| Box::new(Claims { volumes: claims.into() })))
 }
 
 #[cfg(test)]
@@ -45,7 +49,8 @@ mod tests {
                 });
             });
         }
-        let claims = read(&Interner::default(), &spec).expect("well-formed");
-        assert_eq!(*claims, [(Str::from("data"), Str::from("data-web-0"))]);
+        let claims = read(&Interner::default(), &spec).expect("well-formed").expect("one");
+        assert_eq!(*claims.volumes, [(Str::from("data"), Str::from("data-web-0"))]);
+        assert_eq!(read(&Interner::default(), &[]), Ok(None));
     }
 }

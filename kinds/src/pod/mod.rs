@@ -77,9 +77,9 @@ pub struct Pod {
     pub disruption: Option<Box<Disruption>>,
     /// How it is reached; only with [`Pod::NETWORK`].
     pub network: Option<Box<Network>>,
-    /// The claims behind its volumes; only with [`Pod::CLAIMS`], and only of a StatefulSet's pod or of one without a
-    /// controller.
-    pub claims: Option<Claims>,
+    /// The claims behind its volumes, if there are any; only with [`Pod::CLAIMS`], and only of a StatefulSet's pod or of
+    /// one without a controller.
+    pub claims: Option<Box<Claims>>,
     /// The node it is aimed at while it has none; only with [`Pod::TARGET`], and only of a DaemonSet's pod or of one
     /// without a controller.
     pub target: Option<Box<Str>>,
@@ -179,7 +179,7 @@ impl Kind for Pod {
         }
         let has_place = pod.meta.controller().is_none_or(|controller| &*controller.kind == "StatefulSet");
         if context.sections.contains(Self::CLAIMS) && has_place {
-            pod.claims = Some(claims::read(&context.interner, spec)?);
+            pod.claims = claims::read(&context.interner, spec)?;
         }
         let sidecars = pod.read_spec(context, spec)?;
         pod.read_status(status, &sidecars)?;
