@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use control_plane::behaviour::{BEHAVIOUR, UNREADY};
 use control_plane::{ControlPlane, Identity};
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -28,7 +29,7 @@ const RIGHTS: &str = include_str!("../../../deploy/ccm-rbac.yaml");
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
-/// Machines that join the cluster; nobody plays their kubelets, so they take no pods.
+/// Machines that join the cluster; they take no pods, for these would go with them.
 const MACHINES: [&str; 2] = ["machine-a", "machine-b"];
 
 /// The addresses of all pods, and those of the machines' own.
@@ -205,10 +206,8 @@ async fn leave(stage: &Stage) -> Result<String> {
     let [stopped, deleted] = MACHINES;
     stage.cloud.call(stage, "POST", &format!("/instances/{stopped}/stop")).await?;
     stage.cloud.call(stage, "DELETE", &format!("/instances/{deleted}")).await?;
-    for name in MACHINES {
-        let patch = r#"--patch={"status":{"conditions":[{"type":"Ready","status":"Unknown"}]}}"#;
-        stage.kubectl(&["patch", "node", name, "--subresource=status", patch]).await?;
-    }
+    // What their kubelets, which are played, would not say.
+    stage.kubectl(&["annotate", "nodes", stopped, deleted, &format!("{BEHAVIOUR}={UNREADY}")]).await?;
     until(stage, stopped, |node| node.is_some_and(|node| has_taint(node, SHUTDOWN))).await?;
     stage.saw(&format!("{stopped} has the taint {SHUTDOWN}"));
     until(stage, deleted, |node| node.is_none()).await?;
