@@ -56,6 +56,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::pod_certificate_cleaning::DESCRIPTOR,
     crate::replicaset::DESCRIPTOR,
     crate::replicaset::REPLICATION_CONTROLLER,
+    crate::resourcequota::DESCRIPTOR,
     crate::root_ca_publisher::DESCRIPTOR,
     crate::serviceaccount::DESCRIPTOR,
     crate::serviceaccount_token::DESCRIPTOR,

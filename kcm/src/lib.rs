@@ -33,6 +33,7 @@ pub mod pod_certificate_cleaning;
 pub mod podgc;
 pub mod reference;
 pub mod replicaset;
+pub mod resourcequota;
 pub mod root_ca_publisher;
 pub mod service_endpoints;
 pub mod serviceaccount;

@@ -8,6 +8,7 @@
 //! * [`schema`] is the one list of field numbers; a test compares it with upstream's `generated.proto` files.
 //! * [`intern`] shares equal strings, label sets, owner lists and raw templates between records.
 
+pub mod amount;
 pub mod certificate_signing_request;
 pub mod cluster_role;
 pub mod cluster_trust_bundle;
@@ -41,6 +42,8 @@ pub mod pod_edit;
 pub mod quantity;
 pub mod replicaset;
 pub mod replicationcontroller;
+pub mod resource_claim;
+pub mod resource_quota;
 pub mod schema;
 pub mod secret;
 pub mod selector;
@@ -49,6 +52,7 @@ pub mod service_account;
 pub mod splice;
 pub mod statefulset;
 pub mod status;
+pub mod storage_claim;
 pub mod taint;
 pub mod template;
 pub mod wire;
@@ -78,6 +82,7 @@ pub use pod_certificate_request::PodCertificateRequest;
 pub use pod_disruption_budget::PodDisruptionBudget;
 pub use replicaset::ReplicaSet;
 pub use replicationcontroller::ReplicationController;
+pub use resource_quota::ResourceQuota;
 pub use secret::Secret;
 pub use service::Service;
 pub use service_account::ServiceAccount;

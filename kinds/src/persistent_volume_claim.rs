@@ -1,18 +1,24 @@
-//! PersistentVolumeClaim: whose it is.
+//! PersistentVolumeClaim: whose it is, and what it counts for.
 
 use crate::meta::{Meta, OwnerRef, without_managed_fields};
 use crate::schema::{object_meta, persistent_volume_claim as f};
+use crate::storage_claim::StorageClaim;
 use crate::wire::{Put, WireError, copy_fields, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource};
+use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// A PersistentVolumeClaim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PersistentVolumeClaim {
     /// Metadata.
     pub meta: Meta,
+    /// What it counts for in a quota; only with [`PersistentVolumeClaim::STORAGE`].
+    pub storage: Option<Box<StorageClaim>>,
 }
 
 impl PersistentVolumeClaim {
+    /// Section: what it counts for in a quota.
+    pub const STORAGE: Sections = Sections(1);
+
     /// A whole object (the inside of the envelope) with these owners instead of its own, for a PUT.
     ///
     /// # Errors
@@ -45,7 +51,9 @@ impl Kind for PersistentVolumeClaim {
     };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        Ok(Self { meta: Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})? })
+        let counted = context.sections.contains(Self::STORAGE);
+        let storage = counted.then(|| StorageClaim::read(&context.interner, object).map(Box::new)).transpose()?;
+        Ok(Self { meta: Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?, storage })
     }
 
     fn meta(&self) -> &Meta {

@@ -55,6 +55,7 @@ messages! {
 
     pod "Pod" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     pod_spec "PodSpec" "api/core/v1" {
+        ACTIVE_DEADLINE_SECONDS "activeDeadlineSeconds" = 5, AFFINITY "affinity" = 18, PRIORITY_CLASS_NAME "priorityClassName" = 24,
         RESTART_POLICY "restartPolicy" = 3, TERMINATION_GRACE_PERIOD_SECONDS "terminationGracePeriodSeconds" = 4, HOSTNAME "hostname" = 16,
         VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, SUBDOMAIN "subdomain" = 17, INIT_CONTAINERS "initContainers" = 20,
         NODE_SELECTOR "nodeSelector" = 7, HOST_NETWORK "hostNetwork" = 11, AFFINITY "affinity" = 18,
@@ -65,10 +66,11 @@ messages! {
     container "Container" "api/core/v1" { NAME "name" = 1, PORTS "ports" = 6, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19 }
     pod_status "PodStatus" "api/core/v1" {
         PHASE "phase" = 1, CONDITIONS "conditions" = 2, POD_IP "podIP" = 6, CONTAINER_STATUSES "containerStatuses" = 8,
-        INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, REASON "reason" = 4, POD_IPS "podIPs" = 12,
+        INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, REASON "reason" = 4, POD_IPS "podIPs" = 12, QOS_CLASS "qosClass" = 9,
+        EXTENDED_RESOURCE_CLAIM_STATUS "extendedResourceClaimStatus" = 18,
     }
     pod_condition "PodCondition" "api/core/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6 }
-    container_status "ContainerStatus" "api/core/v1" { NAME "name" = 1, STATE "state" = 2, RESTART_COUNT "restartCount" = 5 }
+    container_status "ContainerStatus" "api/core/v1" { NAME "name" = 1, STATE "state" = 2, RESTART_COUNT "restartCount" = 5, ALLOCATED_RESOURCES "allocatedResources" = 10, RESOURCES "resources" = 11 }
     pod_template_spec "PodTemplateSpec" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
     resource_requirements "ResourceRequirements" "api/core/v1" { LIMITS "limits" = 1, REQUESTS "requests" = 2 }
     env_var "EnvVar" "api/core/v1" { NAME "name" = 1, VALUE_FROM "valueFrom" = 3 }
@@ -97,7 +99,6 @@ messages! {
     ephemeral_volume_source "EphemeralVolumeSource" "api/core/v1" { VOLUME_CLAIM_TEMPLATE "volumeClaimTemplate" = 1 }
     claim_template "PersistentVolumeClaimTemplate" "api/core/v1" { SPEC "spec" = 2 }
     claim_spec "PersistentVolumeClaimSpec" "api/core/v1" { RESOURCES "resources" = 2 }
-    persistent_volume_claim "PersistentVolumeClaim" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
     claim_volume_source "PersistentVolumeClaimVolumeSource" "api/core/v1" { CLAIM_NAME "claimName" = 1 }
     volume_resources "VolumeResourceRequirements" "api/core/v1" { LIMITS "limits" = 1, REQUESTS "requests" = 2 }
 
@@ -152,6 +153,38 @@ messages! {
         LAST_TRANSITION_TIME "lastTransitionTime" = 7,
     }
 
+    affinity "Affinity" "api/core/v1" { POD_AFFINITY "podAffinity" = 2, POD_ANTI_AFFINITY "podAntiAffinity" = 3 }
+    pod_affinity "PodAffinity" "api/core/v1" {
+        REQUIRED "requiredDuringSchedulingIgnoredDuringExecution" = 1, PREFERRED "preferredDuringSchedulingIgnoredDuringExecution" = 2,
+    }
+    pod_anti_affinity "PodAntiAffinity" "api/core/v1" {
+        REQUIRED "requiredDuringSchedulingIgnoredDuringExecution" = 1, PREFERRED "preferredDuringSchedulingIgnoredDuringExecution" = 2,
+    }
+    weighted_pod_affinity_term "WeightedPodAffinityTerm" "api/core/v1" { POD_AFFINITY_TERM "podAffinityTerm" = 2 }
+    pod_affinity_term "PodAffinityTerm" "api/core/v1" { NAMESPACES "namespaces" = 2, NAMESPACE_SELECTOR "namespaceSelector" = 4 }
+    pod_extended_resource_claim_status "PodExtendedResourceClaimStatus" "api/core/v1" { NAME "resourceClaimName" = 2 }
+    resource_quota "ResourceQuota" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    resource_quota_spec "ResourceQuotaSpec" "api/core/v1" { HARD "hard" = 1, SCOPES "scopes" = 2, SCOPE_SELECTOR "scopeSelector" = 3 }
+    resource_quota_status "ResourceQuotaStatus" "api/core/v1" { HARD "hard" = 1, USED "used" = 2 }
+    scope_selector "ScopeSelector" "api/core/v1" { MATCH_EXPRESSIONS "matchExpressions" = 1 }
+    scoped_resource_selector_requirement "ScopedResourceSelectorRequirement" "api/core/v1" { SCOPE_NAME "scopeName" = 1, OPERATOR "operator" = 2, VALUES "values" = 3 }
+    persistent_volume_claim "PersistentVolumeClaim" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    persistent_volume_claim_spec "PersistentVolumeClaimSpec" "api/core/v1" {
+        RESOURCES "resources" = 2, STORAGE_CLASS_NAME "storageClassName" = 5, VOLUME_ATTRIBUTES_CLASS_NAME "volumeAttributesClassName" = 9,
+    }
+    persistent_volume_claim_status "PersistentVolumeClaimStatus" "api/core/v1" {
+        ALLOCATED_RESOURCES "allocatedResources" = 5, CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME "currentVolumeAttributesClassName" = 8,
+        MODIFY_VOLUME_STATUS "modifyVolumeStatus" = 9,
+    }
+    modify_volume_status "ModifyVolumeStatus" "api/core/v1" { TARGET_VOLUME_ATTRIBUTES_CLASS_NAME "targetVolumeAttributesClassName" = 1 }
+    resource_claim "ResourceClaim" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    resource_claim_spec "ResourceClaimSpec" "api/resource/v1" { DEVICES "devices" = 1 }
+    device_claim "DeviceClaim" "api/resource/v1" { REQUESTS "requests" = 1 }
+    device_request "DeviceRequest" "api/resource/v1" { EXACTLY "exactly" = 2, FIRST_AVAILABLE "firstAvailable" = 3 }
+    exact_device_request "ExactDeviceRequest" "api/resource/v1" { DEVICE_CLASS_NAME "deviceClassName" = 1, ALLOCATION_MODE "allocationMode" = 3, COUNT "count" = 4 }
+    device_sub_request "DeviceSubRequest" "api/resource/v1" { DEVICE_CLASS_NAME "deviceClassName" = 2, ALLOCATION_MODE "allocationMode" = 4, COUNT "count" = 5 }
+    device_class "DeviceClass" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    device_class_spec "DeviceClassSpec" "api/resource/v1" { EXTENDED_RESOURCE_NAME "extendedResourceName" = 4 }
     condition "Condition" "apimachinery/pkg/apis/meta/v1" {
         TYPE "type" = 1, STATUS "status" = 2, OBSERVED_GENERATION "observedGeneration" = 3, LAST_TRANSITION_TIME "lastTransitionTime" = 4,
         REASON "reason" = 5, MESSAGE "message" = 6,

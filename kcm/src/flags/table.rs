@@ -189,8 +189,8 @@ component::flags! {
         "concurrent-rc-syncs": Int32 = "5", Effective, "ReplicationControllers reconciled at once";
     }
     "Resourcequota-controller" {
-        "concurrent-resource-quota-syncs": Int32 = "5", NoEffectYet, "ResourceQuotas reconciled at once";
-        "resource-quota-sync-period": Duration = "5m0s", NoEffectYet, "How often the usage of every ResourceQuota is computed anew";
+        "concurrent-resource-quota-syncs": Int32 = "5", Effective, "ResourceQuotas reconciled at once";
+        "resource-quota-sync-period": Duration = "5m0s", Effective, "How often the usage of every ResourceQuota is computed anew";
     }
     "Serviceaccount-controller" {
         "concurrent-serviceaccount-token-syncs": Int32 = "5", Effective, "Service account token Secrets reconciled at once";

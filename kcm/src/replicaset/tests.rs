@@ -59,6 +59,7 @@ fn pod(name: &str) -> Pod {
         deletion_cost: 0,
         ending: None,
         disruption: None,
+        usage: None,
         tolerations: None,
         network: None,
         claims: None,

@@ -6,6 +6,7 @@ mod ending;
 mod network;
 pub mod secrets;
 mod target;
+mod usage;
 
 use crate::intern::Str;
 use crate::meta::{Meta, Time};
@@ -18,6 +19,7 @@ pub use claims::Claims;
 pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
 pub use network::{NamedPort, Network};
+pub use usage::{PackedUsage, Usage};
 
 /// Pods with a lower cost are deleted first.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -83,6 +85,8 @@ pub struct Pod {
     /// The node it is aimed at while it has none; only with [`Pod::TARGET`], and only of a DaemonSet's pod or of one
     /// without a controller.
     pub target: Option<Box<Str>>,
+    /// What it counts for in a quota; only with [`Pod::USAGE`].
+    pub usage: Option<PackedUsage>,
 }
 
 impl Pod {
@@ -96,6 +100,8 @@ impl Pod {
     pub const NETWORK: Sections = Sections(1 << 2);
     /// Section: the claims behind its volumes.
     pub const CLAIMS: Sections = Sections(1 << 3);
+    /// Section: what it counts for in a quota.
+    pub const USAGE: Sections = Sections(1 << 9);
 }
 
 impl Pod {
@@ -170,9 +176,13 @@ impl Kind for Pod {
             network: None,
             claims: None,
             target: None,
+            usage: None,
         };
         if context.sections.contains(Self::TOLERATIONS) {
             pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
+        }
+        if context.sections.contains(Self::USAGE) {
+            pod.usage = Some(PackedUsage::read(&context.interner, meta_bytes, spec, status)?);
         }
         if context.sections.contains(Self::DISRUPTION) {
             pod.disruption = Disruption::read(status)?;

@@ -28,6 +28,9 @@ const CLUSTER_WIDE: &[&str] = &[
     "ttl-controller",
 ];
 
+/// It watches every kind, and managers of a namespace each would open thousands of watches.
+const WATCHES_EVERYTHING: &str = "resourcequota-controller";
+
 /// A running manager. Dropping it is a crash.
 pub struct Manager {
     task: JoinHandle<Ended>,
@@ -42,7 +45,8 @@ impl Manager {
     /// namespace, unless `flags` say otherwise.
     pub async fn start_with(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
         let chosen = flags.iter().any(|flag| flag.starts_with("--controllers"));
-        let others = format!("--controllers=*,-{}", CLUSTER_WIDE.join(",-"));
+        let without = CLUSTER_WIDE.join(",-");
+        let others = format!("--controllers=*,-{WATCHES_EVERYTHING},-{without}");
         let flags: Vec<&str> = flags.iter().copied().chain((!chosen).then_some(&*others)).collect();
         Self::start_in(&space.bed.cluster, &space.namespace, faults, &flags, Some(space.namespace.clone())).await
     }

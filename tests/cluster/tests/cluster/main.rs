@@ -29,6 +29,7 @@ mod podgc;
 mod replicaset;
 mod replicaset_pods;
 mod replicationcontroller;
+mod resourcequota;
 mod rollout;
 mod statefulset;
 mod statefulset_takeover;
@@ -54,6 +55,10 @@ fn main() -> std::process::ExitCode {
         podgc::{
             too_many_finished_pods_go_the_evicted_first, pods_of_a_node_that_is_gone_go_after_a_while,
             a_pod_that_was_never_bound_goes_also_after_a_crash,
+        },
+        resourcequota::{
+            use_follows_what_is_there, a_scoped_quota_counts_its_pods_only, objects_of_a_kind_that_comes_later_count,
+            a_wrong_number_is_mended_also_after_a_crash,
         },
         disruption::{
             evictions_and_drains_respect_the_budget, what_cannot_be_counted_is_told_and_nothing_may_go,

@@ -1,0 +1,219 @@
+//! What single objects count for, by the name of a quota's resource (pkg/quota/v1/evaluator/core).
+
+use std::collections::{HashMap, HashSet};
+
+use jiff::Timestamp;
+use kinds::amount::Amount;
+use kinds::pod::Usage;
+use kinds::resource_claim::{DeviceClass, ResourceClaim};
+use kinds::resource_quota::Scope;
+use kinds::service::ServiceType;
+use kinds::storage_claim::StorageClaim;
+use kinds::{Pod, Service, Str};
+
+/// Kinds whose objects count for more than one each; all others are only counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// Pods.
+    Pods,
+    /// Services.
+    Services,
+    /// PersistentVolumeClaims.
+    VolumeClaims,
+    /// ResourceClaims.
+    DeviceClaims,
+}
+
+impl Family {
+    /// All of them, with their resources.
+    pub const ALL: [(Self, &'static str, &'static str); 4] = [
+        (Self::Pods, "", "pods"),
+        (Self::Services, "", "services"),
+        (Self::VolumeClaims, "", "persistentvolumeclaims"),
+        (Self::DeviceClaims, "resource.k8s.io", "resourceclaims"),
+    ];
+
+    /// Whether its objects may count for a resource. `classes` is asked for device classes only when they matter.
+    pub fn knows(self, name: &str, classes: &Classes) -> bool {
+        match self {
+            Self::Pods => is_of_pods(name),
+            Self::Services => {
+                matches!(name, "services" | "count/services" | "services.nodeports" | "services.loadbalancers")
+            }
+            Self::VolumeClaims => {
+                matches!(name, "persistentvolumeclaims" | "count/persistentvolumeclaims" | "requests.storage")
+                    || name
+                        .split_once(BY_STORAGE_CLASS)
+                        .is_some_and(|(_, what)| matches!(what, "persistentvolumeclaims" | "requests.storage"))
+            }
+            Self::DeviceClaims => {
+                name == "count/resourceclaims.resource.k8s.io"
+                    || name.ends_with(BY_DEVICE_CLASS)
+                    || extended(name).is_some_and(|resource| classes.has(resource))
+            }
+        }
+    }
+}
+
+const BY_STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
+const BY_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
+const OF_DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
+
+fn is_of_pods(name: &str) -> bool {
+    const PLAIN: [&str; 11] = [
+        "pods",
+        "count/pods",
+        "cpu",
+        "memory",
+        "ephemeral-storage",
+        "requests.cpu",
+        "requests.memory",
+        "requests.ephemeral-storage",
+        "limits.cpu",
+        "limits.memory",
+        "limits.ephemeral-storage",
+    ];
+    PLAIN.contains(&name)
+        || name.starts_with("hugepages-")
+        || name.starts_with("requests.hugepages-")
+        || extended(name).is_some()
+}
+
+/// The extended resource, or device class, whose requests a quota's resource is about: not Kubernetes' own.
+fn extended(name: &str) -> Option<&str> {
+    let resource = name.strip_prefix("requests.")?;
+    let foreign = name.contains('/') && !name.contains("kubernetes.io/");
+    (foreign || resource.starts_with(OF_DEVICE_CLASS)).then_some(resource)
+}
+
+/// Whether a pod still takes anything: not once it has ended, nor once its node had time enough to end it
+/// (pkg/quota/v1/evaluator/core, QuotaV1Pod).
+pub fn takes(pod: &Pod, grace: i64, now: Timestamp) -> bool {
+    !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0 + grace)
+}
+
+/// What a pod counts for; `taking` as [`takes`] says.
+pub fn of_pod(name: &str, usage: &Usage<'_>, taking: bool) -> Amount {
+    let from = |amounts: &kinds::amount::Amounts<'_>, key: &str| amounts.get(key).copied().unwrap_or(Amount::ZERO);
+    match name {
+        "count/pods" => Amount::count(1),
+        _ if !taking => Amount::ZERO,
+        "pods" => Amount::count(1),
+        "cpu" | "memory" | "ephemeral-storage" => from(&usage.requests, name),
+        _ if name.starts_with("hugepages-") => from(&usage.requests, name),
+        _ => match (name.strip_prefix("requests."), name.strip_prefix("limits.")) {
+            (Some(resource), _) => from(&usage.requests, resource),
+            (_, Some(resource)) => from(&usage.limits, resource),
+            _ => Amount::ZERO,
+        },
+    }
+}
+
+/// What a Service counts for. A load balancer without node ports counts those that it was given all the same.
+pub fn of_service(name: &str, service: &Service) -> Amount {
+    let all = || i64::try_from(service.ports.len()).unwrap_or(i64::MAX);
+    let given = || i64::try_from(service.ports.iter().filter(|port| port.node_port != 0).count()).unwrap_or(i64::MAX);
+    Amount::count(match (name, service.kind) {
+        ("services" | "count/services", _) | ("services.loadbalancers", ServiceType::LoadBalancer) => 1,
+        ("services.nodeports", ServiceType::NodePort) => all(),
+        ("services.nodeports", ServiceType::LoadBalancer) => {
+            if service.balancing.as_ref().is_none_or(|asked| asked.allocate_node_ports) { all() } else { given() }
+        }
+        _ => 0,
+    })
+}
+
+/// What a PersistentVolumeClaim counts for.
+pub fn of_volume_claim(name: &str, claim: &StorageClaim) -> Amount {
+    let what = match name.split_once(BY_STORAGE_CLASS) {
+        Some((class, what)) if claim.class.as_deref() == Some(class) => what,
+        Some(_) => return Amount::ZERO,
+        None => name,
+    };
+    match what {
+        "persistentvolumeclaims" | "count/persistentvolumeclaims" => Amount::count(1),
+        "requests.storage" => claim.storage.unwrap_or(Amount::ZERO),
+        _ => Amount::ZERO,
+    }
+}
+
+/// Device classes, and the extended resources that stand for them.
+#[derive(Debug, Default)]
+pub struct Classes {
+    names: HashSet<Str>,
+    by_resource: HashMap<Str, Str>,
+}
+
+impl Classes {
+    /// Of several classes with one extended resource the newest has it, then the first by name.
+    pub fn new<'a>(classes: impl IntoIterator<Item = &'a DeviceClass>) -> Self {
+        let mut sorted: Vec<&DeviceClass> = classes.into_iter().collect();
+        sorted.sort_by(|a, b| a.meta.created.cmp(&b.meta.created).then_with(|| b.meta.name.cmp(&a.meta.name)));
+        let named = |class: &&DeviceClass| Some((class.extended_resource.clone()?, class.meta.name.clone()));
+        let by_resource = sorted.iter().filter_map(named).collect();
+        Self { names: sorted.iter().map(|class| class.meta.name.clone()).collect(), by_resource }
+    }
+
+    fn has(&self, resource: &str) -> bool {
+        self.class(resource).is_some()
+    }
+
+    fn class<'a>(&'a self, resource: &'a str) -> Option<&'a str> {
+        match resource.strip_prefix(OF_DEVICE_CLASS) {
+            Some(class) => self.names.contains(class).then_some(class),
+            None => self.by_resource.get(resource).map(|class| &**class),
+        }
+    }
+}
+
+/// What a ResourceClaim counts for. `pod` is what the pod counts for that the claim was made for: devices that its
+/// requests count already are not counted twice.
+pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod: Option<&Usage<'_>>) -> Amount {
+    let devices = |class: &str| {
+        let found = claim.devices.iter().find(|(name, _)| **name == *class);
+        Amount::count(found.map_or(0, |(_, count)| *count))
+    };
+    if name == "count/resourceclaims.resource.k8s.io" {
+        return Amount::count(1);
+    }
+    if let Some(class) = name.strip_suffix(BY_DEVICE_CLASS) {
+        return devices(class);
+    }
+    let Some(class) = extended(name).and_then(|resource| classes.class(resource)) else { return Amount::ZERO };
+    let counted = pod.map_or(Amount::ZERO, |usage| of_pod(name, usage, true));
+    devices(class).minus(counted).max(Amount::ZERO)
+}
+
+/// Whether a pod is in a scope (pkg/quota/v1/evaluator/core, podMatchesScopeFunc).
+pub fn pod_in(scope: &Scope, usage: &Usage<'_>) -> bool {
+    match &*scope.name {
+        "Terminating" => usage.terminating,
+        "NotTerminating" => !usage.terminating,
+        "BestEffort" => usage.best_effort,
+        "NotBestEffort" => !usage.best_effort,
+        "CrossNamespacePodAffinity" => usage.crosses_namespaces,
+        "PriorityClass" => chosen(scope, Some(usage.priority_class).filter(|class| !class.is_empty())),
+        _ => false,
+    }
+}
+
+/// Whether a PersistentVolumeClaim is in a scope (pkg/quota/v1/evaluator/core, pvcMatchesScopeFunc).
+pub fn volume_claim_in(scope: &Scope, claim: &StorageClaim) -> bool {
+    &*scope.name == "VolumeAttributesClass"
+        && if claim.attributes.is_empty() {
+            chosen(scope, None)
+        } else {
+            claim.attributes.iter().any(|class| chosen(scope, Some(class)))
+        }
+}
+
+fn chosen(scope: &Scope, value: Option<&str>) -> bool {
+    let listed = || value.is_some_and(|value| scope.values.iter().any(|wanted| **wanted == *value));
+    match &*scope.operator {
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "In" => listed(),
+        "NotIn" => !listed(),
+        _ => false,
+    }
+}

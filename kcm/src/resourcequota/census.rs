@@ -1,0 +1,55 @@
+//! How many objects of each kind each namespace has.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use kinds::{Meta, Resource, Str};
+use runtime::watch::MetaChange;
+
+/// A resource, whatever its version.
+type Name = (&'static str, &'static str);
+
+/// Counts of objects, kept up with each change.
+#[derive(Debug, Default)]
+pub struct Census {
+    counts: RwLock<HashMap<Name, HashMap<Str, usize>>>,
+}
+
+impl Census {
+    /// Takes in one change of one object.
+    pub fn take_in(&self, change: &MetaChange<'_>) {
+        match change {
+            MetaChange::Object { resource, old: None, new: Some(new) } => self.add(resource, new),
+            MetaChange::Object { resource, old: Some(old), new: None } => self.remove(resource, old),
+            MetaChange::Object { .. } => {}
+            MetaChange::Left { resource } => drop(self.write().remove(&(resource.group, resource.plural))),
+        }
+    }
+
+    /// How many objects of a kind a namespace has.
+    pub fn count(&self, group: &str, plural: &str, namespace: &str) -> usize {
+        let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
+        counts.get(&(group, plural)).and_then(|counts| counts.get(namespace)).copied().unwrap_or(0)
+    }
+
+    fn add(&self, resource: &Resource, object: &Meta) {
+        let mut counts = self.write();
+        let of_kind = counts.entry((resource.group, resource.plural)).or_default();
+        *of_kind.entry(object.namespace.clone()).or_default() += 1;
+    }
+
+    fn remove(&self, resource: &Resource, object: &Meta) {
+        let mut counts = self.write();
+        let Some(of_kind) = counts.get_mut(&(resource.group, resource.plural)) else { return };
+        let left = of_kind.get(&object.namespace).map_or(0, |count| count.saturating_sub(1));
+        if left == 0 {
+            of_kind.remove(&object.namespace);
+        } else {
+            of_kind.insert(object.namespace.clone(), left);
+        }
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<Name, HashMap<Str, usize>>> {
+        self.counts.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}

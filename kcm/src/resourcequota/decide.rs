@@ -1,0 +1,161 @@
+//! What a namespace uses of a quota, and what to write of it: all policy, no IO.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::amount::Amount;
+use kinds::pod::PackedUsage;
+use kinds::resource_claim::ResourceClaim;
+use kinds::resource_quota::{Quantities, Scope};
+use kinds::{PersistentVolumeClaim, Pod, ResourceQuota, Service, Str, quantity};
+
+use super::amounts::{self, Classes, Family};
+
+/// Resources that were counted as plain objects before `count/` came (pkg/quota/v1/evaluator/core,
+/// legacyObjectCountAliases).
+const OLD_NAMES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
+
+/// The group and plural whose objects a quota's resource counts.
+pub fn counted_objects(name: &str) -> Option<(&str, &str)> {
+    if OLD_NAMES.contains(&name) {
+        return Some(("", name));
+    }
+    let resource = name.strip_prefix("count/")?;
+    Some(resource.split_once('.').map_or(("", resource), |(plural, group)| (group, plural)))
+}
+
+/// What of a namespace a quota may count. Lists of families that it does not know are not needed.
+#[derive(Default)]
+pub struct Content {
+    /// Its pods.
+    pub pods: Vec<Arc<Pod>>,
+    /// Its Services.
+    pub services: Vec<Arc<Service>>,
+    /// Its PersistentVolumeClaims.
+    pub volume_claims: Vec<Arc<PersistentVolumeClaim>>,
+    /// Its ResourceClaims, each with the pod whose extended resources it was made for.
+    pub device_claims: Vec<(Arc<ResourceClaim>, Option<Arc<Pod>>)>,
+    /// The cluster's device classes.
+    pub classes: Classes,
+    /// Counts of other kinds, by resource name; `None`: it cannot be told, or there is no such kind.
+    pub objects: HashMap<Str, Option<usize>>,
+    /// Families of which something cannot be read: they would be counted too low.
+    pub unreadable: BTreeSet<Family>,
+}
+
+/// What a namespace uses.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// What could be told.
+    pub amounts: BTreeMap<Str, Amount>,
+    /// Resources that cannot be counted, but may be later.
+    pub unknown: Vec<Str>,
+    /// When a pod that is being deleted stops counting.
+    pub recheck: Option<Duration>,
+}
+
+/// Pods alike: their common usage, how many still take something and how many don't.
+type Alike<'a> = HashMap<&'a PackedUsage, (usize, usize)>;
+
+/// Adds up what a quota limits.
+pub fn used(quota: &ResourceQuota, content: &Content, now: Timestamp) -> Used {
+    let mut used = Used::default();
+    let alike = alike(&content.pods, now, &mut used.recheck);
+    for (name, _) in &quota.hard {
+        let families: Vec<Family> = Family::ALL
+            .iter()
+            .map(|(family, ..)| *family)
+            .filter(|family| family.knows(name, &content.classes))
+            .collect();
+        if families.is_empty() {
+            match content.objects.get(name) {
+                Some(Some(count)) if quota.scopes.is_empty() => {
+                    used.amounts.insert(name.clone(), Amount::count(1).times(*count));
+                }
+                Some(Some(_)) => drop(used.amounts.insert(name.clone(), Amount::ZERO)),
+                Some(None) => used.unknown.push(name.clone()),
+                None => {}
+            }
+            continue;
+        }
+        if families.iter().any(|family| content.unreadable.contains(family)) {
+            used.unknown.push(name.clone());
+            continue;
+        }
+        let sums = families.into_iter().map(|family| sum(family, name, &quota.scopes, content, &alike, now));
+        used.amounts.insert(name.clone(), sums.fold(Amount::ZERO, Amount::plus));
+    }
+    used
+}
+
+fn alike<'a>(pods: &'a [Arc<Pod>], now: Timestamp, recheck: &mut Option<Duration>) -> Alike<'a> {
+    let mut alike = Alike::new();
+    for pod in pods {
+        let Some(usage) = &pod.usage else { continue };
+        let grace = if pod.meta.is_deleting() { usage.unpack().grace } else { 0 };
+        let (taking, ended) = alike.entry(usage).or_default();
+        if amounts::takes(pod, grace, now) {
+            *taking += 1;
+            if pod.meta.is_deleting() {
+                let left = u64::try_from(pod.meta.deletion.0 + grace + 1 - now.as_second()).unwrap_or(1);
+                let wait = Duration::from_secs(left);
+                *recheck = Some(recheck.map_or(wait, |earliest| earliest.min(wait)));
+            }
+        } else {
+            *ended += 1;
+        }
+    }
+    alike
+}
+
+fn sum(family: Family, name: &str, scopes: &[Scope], content: &Content, alike: &Alike<'_>, now: Timestamp) -> Amount {
+    let total = |amounts: &mut dyn Iterator<Item = Amount>| amounts.fold(Amount::ZERO, Amount::plus);
+    match family {
+        Family::Pods => total(&mut alike.iter().map(|(packed, (taking, ended))| {
+            let usage = packed.unpack();
+            if !scopes.iter().all(|scope| amounts::pod_in(scope, &usage)) {
+                return Amount::ZERO;
+            }
+            let each = |taking| amounts::of_pod(name, &usage, taking);
+            each(true).times(*taking).plus(each(false).times(*ended))
+        })),
+        Family::VolumeClaims => {
+            let claims = content.volume_claims.iter().filter_map(|claim| claim.storage.as_deref());
+            let inside = claims.filter(|claim| scopes.iter().all(|scope| amounts::volume_claim_in(scope, claim)));
+            total(&mut inside.map(|claim| amounts::of_volume_claim(name, claim)))
+        }
+        Family::Services | Family::DeviceClaims if !scopes.is_empty() => Amount::ZERO,
+        Family::Services => total(&mut content.services.iter().map(|service| amounts::of_service(name, service))),
+        Family::DeviceClaims => total(&mut content.device_claims.iter().map(|(claim, pod)| {
+            let usage = pod.as_ref().and_then(|pod| {
+                let usage = pod.usage.as_ref()?.unpack();
+                amounts::takes(pod, usage.grace, now).then_some(usage)
+            });
+            amounts::of_device_claim(name, claim, &content.classes, usage.as_ref())
+        })),
+    }
+}
+
+/// The `used` of the new status: what was computed, what was there of what could not be, in the old spelling where the
+/// amount is the same. `None`: the status need not be written (pkg/controller/resourcequota, syncResourceQuota).
+pub fn to_write(quota: &ResourceQuota, used: &Used) -> Option<Quantities> {
+    let before = |name: &Str| quota.status_used.iter().find(|(known, _)| known == name).map(|(_, text)| text);
+    let mut texts = Quantities::new();
+    for (name, _) in &quota.hard {
+        let text = match (used.amounts.get(name), before(name)) {
+            (Some(amount), Some(text)) if Amount::parse(text) == Some(*amount) => text.clone(),
+            (Some(amount), _) => amount.to_string().into(),
+            (None, Some(text)) => text.clone(),
+            (None, None) => continue,
+        };
+        texts.push((name.clone(), text));
+    }
+    (!same(&quota.hard, &quota.status_hard) || !same(&texts, &quota.status_used)).then_some(texts)
+}
+
+/// Two lists of the same resources in the same amounts.
+pub fn same(a: &Quantities, b: &Quantities) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && quantity::equal(&a.1, &b.1))
+}

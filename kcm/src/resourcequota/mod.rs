@@ -1,0 +1,88 @@
+//! resourcequota-controller: says in each ResourceQuota's status what its namespace uses.
+//!
+//! Admission adds to that number when objects are made; this controller computes it when a quota is new or changed,
+//! when objects go or count for something else, and from time to time. Everything is counted from stores and from the
+//! census of all kinds, nothing is listed. Follows upstream pkg/controller/resourcequota and pkg/quota.
+
+mod amounts;
+mod census;
+mod decide;
+mod keys;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::resource_claim::{DeviceClass, ResourceClaim};
+use kinds::{PersistentVolumeClaim, Pod, ResourceQuota, Sections, Service};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Index, by_controller, by_namespace, index_key};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use census::Census;
+use sync::Quotas;
+
+/// Deletions are taken together over this time at first,
+const WINDOW: Duration = Duration::from_millis(100);
+/// and over up to this time while many objects go.
+const LONGEST_WINDOW: Duration = Duration::from_millis(800);
+
+/// How often to look for a kind that a quota counts and that the server does not serve, after a while.
+const KIND_MAY_COME: Duration = Duration::from_secs(30);
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "resourcequota-controller",
+    service_account: "resourcequota-controller",
+    needs,
+    writes: &[Write { verb: Verb::Update, group: "", resource: "resourcequotas/status" }],
+    start,
+};
+
+/// All device classes, under one key: there are few.
+const CLASSES: Index<DeviceClass> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
+
+fn needs(needs: &mut Builder) {
+    needs.need::<ResourceQuota>(Sections::default(), &[by_namespace()]);
+    needs.need::<Pod>(Pod::USAGE, &[by_namespace()]);
+    needs.need::<Service>(Service::BALANCING, &[by_namespace()]);
+    needs.need::<PersistentVolumeClaim>(PersistentVolumeClaim::STORAGE, &[by_namespace()]);
+    needs.need::<ResourceClaim>(Sections::default(), &[by_namespace(), by_controller()]);
+    needs.need::<DeviceClass>(Sections::default(), &[CLASSES]);
+    needs.need_every_kind(&[]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let queue = Queue::new(QueueOptions {
+        window: WINDOW,
+        longest_window: LONGEST_WINDOW,
+        max_delay: KIND_MAY_COME,
+        ..QueueOptions::named("resourcequota_primary")
+    });
+    let registry = manager.registry();
+    let census = Arc::new(Census::default());
+    let counted = census.clone();
+    registry.every_kind().subscribe(move |change| counted.take_in(change));
+    let reconciler = Arc::new(Quotas {
+        quotas: registry.store(),
+        pods: registry.store(),
+        services: registry.store(),
+        volume_claims: registry.store(),
+        device_claims: registry.store(),
+        device_classes: registry.store(),
+        every: registry.every_kind(),
+        census,
+        writer: manager.writer(DESCRIPTOR.service_account),
+        queue: queue.clone(),
+        clock: settings.clock.clone(),
+        period: settings.options.values.get_duration("resource-quota-sync-period"),
+    });
+    keys::subscribe(registry, &queue);
+    let workers = settings.workers("concurrent-resource-quota-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+}

@@ -1,0 +1,161 @@
+//! One reconcile of a quota: gather what its namespace has, add up, write the status if it differs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::resource_claim::{DeviceClass, ResourceClaim};
+use kinds::{Kind, PersistentVolumeClaim, Pod, ResourceQuota, Service};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::queue::Queue;
+use runtime::store::{Store, by_controller, by_namespace, index_key, owned_by};
+use runtime::watch::EveryKind;
+use runtime::write::Writer;
+
+use super::CLASSES;
+use super::amounts::{Classes, Family};
+use super::census::Census;
+use super::decide::{self, Content, Used};
+use crate::controllers::Clock;
+
+/// The controller's state.
+pub struct Quotas {
+    pub quotas: Arc<Store<ResourceQuota>>,
+    pub pods: Arc<Store<Pod>>,
+    pub services: Arc<Store<Service>>,
+    pub volume_claims: Arc<Store<PersistentVolumeClaim>>,
+    pub device_claims: Arc<Store<ResourceClaim>>,
+    pub device_classes: Arc<Store<DeviceClass>>,
+    pub every: Arc<EveryKind>,
+    pub census: Arc<Census>,
+    pub writer: Writer,
+    pub queue: Arc<Queue<ObjectKey>>,
+    pub clock: Clock,
+    /// How often every quota is computed anew; zero: never without a reason.
+    pub period: Duration,
+}
+
+impl Reconcile for Quotas {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Quotas {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(quota) = self.quotas.get(key) else { return Ok(Outcome::Done) };
+        if !self.caught_up(key) {
+            return Ok(Outcome::Parked);
+        }
+        let content = self.content(&quota);
+        let used = decide::used(&quota, &content, (self.clock)());
+        if let Some(texts) = decide::to_write(&quota, &used) {
+            let body = quota.status_update(&texts);
+            match self.writer.replace(&ResourceQuota::RESOURCE, key, Some("status"), &body).await {
+                Ok(answer) => {
+                    if let Ok(meta) = answer.meta() {
+                        self.quotas.wrote(key, meta.version);
+                    }
+                }
+                // Admission has added to it: add up anew.
+                Err(error) if error.is_conflict() => return Ok(Outcome::Backoff),
+                Err(error) if error.is_not_found() => return Ok(Outcome::Done),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.then(&used, &content)
+    }
+
+    /// When to look again.
+    fn then(&self, used: &Used, content: &Content) -> Result<Outcome, ReconcileError> {
+        if !content.unreadable.is_empty() {
+            let families: Vec<String> = content.unreadable.iter().map(|family| format!("{family:?}")).collect();
+            let message =
+                format!("not all objects can be decoded (see the log): {}; old numbers stay", families.join(", "));
+            return Err(ReconcileError::new(message));
+        }
+        let period = Some(self.period).filter(|period| !period.is_zero());
+        // The kind may be listed in a moment, or may come one day.
+        if !used.unknown.is_empty() {
+            return Ok(Outcome::Backoff);
+        }
+        let next = [period, used.recheck].into_iter().flatten().min();
+        Ok(next.map_or(Outcome::Done, Outcome::After))
+    }
+
+    /// What of the namespace the quota may count.
+    fn content(&self, quota: &ResourceQuota) -> Content {
+        let namespace = &quota.meta.namespace;
+        let here = index_key(&**namespace);
+        let classes = Classes::new(self.device_classes.by_index(&CLASSES, index_key(())).iter().map(|class| &**class));
+        let wanted: BTreeSet<Family> = Family::ALL
+            .iter()
+            .map(|(family, ..)| *family)
+            .filter(|family| quota.hard.iter().any(|(name, _)| family.knows(name, &classes)))
+            .collect();
+        let mut content = Content::default();
+        for (name, _) in &quota.hard {
+            if let Some((group, plural)) = decide::counted_objects(name) {
+                let known = self.every.source(group, plural).is_some_and(|source| source.is_synced());
+                let count = known.then(|| self.census.count(group, plural, namespace));
+                content.objects.insert(name.clone(), count);
+            }
+        }
+        for family in wanted {
+            let unreadable = match family {
+                Family::Pods => {
+                    content.pods = self.pods.by_index(&by_namespace(), here);
+                    self.pods.undecodable()
+                }
+                Family::Services => {
+                    content.services = self.services.by_index(&by_namespace(), here);
+                    self.services.undecodable()
+                }
+                Family::VolumeClaims => {
+                    content.volume_claims = self.volume_claims.by_index(&by_namespace(), here);
+                    self.volume_claims.undecodable()
+                }
+                Family::DeviceClaims => {
+                    let claims = self.device_claims.by_index(&by_namespace(), here).into_iter();
+                    content.device_claims = claims.map(|claim| (claim.clone(), self.pod_of(&claim))).collect();
+                    self.device_claims.undecodable()
+                }
+            };
+            if unreadable > 0 {
+                content.unreadable.insert(family);
+            }
+        }
+        content.classes = classes;
+        content
+    }
+
+    /// The pod whose extended resources a claim was made for: it says so itself, or, as long as it says nothing, the
+    /// oldest of such claims of the pod is meant (pkg/quota/v1/evaluator/core, getVerifiedPodUsage).
+    fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
+        let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
+        if (&*owner.kind, &*owner.api_version) != ("Pod", "v1") {
+            return None;
+        }
+        let pod = self.pods.get_with_uid(&claim.meta.namespace, &owner.name, &owner.uid)?;
+        let said = pod.usage.as_ref().map(|usage| usage.unpack().extended_claim.to_owned()).unwrap_or_default();
+        let meant = if said.is_empty() {
+            let siblings = self.device_claims.by_index(&by_controller(), owned_by(&owner.uid));
+            let others = siblings.iter().filter(|other| other.for_extended_resources);
+            others.min_by(|a, b| a.meta.by_creation(&b.meta)).is_some_and(|oldest| oldest.meta.uid == claim.meta.uid)
+        } else {
+            *said == *claim.meta.name
+        };
+        meant.then_some(pod)
+    }
+
+    /// Whether the store shows the quota as this process wrote it last; if not, the key comes back when it does.
+    fn caught_up(&self, key: &ObjectKey) -> bool {
+        let (queue, waiting) = (self.queue.clone(), key.clone());
+        self.quotas.is_settled(key, move || queue.add(waiting))
+    }
+}

@@ -1,0 +1,478 @@
+//! Tables and random histories for what a namespace uses of a quota.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::amount::Amount;
+use kinds::meta::Meta;
+use kinds::pod::{PackedUsage, Phase};
+use kinds::resource_claim::{DeviceClass, ResourceClaim};
+use kinds::resource_quota::{Quantities, Scope};
+use kinds::schema::{
+    container, object_meta, pod as pod_fields, pod_spec, quantity, resource_quota, resource_requirements, service,
+    service_port, service_spec,
+};
+use kinds::storage_claim::StorageClaim;
+use kinds::wire::Put;
+use kinds::{
+    Decode, Interner, Kind, PersistentVolumeClaim, Pod, Resource, ResourceQuota, Sections, Service, Str, Time,
+};
+use proptest::prelude::*;
+use runtime::store::Change;
+use runtime::watch::MetaChange;
+
+use super::amounts::{Classes, Family, volume_claim_in};
+use super::census::Census;
+use super::decide::{Content, Used, counted_objects, to_write, used};
+use super::keys::{asks_anew, concerns, counts_for_else};
+
+const NOW: i64 = 1_000_000;
+
+fn now() -> Timestamp {
+    Timestamp::from_second(NOW).expect("in range")
+}
+
+fn meta(name: &str) -> impl FnOnce(&mut Vec<u8>) {
+    move |meta: &mut Vec<u8>| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::NAMESPACE, "ns");
+        meta.put_str(object_meta::UID, name);
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+    }
+}
+
+fn decode<K: Kind>(object: &[u8], sections: Sections) -> K {
+    K::decode(&Decode { interner: Arc::default(), sections }, object).expect("well-formed")
+}
+
+fn named<K: Kind>(name: &str) -> K {
+    let mut object = Vec::new();
+    object.put_message(1, meta(name));
+    decode(&object, Sections(u32::MAX))
+}
+
+fn pairs(list: &[(&str, &str)]) -> Quantities {
+    let mut pairs: Quantities = list.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
+    pairs.sort_unstable();
+    pairs
+}
+
+fn quota(hard: &[&str]) -> ResourceQuota {
+    let mut quota: ResourceQuota = named("few");
+    assert_eq!(resource_quota::METADATA, 1);
+    quota.hard = pairs(&hard.iter().map(|name| (*name, "100")).collect::<Vec<_>>());
+    quota
+}
+
+fn scope(name: &str, operator: &str, values: &[&str]) -> Scope {
+    Scope { name: name.into(), operator: operator.into(), values: values.iter().map(|value| (*value).into()).collect() }
+}
+
+/// A pod of one container that asks for these, and has the same limits.
+fn pod(name: &str, requests: &[(&str, &str)], spec: impl FnOnce(&mut Vec<u8>)) -> Pod {
+    let mut object = Vec::new();
+    object.put_message(pod_fields::METADATA, meta(name));
+    object.put_message(pod_fields::SPEC, |message| {
+        message.put_message(pod_spec::CONTAINERS, |message| {
+            message.put_message(container::RESOURCES, |resources| {
+                for (name, text) in requests {
+                    for number in [resource_requirements::REQUESTS, resource_requirements::LIMITS] {
+                        resources.put_message(number, |entry| {
+                            entry.put_str(1, name);
+                            entry.put_message(2, |message| message.put_str(quantity::STRING, text));
+                        });
+                    }
+                }
+            });
+        });
+        spec(message);
+    });
+    decode(&object, Pod::USAGE)
+}
+
+fn texts(used: &Used) -> Vec<String> {
+    used.amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect()
+}
+
+fn of_pods(hard: &[&str], scopes: Vec<Scope>, pods: Vec<Pod>) -> Vec<String> {
+    let mut quota = quota(hard);
+    quota.scopes = scopes;
+    let content = Content { pods: pods.into_iter().map(Arc::new).collect(), ..Content::default() };
+    texts(&used(&quota, &content, now()))
+}
+
+#[test]
+fn pods_count_with_all_that_they_ask_for() {
+    let requests = [
+        ("cpu", "250m"),
+        ("memory", "64Mi"),
+        ("hugepages-2Mi", "4Mi"),
+        ("example.com/gpu", "2"),
+        ("ephemeral-storage", "1Gi"),
+    ];
+    let pods = || vec![pod("a", &requests, |_| {}), pod("b", &requests, |_| {}), pod("c", &[], |_| {})];
+    let hard = [
+        "cpu",
+        "requests.cpu",
+        "limits.cpu",
+        "memory",
+        "requests.memory",
+        "hugepages-2Mi",
+        "requests.hugepages-2Mi",
+        "requests.example.com/gpu",
+        "limits.ephemeral-storage",
+        "pods",
+        "count/pods",
+    ];
+    let mut expected = vec![
+        "cpu=500m",
+        "requests.cpu=500m",
+        "limits.cpu=500m",
+        "memory=128Mi",
+        "requests.memory=128Mi",
+        "hugepages-2Mi=8Mi",
+        "requests.hugepages-2Mi=8Mi",
+        "requests.example.com/gpu=4",
+        "limits.ephemeral-storage=2Gi",
+        "pods=3",
+        "count/pods=3",
+    ];
+    expected.sort_unstable();
+    let mut found = of_pods(&hard, Vec::new(), pods());
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    assert_eq!(of_pods(&["cpu", "pods"], Vec::new(), Vec::new()), ["cpu=0", "pods=0"]);
+}
+
+#[test]
+fn a_pod_counts_until_it_ends_or_its_node_had_its_time() {
+    let changed = |change: fn(&mut Pod)| {
+        let mut pod = pod("a", &[("cpu", "1")], |_| {});
+        change(&mut pod);
+        pod
+    };
+    for (pod, expected, recheck) in [
+        (changed(|_| {}), ["count/pods=1", "cpu=1", "pods=1"], None),
+        (changed(|pod| pod.phase = Phase::Failed), ["count/pods=1", "cpu=0", "pods=0"], None),
+        (changed(|pod| pod.phase = Phase::Succeeded), ["count/pods=1", "cpu=0", "pods=0"], None),
+        (changed(|pod| pod.meta.deletion = Time(NOW + 5)), ["count/pods=1", "cpu=1", "pods=1"], Some(6)),
+        (changed(|pod| pod.meta.deletion = Time(NOW)), ["count/pods=1", "cpu=1", "pods=1"], Some(1)),
+        (changed(|pod| pod.meta.deletion = Time(NOW - 1)), ["count/pods=1", "cpu=0", "pods=0"], None),
+    ] {
+        let content = Content { pods: vec![Arc::new(pod.clone())], ..Content::default() };
+        let found = used(&quota(&["cpu", "pods", "count/pods"]), &content, now());
+        assert_eq!(texts(&found), expected, "{pod:?}");
+        assert_eq!(found.recheck, recheck.map(Duration::from_secs));
+    }
+}
+
+#[test]
+fn scopes_choose_pods() {
+    let pods = || {
+        vec![
+            pod("plain", &[], |_| {}),
+            pod("asking", &[("cpu", "1")], |_| {}),
+            pod("high", &[], |spec| spec.put_str(pod_spec::PRIORITY_CLASS_NAME, "high")),
+            pod("low", &[("memory", "1")], |spec| spec.put_str(pod_spec::PRIORITY_CLASS_NAME, "low")),
+            pod("ending", &[], |spec| spec.put_int(pod_spec::ACTIVE_DEADLINE_SECONDS, 5)),
+        ]
+    };
+    let exists = |name: &str| scope(name, "Exists", &[]);
+    let class = |operator: &str, values: &[&str]| scope("PriorityClass", operator, values);
+    for (scopes, expected) in [
+        (vec![], 5),
+        (vec![exists("Terminating")], 1),
+        (vec![exists("NotTerminating")], 4),
+        (vec![exists("BestEffort")], 3),
+        (vec![exists("NotBestEffort")], 2),
+        (vec![exists("BestEffort"), exists("NotTerminating")], 2),
+        (vec![exists("PriorityClass")], 2),
+        (vec![class("DoesNotExist", &[])], 3),
+        (vec![class("In", &["high", "other"])], 1),
+        (vec![class("NotIn", &["high"])], 4),
+        (vec![exists("CrossNamespacePodAffinity")], 0),
+        (vec![exists("VolumeAttributesClass")], 0),
+    ] {
+        assert_eq!(of_pods(&["pods"], scopes.clone(), pods()), [format!("pods={expected}")], "{scopes:?}");
+    }
+}
+
+#[test]
+fn services_count_their_ports_as_they_are_reached() {
+    let of_type = |name: &str, kind: &str, allocate: bool, ports: &[i64]| {
+        let mut object = Vec::new();
+        object.put_message(service::METADATA, meta(name));
+        object.put_message(service::SPEC, |spec| {
+            spec.put_str(service_spec::TYPE, kind);
+            spec.put_bool(service_spec::ALLOCATE_LOAD_BALANCER_NODE_PORTS, allocate);
+            for port in ports {
+                spec.put_message(service_spec::PORTS, |message| message.put_int(service_port::NODE_PORT, *port));
+            }
+        });
+        Arc::new(decode::<Service>(&object, Service::BALANCING))
+    };
+    let hard = ["services", "count/services", "services.nodeports", "services.loadbalancers"];
+    for (service, [ports, balancers]) in [
+        (of_type("a", "ClusterIP", true, &[0, 0]), [0, 0]),
+        (of_type("a", "NodePort", true, &[30000, 30001]), [2, 0]),
+        (of_type("a", "LoadBalancer", true, &[30000, 0]), [2, 1]),
+        (of_type("a", "LoadBalancer", false, &[30000, 0]), [1, 1]),
+        (of_type("a", "ExternalName", true, &[]), [0, 0]),
+    ] {
+        let content = Content { services: vec![service], ..Content::default() };
+        let expected = vec![
+            "count/services=1".to_owned(),
+            "services=1".to_owned(),
+            format!("services.loadbalancers={balancers}"),
+            format!("services.nodeports={ports}"),
+        ];
+        assert_eq!(texts(&used(&quota(&hard), &content, now())), expected);
+    }
+}
+
+fn volume_claim(name: &str, class: Option<&str>, storage: &str, attributes: &[&str]) -> Arc<PersistentVolumeClaim> {
+    let mut claim: PersistentVolumeClaim = named(name);
+    claim.storage = Some(Box::new(StorageClaim {
+        class: class.map(Str::from),
+        storage: Amount::parse(storage),
+        attributes: attributes.iter().map(|name| (*name).into()).collect(),
+    }));
+    Arc::new(claim)
+}
+
+#[test]
+fn volume_claims_count_by_class() {
+    let claims = vec![volume_claim("a", Some("gold"), "1Gi", &[]), volume_claim("b", None, "2Gi", &[])];
+    let content = Content { volume_claims: claims, ..Content::default() };
+    let hard = [
+        "persistentvolumeclaims",
+        "count/persistentvolumeclaims",
+        "requests.storage",
+        "gold.storageclass.storage.k8s.io/requests.storage",
+        "gold.storageclass.storage.k8s.io/persistentvolumeclaims",
+        "silver.storageclass.storage.k8s.io/persistentvolumeclaims",
+    ];
+    let mut found = texts(&used(&quota(&hard), &content, now()));
+    found.sort_unstable();
+    let mut expected = [
+        "persistentvolumeclaims=2",
+        "count/persistentvolumeclaims=2",
+        "requests.storage=3Gi",
+        "gold.storageclass.storage.k8s.io/requests.storage=1Gi",
+        "gold.storageclass.storage.k8s.io/persistentvolumeclaims=1",
+        "silver.storageclass.storage.k8s.io/persistentvolumeclaims=0",
+    ];
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn volume_claims_are_chosen_by_any_of_their_attributes_classes() {
+    let claim = |names: &[&str]| StorageClaim {
+        attributes: names.iter().map(|name| (*name).into()).collect(),
+        ..StorageClaim::default()
+    };
+    let class = |operator: &str, values: &[&str]| scope("VolumeAttributesClass", operator, values);
+    for (scope, none, fast, both) in [
+        (class("Exists", &[]), false, true, true),
+        (class("DoesNotExist", &[]), true, false, false),
+        (class("In", &["fast"]), false, true, true),
+        (class("In", &["slow"]), false, false, true),
+        (class("NotIn", &["fast"]), true, false, true),
+        (scope("Terminating", "Exists", &[]), false, false, false),
+    ] {
+        let found = [&[][..], &["fast"], &["fast", "slow"]].map(|names| volume_claim_in(&scope, &claim(names)));
+        assert_eq!(found, [none, fast, both], "{scope:?}");
+    }
+}
+
+fn device_class(name: &str, resource: Option<&str>, created: i64) -> DeviceClass {
+    let mut class: DeviceClass = named(name);
+    (class.extended_resource, class.meta.created) = (resource.map(Str::from), Time(created));
+    class
+}
+
+#[test]
+fn devices_count_by_class_and_by_the_resource_that_stands_for_it() {
+    let mut claim: ResourceClaim = named("claim");
+    claim.devices = [("gpu".into(), 3), ("nic".into(), 1)].into();
+    let pod = Arc::new(pod("p", &[("example.com/gpu", "2")], |_| {}));
+    let hard = [
+        "count/resourceclaims.resource.k8s.io",
+        "gpu.deviceclass.resource.k8s.io/devices",
+        "requests.deviceclass.resource.kubernetes.io/gpu",
+        "requests.example.com/gpu",
+        "requests.deviceclass.resource.kubernetes.io/none",
+    ];
+    for (owner, by_resource) in [(None, 3), (Some(pod), 1)] {
+        let content = Content {
+            device_claims: vec![(Arc::new(claim.clone()), owner)],
+            classes: Classes::new(&[device_class("gpu", Some("example.com/gpu"), 1), device_class("nic", None, 1)]),
+            ..Content::default()
+        };
+        let mut found = texts(&used(&quota(&hard), &content, now()));
+        found.sort_unstable();
+        let mut expected = vec![
+            "count/resourceclaims.resource.k8s.io=1".to_owned(),
+            "gpu.deviceclass.resource.k8s.io/devices=3".to_owned(),
+            "requests.deviceclass.resource.kubernetes.io/gpu=3".to_owned(),
+            "requests.deviceclass.resource.kubernetes.io/none=0".to_owned(),
+            format!("requests.example.com/gpu={by_resource}"),
+        ];
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+    }
+    let classes = Classes::new(&[device_class("old", Some("r.io/x"), 1), device_class("new", Some("r.io/x"), 2)]);
+    assert!(Family::DeviceClaims.knows("requests.r.io/x", &classes));
+    assert!(!Family::DeviceClaims.knows("requests.r.io/y", &classes));
+}
+
+#[test]
+fn all_other_kinds_are_counted_and_unknown_ones_keep_their_number() {
+    for (name, expected) in [
+        ("count/configmaps", Some(("", "configmaps"))),
+        ("secrets", Some(("", "secrets"))),
+        ("count/widgets.example.com", Some(("example.com", "widgets"))),
+        ("pods", None),
+        ("requests.cpu", None),
+    ] {
+        assert_eq!(counted_objects(name), expected, "{name}");
+    }
+    let mut quota = quota(&["count/configmaps", "count/widgets.example.com"]);
+    quota.status_used = pairs(&[("count/widgets.example.com", "7")]);
+    let objects = [("count/configmaps".into(), Some(3)), ("count/widgets.example.com".into(), None)].into();
+    let found = used(&quota, &Content { objects, ..Content::default() }, now());
+    assert_eq!(texts(&found), ["count/configmaps=3"]);
+    assert_eq!(found.unknown, ["count/widgets.example.com".into()]);
+    let expected = pairs(&[("count/configmaps", "3"), ("count/widgets.example.com", "7")]);
+    assert_eq!(to_write(&quota, &found), Some(expected));
+}
+
+#[test]
+fn what_cannot_be_read_keeps_its_number() {
+    let content = Content { unreadable: [Family::Pods].into(), ..Content::default() };
+    let found = used(&quota(&["pods", "services"]), &content, now());
+    assert_eq!((texts(&found), found.unknown), (vec!["services=0".to_owned()], vec!["pods".into()]));
+}
+
+#[test]
+fn a_status_is_written_only_if_an_amount_differs() {
+    let found = Used { amounts: [("cpu".into(), Amount::parse("2").expect("a quantity"))].into(), ..Used::default() };
+    let base = |hard: &str, status_hard: &str, used: &str| {
+        let mut quota = quota(&[]);
+        quota.hard = pairs(&[("cpu", hard)]);
+        (quota.status_hard, quota.status_used) = (pairs(&[("cpu", status_hard)]), pairs(&[("cpu", used)]));
+        quota
+    };
+    for (quota, expected) in [
+        (base("4", "4", "2"), None),
+        (base("4", "4", "2000m"), None),
+        (base("4", "4000m", "2"), None),
+        (base("5", "4", "2000m"), Some("2000m")),
+        (base("4", "4", "3"), Some("2")),
+    ] {
+        assert_eq!(to_write(&quota, &found), expected.map(|text| pairs(&[("cpu", text)])), "{quota:?}");
+    }
+    assert!(to_write(&quota(&[]), &Used::default()).is_none(), "nothing is limited, nothing is used");
+}
+
+#[test]
+fn quotas_are_woken_by_what_they_limit() {
+    for (hard, group, plural, expected) in [
+        ("pods", "", "pods", true),
+        ("requests.example.com/gpu", "", "pods", true),
+        ("requests.example.com/gpu", "resource.k8s.io", "resourceclaims", true),
+        ("services.nodeports", "", "services", true),
+        ("a.storageclass.storage.k8s.io/requests.storage", "", "persistentvolumeclaims", true),
+        ("count/widgets.example.com", "example.com", "widgets", true),
+        ("count/widgets.example.com", "example.org", "widgets", false),
+        ("secrets", "", "secrets", true),
+        ("pods", "", "services", false),
+    ] {
+        assert_eq!(concerns(&quota(&[hard]), group, plural), expected, "{hard} {plural}");
+    }
+    let old = Arc::new(quota(&["pods"]));
+    let mut counted = quota(&["pods"]);
+    counted.status_used = pairs(&[("pods", "3")]);
+    for (new, expected) in [(counted, false), (quota(&["pods", "cpu"]), true)] {
+        assert_eq!(asks_anew(&Change { old: Some(&old), new: Some(&Arc::new(new)) }), expected);
+    }
+    let base = pod("a", &[("cpu", "1")], |_| {});
+    let mut ended = base.clone();
+    ended.phase = Phase::Failed;
+    let mut restarted = base.clone();
+    restarted.restarts = 3;
+    let resized = pod("a", &[("cpu", "2")], |_| {});
+    for (new, expected) in [(&base, false), (&restarted, false), (&ended, true), (&resized, true)] {
+        assert_eq!(counts_for_else(&base, new), expected);
+    }
+}
+
+fn any_usage() -> impl Strategy<Value = (u32, bool)> {
+    (0u32..2000, any::<bool>())
+}
+
+proptest! {
+    /// The sum over pods does not depend on their order, and is what adding them one by one gives.
+    #[test]
+    fn sums_are_sums(pods in prop::collection::vec(any_usage(), 0..30)) {
+        let all: Vec<Arc<Pod>> = pods.iter().enumerate().map(|(at, (milli, ended))| {
+            let mut pod = pod(&at.to_string(), &[("cpu", &format!("{milli}m"))], |_| {});
+            if *ended {
+                pod.phase = Phase::Succeeded;
+            }
+            Arc::new(pod)
+        }).collect();
+        let expected: u32 = pods.iter().filter(|(_, ended)| !ended).map(|(milli, _)| milli).sum();
+        let reversed = all.iter().rev().cloned().collect();
+        let quota = quota(&["cpu", "count/pods"]);
+        let one = used(&quota, &Content { pods: all, ..Content::default() }, now());
+        let other = used(&quota, &Content { pods: reversed, ..Content::default() }, now());
+        prop_assert_eq!(&one, &other);
+        prop_assert_eq!(one.amounts.get("cpu").copied(), Amount::parse(&format!("{expected}m")));
+        prop_assert_eq!(one.amounts.get("count/pods").copied(), Some(Amount::count(pods.len() as i64)));
+    }
+
+    /// Whatever comes and goes, the census equals a count of what is there.
+    #[test]
+    fn the_census_is_right(changes in prop::collection::vec((0usize..2, 0usize..3, 0usize..5), 0..80)) {
+        const KINDS: [Resource; 2] = [Pod::RESOURCE, Service::RESOURCE];
+        let census = Census::default();
+        let mut there = std::collections::HashSet::new();
+        for (kind, namespace, name) in changes {
+            let mut object: Meta = named::<Pod>(&name.to_string()).meta;
+            object.namespace = namespace.to_string().as_str().into();
+            let resource = &KINDS[kind];
+            let change = if there.insert((kind, namespace, name)) {
+                MetaChange::Object { resource, old: None, new: Some(&object) }
+            } else {
+                there.remove(&(kind, namespace, name));
+                MetaChange::Object { resource, old: Some(&object), new: None }
+            };
+            census.take_in(&change);
+            for (at, resource) in KINDS.iter().enumerate() {
+                for namespace in 0..3 {
+                    let expected = there.iter().filter(|(kind, of, _)| (*kind, *of) == (at, namespace)).count();
+                    prop_assert_eq!(census.count(resource.group, resource.plural, &namespace.to_string()), expected);
+                }
+            }
+        }
+        census.take_in(&MetaChange::Left { resource: &KINDS[0] });
+        prop_assert_eq!(census.count("", "pods", "0"), 0);
+    }
+}
+
+#[test]
+fn pods_of_one_template_share_their_usage() {
+    let interner = Arc::new(Interner::default());
+    let context = Decode { interner, sections: Pod::USAGE };
+    let usages: Vec<PackedUsage> = ["a", "b"]
+        .map(|name| {
+            let mut object = Vec::new();
+            object.put_message(pod_fields::METADATA, meta(name));
+            Pod::decode(&context, &object).expect("well-formed").usage.expect("asked for")
+        })
+        .into();
+    assert!(usages[0].is_shared_with(&usages[1]));
+}
