@@ -55,7 +55,7 @@ messages! {
 
     pod "Pod" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     pod_spec "PodSpec" "api/core/v1" {
-        ACTIVE_DEADLINE_SECONDS "activeDeadlineSeconds" = 5, AFFINITY "affinity" = 18, PRIORITY_CLASS_NAME "priorityClassName" = 24,
+        ACTIVE_DEADLINE_SECONDS "activeDeadlineSeconds" = 5, PRIORITY_CLASS_NAME "priorityClassName" = 24,
         RESTART_POLICY "restartPolicy" = 3, TERMINATION_GRACE_PERIOD_SECONDS "terminationGracePeriodSeconds" = 4, HOSTNAME "hostname" = 16,
         VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, SUBDOMAIN "subdomain" = 17, INIT_CONTAINERS "initContainers" = 20,
         NODE_SELECTOR "nodeSelector" = 7, HOST_NETWORK "hostNetwork" = 11, AFFINITY "affinity" = 18,
@@ -153,7 +153,7 @@ messages! {
         LAST_TRANSITION_TIME "lastTransitionTime" = 7,
     }
 
-    affinity "Affinity" "api/core/v1" { POD_AFFINITY "podAffinity" = 2, POD_ANTI_AFFINITY "podAntiAffinity" = 3 }
+    affinity "Affinity" "api/core/v1" { NODE_AFFINITY "nodeAffinity" = 1, POD_AFFINITY "podAffinity" = 2, POD_ANTI_AFFINITY "podAntiAffinity" = 3 }
     pod_affinity "PodAffinity" "api/core/v1" {
         REQUIRED "requiredDuringSchedulingIgnoredDuringExecution" = 1, PREFERRED "preferredDuringSchedulingIgnoredDuringExecution" = 2,
     }
@@ -244,7 +244,6 @@ messages! {
         KEY "key" = 1, OPERATOR "operator" = 2, VALUE "value" = 3, EFFECT "effect" = 4, TOLERATION_SECONDS "tolerationSeconds" = 5,
     }
     pod_certificate_request "PodCertificateRequest" "api/certificates/v1" { METADATA "metadata" = 1 }
-    affinity "Affinity" "api/core/v1" { NODE_AFFINITY "nodeAffinity" = 1 }
     node_affinity "NodeAffinity" "api/core/v1" { REQUIRED_DURING_SCHEDULING_IGNORED_DURING_EXECUTION "requiredDuringSchedulingIgnoredDuringExecution" = 1 }
     node_selector "NodeSelector" "api/core/v1" { NODE_SELECTOR_TERMS "nodeSelectorTerms" = 1 }
     node_selector_term "NodeSelectorTerm" "api/core/v1" { MATCH_EXPRESSIONS "matchExpressions" = 1, MATCH_FIELDS "matchFields" = 2 }

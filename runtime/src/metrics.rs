@@ -274,7 +274,11 @@ pub fn powers_of_two(first: f64, count: i32) -> Vec<f64> {
     (0..count).map(|power| first * 2f64.powi(power)).collect()
 }
 
-fn counters<const N: usize>(
+/// Appends counts that are read when they are asked for; the name is without its `_total`.
+///
+/// # Errors
+/// When the text cannot be written.
+pub fn counters<const N: usize>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,

@@ -6,10 +6,24 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kinds::intstr::IntOrString;
 use kinds::pod_disruption_budget::{AllowedCondition, BudgetStatus};
+use kinds::selector::{Requirement, Selector};
 use kinds::{Pod, PodDisruptionBudget, Str, Time};
 
 /// For how long an eviction that was granted may take to show on the pod (pkg/controller/disruption, DeletionTimeout).
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Labels that a pod must have for a selector to match it.
+pub fn labels_asked_for(selector: &Selector) -> Vec<(Str, Str)> {
+    let Selector::All(requirements) = selector else { return Vec::new() };
+    let exactly = |requirement: &Requirement| match requirement {
+        Requirement::In(key, values) => match &values[..] {
+            [value] => Some((key.clone(), value.clone())),
+            _ => None,
+        },
+        _ => None,
+    };
+    requirements.iter().filter_map(exactly).collect()
+}
 
 /// How many pods should be there, and how many of them healthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -15,7 +15,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kinds::{Deployment, Pod, PodDisruptionBudget, ReplicaSet, ReplicationController, Sections};
+use kinds::{Deployment, Pod, PodDisruptionBudget, ReplicaSet, ReplicationController, Sections, StatefulSet};
 use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
@@ -23,6 +23,7 @@ use runtime::store::by_namespace;
 use runtime::watch::Builder;
 
 use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::service_endpoints::selectors::by_label;
 use announced::Announced;
 use owners::Owners;
 use sync::Budgets;
@@ -51,10 +52,11 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 fn needs(needs: &mut Builder) {
     needs.need::<PodDisruptionBudget>(Sections::default(), &[by_namespace()]);
-    needs.need::<Pod>(Pod::DISRUPTION, &[by_namespace()]);
+    needs.need::<Pod>(Pod::DISRUPTION, &[by_namespace(), by_label()]);
     needs.need::<ReplicationController>(Sections::default(), &[]);
     needs.need::<ReplicaSet>(Sections::default(), &[]);
     needs.need::<Deployment>(Sections::default(), &[]);
+    needs.need::<StatefulSet>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, settings: &Settings) {
@@ -72,6 +74,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         replication_controllers: registry.store(),
         replica_sets: registry.store(),
         deployments: registry.store(),
+        stateful_sets: registry.store(),
         discovery: manager.discovery(),
         writer: writer.clone(),
     };

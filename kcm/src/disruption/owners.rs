@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::meta::{ObjectKey, OwnerRef};
-use kinds::{Deployment, Kind, Pod, ReplicaSet, ReplicationController, Uid};
+use kinds::{Deployment, Kind, Pod, ReplicaSet, ReplicationController, StatefulSet, Uid};
 use runtime::discovery::Discovery;
 use runtime::store::Store;
 use runtime::write::Writer;
@@ -18,6 +18,7 @@ pub struct Owners {
     pub replication_controllers: Arc<Store<ReplicationController>>,
     pub replica_sets: Arc<Store<ReplicaSet>>,
     pub deployments: Arc<Store<Deployment>>,
+    pub stateful_sets: Arc<Store<StatefulSet>>,
     pub discovery: Arc<Discovery>,
     pub writer: Writer,
 }
@@ -97,6 +98,10 @@ impl Owners {
                     }
                     None => Some((owner.uid.clone(), set.replicas)),
                 }
+            }
+            "StatefulSet" if group == "apps" => {
+                let found = self.stateful_sets.get_with_uid(namespace, &owner.name, &owner.uid)?;
+                Some((owner.uid.clone(), found.replicas))
             }
             _ => None,
         }

@@ -20,6 +20,7 @@ use super::decide::{self, Bounds};
 use super::owners::{Owners, Unknown};
 use crate::controllers::Clock;
 use crate::reference::about;
+use crate::service_endpoints::selectors::{by_label, pair};
 
 /// The controller's state.
 pub struct Budgets {
@@ -123,8 +124,7 @@ impl Budgets {
             words.push(Word::warning("NoPods", format!("Failed to get pods: {why}")));
             return Err(Unknown { message: why.clone(), passing: false });
         }
-        let mut pods = self.pods.by_index(&by_namespace(), index_key(&*budget.meta.namespace));
-        pods.retain(|pod| budget.selector.matches(&pod.meta.labels));
+        let pods = self.pods_of(budget);
         if pods.is_empty() {
             let message = "No matching pods found".to_owned();
             words.push(Word { kind: EventType::Normal, reason: "NoPods", message });
@@ -139,6 +139,19 @@ impl Budgets {
         }
         let bounds = decide::bounds(budget, counted).map_err(|message| Unknown { message, passing: false });
         Ok((bounds.inspect_err(|unknown| words.push(not_counted(unknown)))?, pods))
+    }
+
+    /// The budget's pods: those with the rarest label that it asks for, or else those of the namespace, are looked at.
+    fn pods_of(&self, budget: &PodDisruptionBudget) -> Vec<Arc<Pod>> {
+        let namespace = &budget.meta.namespace;
+        let labels = decide::labels_asked_for(&budget.selector);
+        let mut pods = if labels.is_empty() {
+            self.pods.by_index(&by_namespace(), index_key(&**namespace))
+        } else {
+            self.pods.by_rarest(&by_label(), labels.iter().map(|label| pair(namespace, label)))
+        };
+        pods.retain(|pod| pod.meta.namespace == *namespace && budget.selector.matches(&pod.meta.labels));
+        pods
     }
 
     /// Whether the store shows the budget as this process wrote it last; if not, the key comes back when it does.

@@ -9,6 +9,7 @@ use kinds::meta::OwnerRef;
 use kinds::pod::{Disruption, Phase};
 use kinds::pod_disruption_budget::{AllowedCondition, BudgetStatus};
 use kinds::schema::{object_meta, pod as pod_fields, pod_disruption_budget};
+use kinds::selector::{Requirement, Selector};
 use kinds::wire::Put;
 use kinds::{Decode, Interner, Kind, Pod, PodDisruptionBudget, Sections, Str, Time, Uid};
 use proptest::prelude::*;
@@ -16,7 +17,7 @@ use runtime::store::Change;
 use serde_json::json;
 
 use super::announced::{remaining, taken_back};
-use super::decide::{Bounds, bounds, disrupted, failed, healthy, needs_scale, status};
+use super::decide::{Bounds, bounds, disrupted, failed, healthy, labels_asked_for, needs_scale, status};
 use super::keys::{concerns_budgets, is_announced};
 
 const NOW: i64 = 1_000_000;
@@ -53,6 +54,23 @@ fn pod(name: &str, change: impl FnOnce(&mut Pod)) -> Arc<Pod> {
 
 fn text(text: &str) -> IntOrString {
     IntOrString::Text(text.into())
+}
+
+#[test]
+fn labels_with_one_value_lead_to_the_pods() {
+    let is =
+        |key: &str, values: &[&str]| Requirement::In(key.into(), values.iter().map(|value| (*value).into()).collect());
+    for (selector, expected) in [
+        (Selector::Nothing, vec![]),
+        (Selector::All(vec![]), vec![]),
+        (Selector::All(vec![is("app", &["web"]), Requirement::Exists("tier".into())]), vec!["app=web"]),
+        (Selector::All(vec![is("app", &["web", "db"])]), vec![]),
+        (Selector::All(vec![is("a", &["1"]), is("b", &["2"])]), vec!["a=1", "b=2"]),
+    ] {
+        let found: Vec<String> =
+            labels_asked_for(&selector).iter().map(|(key, value)| format!("{key}={value}")).collect();
+        assert_eq!(found, expected, "{selector:?}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! service or that were never bound, and for nodes that have pods and are gone. Follows upstream pkg/controller/podgc.
 
 mod decide;
+mod metrics;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -18,8 +19,10 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, index_key};
 use runtime::watch::Builder;
 
+use crate::by_node::by_node;
 use crate::controllers::{Descriptor, Settings, Verb, Write};
 use decide::Census;
+use metrics::Counts;
 use sync::{Chore, PodGc};
 
 /// The controller.
@@ -47,18 +50,8 @@ const ENDING: Index<Pod> = Index {
     },
 };
 
-/// Pods by the node that they are bound to. Look up by [`index_key`] of its name.
-const BY_NODE: Index<Pod> = Index {
-    name: "node",
-    keys: |pod, emit| {
-        if !pod.node.is_empty() {
-            emit(index_key(&*pod.node));
-        }
-    },
-};
-
 fn needs(needs: &mut Builder) {
-    needs.need::<Pod>(Pod::DISRUPTION, &[ENDING, BY_NODE]);
+    needs.need::<Pod>(Pod::DISRUPTION, &[ENDING, by_node()]);
     needs.need::<Node>(Sections::default(), &[]);
 }
 
@@ -66,12 +59,15 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let queue = Queue::new(QueueOptions::named("orphaned_pods_nodes"));
     let pods = manager.registry().store::<Pod>();
     let census = Arc::new(Census::default());
+    let counts = Counts::default();
+    manager.collect(counts.clone());
     let (counted, reconciler) = (
         census.clone(),
         Arc::new(PodGc {
             pods: pods.clone(),
             nodes: manager.registry().store::<Node>(),
             census,
+            counts,
             threshold: settings.options.values.get_i32("terminated-pod-gc-threshold"),
             writer: manager.writer(DESCRIPTOR.service_account),
             queue: queue.clone(),

@@ -15,8 +15,10 @@ use runtime::store::{Store, index_key};
 use runtime::write::{WriteError, Writer};
 use tracing::{error, info};
 
+use super::ENDING;
 use super::decide::{self, Census, Reason};
-use super::{BY_NODE, ENDING};
+use super::metrics::Counts;
+use crate::by_node::{by_node, on_node};
 use crate::controllers::Clock;
 
 /// Time between two looks.
@@ -51,6 +53,7 @@ pub struct PodGc {
     pub pods: Arc<Store<Pod>>,
     pub nodes: Arc<Store<Node>>,
     pub census: Arc<Census>,
+    pub counts: Counts,
     pub threshold: i32,
     pub writer: Writer,
     pub queue: Arc<Queue<Chore>>,
@@ -115,7 +118,7 @@ impl PodGc {
         }
         match self.writer.get_meta(&Node::RESOURCE, &ObjectKey::new("", node.clone())).await {
             Err(error) if error.is_not_found() => {
-                let orphans = self.pods.by_index(&BY_NODE, index_key(&**node));
+                let orphans = self.pods.by_index(&by_node(), on_node(node));
                 self.end_all(orphans, |_| Some(Reason::Orphaned)).await;
             }
             Err(error) => error!(%error, %node, "it is not known whether the node is gone"),
@@ -143,6 +146,9 @@ impl PodGc {
         let (key, uid, why) = (pod.meta.key(), &pod.meta.uid, reason.as_str());
         self.forced().insert(uid.clone(), self.now());
         let ended = self.end(&pod, reason).await;
+        let is_there_no_more = |error: &WriteError| error.is_not_found() || error.is_conflict();
+        let failed = ended.as_ref().is_err_and(|error| !is_there_no_more(error));
+        self.counts.count(&key.namespace, reason, failed);
         // One that is gone from the store already will not be forgotten by its change.
         if ended.is_err() || self.pods.get_with_uid(&key.namespace, &key.name, uid).is_none() {
             self.forget(uid);
@@ -150,7 +156,7 @@ impl PodGc {
         match ended {
             Ok(()) => info!(pod = %key, why, "deleted by force"),
             // Gone, or replaced by another pod of its name.
-            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) if is_there_no_more(&error) => {}
             Err(error) => error!(pod = %key, why, %error, "could not be deleted by force"),
         }
     }

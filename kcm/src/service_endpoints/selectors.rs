@@ -20,7 +20,8 @@ pub const fn by_label() -> Index<Pod> {
     }
 }
 
-fn pair(namespace: &str, (key, value): &(Str, Str)) -> u64 {
+/// The key of all pods of a namespace that have a label with this value.
+pub fn pair(namespace: &str, (key, value): &(Str, Str)) -> u64 {
     index_key((namespace, &**key, &**value))
 }
 

@@ -85,6 +85,7 @@ fn pod(ordinal: i32, revision: &str) -> Pod {
         target: None,
         tolerations: None,
         disruption: None,
+        usage: None,
         network: None,
         claims: None,
     }
