@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use super::api::{self, Patch, Progress};
 use super::measure::{Measurement, Scenario};
-use super::subject::{Binaries, Mode, Running, Subject};
+use super::subject::{Binaries, Mode, Running, Subject, WORKLOADS};
 use super::workload::App;
 
 /// The pods of one Deployment.
@@ -105,7 +105,7 @@ impl Crowd {
         let version = pods.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
         let mut events = pods.watch(&WatchParams::default(), &version).await?.boxed();
 
-        let manager = Running::start(&self.cluster, binaries, about.0, about.1)?;
+        let manager = Running::start(&self.cluster, binaries, about.0, about.1, WORKLOADS)?;
         let measured = course(&manager, about, &mut events, idle).await;
         manager.keep_log(log)?;
         let ended = manager.end(&self.client).await;

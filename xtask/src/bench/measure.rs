@@ -22,6 +22,8 @@ pub enum Scenario {
     ColdStart,
     /// Nothing happens among many pods
     Memory,
+    /// Pods of Services become unready and ready again, a hundred a second
+    EndpointChurn,
 }
 
 /// Something that is measured.
@@ -41,6 +43,10 @@ pub enum Metric {
     Events,
     /// All requests.
     Requests,
+    /// Seconds until EndpointSlices showed a change, in the middle.
+    LagMedian,
+    /// The same, of all but the slowest hundredth.
+    LagTail,
 }
 
 /// What ours has to reach.
@@ -92,6 +98,7 @@ impl Scenario {
             Scenario::Idle => "idle",
             Scenario::ColdStart => "cold-start",
             Scenario::Memory => "memory",
+            Scenario::EndpointChurn => "endpoint-churn",
         }
     }
 
@@ -103,7 +110,10 @@ impl Scenario {
             (Scenario::Create | Scenario::Update, Metric::Writes) => Some(Goal::Ratio(0.8)),
             (Scenario::IdleEmpty | Scenario::Idle | Scenario::Memory, Metric::Writes) => Some(Goal::Zero),
             (Scenario::Memory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 6.0)),
-            (Scenario::ColdStart, Metric::Wall | Metric::Cpu) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::ColdStart | Scenario::EndpointChurn, Metric::Cpu) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::ColdStart, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::EndpointChurn, Metric::Writes) => Some(Goal::Ratio(0.7)),
+            (Scenario::EndpointChurn, Metric::LagTail) => Some(Goal::Ratio(1.0)),
             _ => None,
         }
     }
@@ -120,6 +130,8 @@ impl Metric {
             Metric::Writes => "object writes",
             Metric::Events => "of them events",
             Metric::Requests => "all requests",
+            Metric::LagMedian => "endpoint lag, median (s)",
+            Metric::LagTail => "endpoint lag, p99 (s)",
         }
     }
 
@@ -127,6 +139,7 @@ impl Metric {
     pub fn show(self, value: f64) -> String {
         match self {
             Metric::Wall | Metric::Cpu => format!("{value:.2}"),
+            Metric::LagMedian | Metric::LagTail => format!("{value:.3}"),
             Metric::Resident | Metric::Peak => format!("{value:.1}"),
             Metric::Writes | Metric::Events | Metric::Requests => format!("{value:.0}"),
         }

@@ -2,6 +2,7 @@
 //! planes of the same kind, one after the other; ratios instead of timings.
 
 mod api;
+mod churn;
 mod crowd;
 mod measure;
 mod plot;
@@ -22,6 +23,7 @@ use control_plane::assets::Assets;
 use serde_json::Value;
 
 use crate::cargo::cargo;
+use churn::Churn;
 use crowd::Crowd;
 use measure::{Measurement, Scenario, rows};
 use report::Report;
@@ -32,7 +34,8 @@ use subject::{Binaries, Mode, Subject};
 ///
 /// Both run the Deployment, ReplicaSet, service account and node lifecycle
 /// controllers, one after the other, each on a control plane of its own with fake nodes; the scenarios with many
-/// pods share one, where neither has anything to change. Wall time, CPU,
+/// pods share one, where neither has anything to change, and so does the one
+/// with Services, where both run the controllers of their endpoints. Wall time, CPU,
 /// memory and API requests are compared; the report (Markdown, a plot, all
 /// measurements as JSON, the managers' logs) goes to a folder that is printed.
 ///
@@ -60,7 +63,7 @@ pub struct Arguments {
     #[arg(long)]
     quick: bool,
 
-    /// How many pods there are in memory and cold-start [default: 20000, or 1000 with --quick]
+    /// How many pods there are in memory, cold-start and endpoint-churn [default: 20000, or 1000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pods: Option<u32>,
 
@@ -115,6 +118,11 @@ impl Arguments {
         Duration::from_secs(if self.quick { 8 } else { 30 })
     }
 
+    fn churn(&self) -> churn::Size {
+        let endpoints = if self.quick { 25 } else { 250 };
+        churn::Size { services: (self.pods() / endpoints).max(1), endpoints }
+    }
+
     fn pods(&self) -> u32 {
         self.pods.unwrap_or(if self.quick { 1000 } else { 20_000 })
     }
@@ -155,6 +163,8 @@ async fn measure(
     report: &Report,
 ) -> Result<(Vec<Measurement>, Vec<String>)> {
     let scenarios = arguments.scenarios();
+    let (churned, scenarios): (Vec<Scenario>, Vec<Scenario>) =
+        scenarios.into_iter().partition(|scenario| *scenario == Scenario::EndpointChurn);
     let (crowded, rollouts): (Vec<Scenario>, Vec<Scenario>) =
         scenarios.into_iter().partition(|scenario| matches!(scenario, Scenario::Memory | Scenario::ColdStart));
     let (mut measurements, mut failures) = (Vec::new(), Vec::new());
@@ -193,6 +203,18 @@ async fn measure(
                 }
             }
             Err(error) => note("crowd".into(), Err(error)),
+        }
+    }
+    if !churned.is_empty() {
+        match Churn::gather(arguments.churn()).await {
+            Ok(churn) => {
+                for (mode, subject, name) in turns("churn") {
+                    eprintln!("{name}");
+                    let measured = churn.measure(binaries, (subject, mode), &report.log(&name)).await;
+                    note(name, measured.map(|measured| vec![measured]));
+                }
+            }
+            Err(error) => note("churn".into(), Err(error)),
         }
     }
     measurements.retain(|measurement| arguments.scenarios().contains(&measurement.scenario));

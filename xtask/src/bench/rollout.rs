@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::api::{self, LOOK_EVERY, Patch, Progress};
 use super::measure::{Measurement, Scenario};
-use super::subject::{Binaries, Mode, Running, Subject};
+use super::subject::{Binaries, Mode, Running, Subject, WORKLOADS};
 use super::workload::App;
 
 /// The namespace of everything that is created.
@@ -49,7 +49,7 @@ pub async fn measure(
     let cluster = ControlPlane::start(Options { nodes: NODES, audit: true, ..Options::default() }).await?;
     let client = cluster.client(Identity::Admin).await?;
     api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
-    let manager = Running::start(&cluster, binaries, subject, mode)?;
+    let manager = Running::start(&cluster, binaries, subject, mode, WORKLOADS)?;
     let measured = Bench { client, manager: &manager, subject, mode, size }.scenarios(wanted).await;
     manager.keep_log(log)?;
     measured

@@ -76,11 +76,13 @@ impl Mode {
 
 /// The flags that both managers get in every mode, but for the kubeconfig.
 /// Neither serves: a port and its certificate are no part of what is compared.
-pub const FLAGS: [&str; 3] = [
-    "--controllers=deployment,replicaset,serviceaccount,nodelifecycle",
-    "--use-service-account-credentials=true",
-    "--secure-port=0",
-];
+pub const FLAGS: [&str; 2] = ["--use-service-account-credentials=true", "--secure-port=0"];
+
+/// The controllers of workloads, and what they need.
+pub const WORKLOADS: &str = "--controllers=deployment,replicaset,serviceaccount,nodelifecycle";
+
+/// The controllers of what stands behind Services.
+pub const ENDPOINTS: &str = "--controllers=endpointslice,endpoint";
 
 /// The managers' binaries.
 #[derive(Clone, Debug)]
@@ -120,11 +122,18 @@ pub struct Mark {
 }
 
 impl<'a> Running<'a> {
-    /// Executes a manager in a control plane that has none.
-    pub fn start(cluster: &'a ControlPlane, binaries: &Binaries, subject: Subject, mode: Mode) -> Result<Self> {
+    /// Executes a manager with these controllers in a control plane that has none.
+    pub fn start(
+        cluster: &'a ControlPlane,
+        binaries: &Binaries,
+        subject: Subject,
+        mode: Mode,
+        controllers: &str,
+    ) -> Result<Self> {
         let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?;
         let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-        let flags = FLAGS.iter().chain(mode.flags()).map(ToString::to_string).chain([kubeconfig]);
+        let flags = FLAGS.iter().chain(mode.flags()).map(ToString::to_string);
+        let flags = flags.chain([controllers.to_owned(), kubeconfig]);
         let nothing = Usage { cpu: 0.0, resident: 0.0, peak: 0.0 };
         let born = Mark { position: cluster.audit_position()?, usage: nothing };
         let started = Instant::now();
