@@ -20,7 +20,7 @@ use runtime::watch::Builder;
 use crate::controllers::{Descriptor, Settings, Verb, Write};
 use crate::lazy::Lazy;
 use crate::service_endpoints::selectors::by_label;
-use crate::service_endpoints::{MAX_RETRIES, WINDOW, pods};
+use crate::service_endpoints::{MAX_RETRIES, REST, WINDOW, pods};
 use sync::AllEndpoints;
 
 /// Name of the event source.
@@ -52,7 +52,7 @@ fn needs(needs: &mut Builder) {
 
 fn start(manager: &mut Manager, settings: &Settings) {
     let (window, longest_window) = WINDOW;
-    let queue = Queue::new(QueueOptions { window, longest_window, ..QueueOptions::named("endpoint") });
+    let queue = Queue::new(QueueOptions { window, longest_window, rest: REST, ..QueueOptions::named("endpoint") });
     let registry = manager.registry();
     let (services, all_pods, endpoints) =
         (registry.store::<Service>(), registry.store::<Pod>(), registry.store::<Endpoints>());

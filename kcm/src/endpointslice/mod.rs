@@ -28,7 +28,7 @@ use crate::lazy::Lazy;
 use crate::service_endpoints::selectors::by_label;
 use crate::service_endpoints::slice_keys::{self, by_service};
 use crate::service_endpoints::slice_writes::SliceWrites;
-use crate::service_endpoints::{MAX_RETRIES, WINDOW, pods};
+use crate::service_endpoints::{MAX_RETRIES, REST, WINDOW, pods};
 use sync::{EndpointSlices, lock};
 
 /// Name of the event source.
@@ -66,13 +66,14 @@ fn needs(needs: &mut Builder) {
 }
 
 fn start(manager: &mut Manager, settings: &Settings) {
-    let (base_delay, max_delay) = BACKOFF;
     let (window, longest_window) = WINDOW;
+    let (base_delay, max_delay) = BACKOFF;
     let queue = Queue::new(QueueOptions {
         base_delay,
         max_delay,
         window,
         longest_window,
+        rest: REST,
         ..QueueOptions::named("endpoint_slice")
     });
     let registry = manager.registry();

@@ -30,7 +30,13 @@ pub struct QueueOptions {
     pub window: Duration,
     /// What that time grows to, doubling from run to run, while such changes keep coming.
     pub longest_window: Duration,
+    /// While such changes keep coming, a key rests at least so many times as long as its run took, up to [`LONGEST_REST`]:
+    /// where the server is slow, it is asked less.
+    pub rest: u32,
 }
+
+/// Longest rest of a key because its run took long.
+pub const LONGEST_REST: Duration = Duration::from_secs(2);
 
 impl QueueOptions {
     /// Upstream's default rate limiter, and no coalescing.
@@ -41,6 +47,7 @@ impl QueueOptions {
             max_delay: Duration::from_secs(1000),
             window: Duration::ZERO,
             longest_window: Duration::ZERO,
+            rest: 0,
         }
     }
 }
@@ -245,14 +252,14 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         let mut state = self.lock();
         let now = Instant::now();
         let Some(item) = state.items.get_mut(key) else { return };
-        if let Some(since) = item.working.take() {
-            self.metrics.work_duration.observe((now - since).as_secs_f64());
-        }
+        let worked = item.working.take().map(|since| now - since);
+        worked.into_iter().for_each(|worked| self.metrics.work_duration.observe(worked.as_secs_f64()));
         let again = item.again.take();
         let mut coalesced = None;
         if !self.options.window.is_zero() {
-            item.window = match item.busy {
-                true => (item.window * 2).min(self.options.longest_window).max(self.options.window),
+            let rest = (worked.unwrap_or_default() * self.options.rest).min(LONGEST_REST);
+            item.window = match item.busy || item.busy_while_working {
+                true => (item.window * 2).min(self.options.longest_window).max(self.options.window).max(rest),
                 false => self.options.window,
             };
             let until = now + item.window;

@@ -93,6 +93,30 @@ async fn coalesced_changes_run_at_once_and_then_once_a_window() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_rests_by_how_long_its_run_took_while_changes_keep_coming() {
+    let window = Duration::from_millis(10);
+    let queue = Queue::new(QueueOptions { window, longest_window: window, rest: 3, ..QueueOptions::named("test") });
+    // (how long a run takes, whether a change comes meanwhile, how long the key then rests)
+    for (run, again, rest) in [(200, true, 600), (1, true, 10), (5000, true, 2000), (200, false, 10)] {
+        queue.add_coalesced("a");
+        assert_eq!(queue.next().await, Some("a"));
+        tokio::time::advance(Duration::from_millis(run)).await;
+        if again {
+            queue.add_coalesced("a");
+        }
+        let begun = Instant::now();
+        queue.done(&"a");
+        queue.add_coalesced("a");
+        assert_eq!(queue.next().await, Some("a"));
+        let waited = begun.elapsed().as_millis() as u64;
+        assert!((rest..=rest + 2).contains(&waited), "{waited} ms instead of {rest}");
+        queue.done(&"a");
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(now(&queue), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_window_grows_while_changes_keep_coming_and_shrinks_in_quiet() {
     let options = QueueOptions {
         window: Duration::from_millis(100),

@@ -210,14 +210,24 @@ struct State {
 impl Shown {
     async fn follow(client: &Client) -> Result<Self> {
         let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), NAMESPACE);
-        let version = slices.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
-        let mut events = slices.watch(&WatchParams::default().timeout(290), &version).await?.boxed();
         let state = Arc::new(Mutex::new(State::default()));
         let seen = state.clone();
+        let mut version = slices.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
         let watch = tokio::spawn(async move {
-            while let Some(Ok(event)) = events.next().await {
-                if let WatchEvent::Added(slice) | WatchEvent::Modified(slice) = event {
-                    seen.lock().unwrap_or_else(PoisonError::into_inner).see(&slice);
+            let see = |slice: &EndpointSlice| seen.lock().unwrap_or_else(PoisonError::into_inner).see(slice);
+            loop {
+                if let Ok(events) = slices.watch(&WatchParams::default(), &version).await {
+                    let mut events = events.boxed();
+                    while let Some(Ok(event)) = events.next().await {
+                        if let WatchEvent::Added(slice) | WatchEvent::Modified(slice) = event {
+                            see(&slice);
+                        }
+                    }
+                }
+                // The server ends the watches of those who are slow.
+                if let Ok(list) = slices.list(&ListParams::default()).await {
+                    list.items.iter().for_each(see);
+                    version = list.metadata.resource_version.unwrap_or_default();
                 }
             }
         });
