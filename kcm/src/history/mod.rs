@@ -1,7 +1,7 @@
 //! The history of a workload's template as ControllerRevisions: what StatefulSets and DaemonSets share.
 //!
 //! A revision's data is a patch that puts the template back. Two managers agree on what is new only if they write the
-//! same bytes, so [`data`] writes them as Go's JSON encoder does, from the object as the server spells it. The server
+//! same bytes, so `data` writes them as Go's JSON encoder does, from the object as the server spells it. The server
 //! is asked only when a template is seen that [`Memory`] does not know. Follows upstream pkg/controller/history.
 
 mod data;
