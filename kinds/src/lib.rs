@@ -171,10 +171,24 @@ impl Resource {
     }
 }
 
+/// In which form objects are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Whole, as protobuf: what the API server is built with.
+    Protobuf,
+    /// Metadata alone, as protobuf: anything.
+    Metadata,
+    /// Whole, as JSON: custom resources, which the API server has in no other form.
+    Json,
+}
+
 /// A kind with a lean record.
 pub trait Kind: Sized + Send + Sync + 'static {
     /// Where the API server serves it.
     const RESOURCE: Resource;
+
+    /// In which form it is watched.
+    const FORM: Form = Form::Protobuf;
 
     /// Reads one object (the inside of the `runtime.Unknown` envelope).
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError>;

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kinds::meta::{Meta, ObjectKey, Uid};
-use kinds::{Kind, Str};
+use kinds::{Kind, Resource, Str};
 use tokio::time::Instant;
 
-use crate::store::Store;
+use crate::store::{Progress, Store};
 
 /// After this time an expected deletion is taken as seen, for its object may never go (pkg/controller,
 /// ExpectationsTimeout).
@@ -21,7 +21,7 @@ const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Written {
-    plural: &'static str,
+    kind: (&'static str, &'static str),
     history: u64,
     version: u64,
 }
@@ -54,10 +54,15 @@ impl Expectations {
 
     /// Remembers that an object of kind `K` was written for `key`, at this version.
     pub fn wrote<K: Kind>(&self, key: &ObjectKey, store: &Store<K>, version: u64) {
-        let written = Written { plural: K::RESOURCE.plural, history: store.progress().history(), version };
+        self.wrote_at(key, &K::RESOURCE, store.progress(), version);
+    }
+
+    /// As [`Expectations::wrote`], of a kind that only its store's progress is known of.
+    pub fn wrote_at(&self, key: &ObjectKey, resource: &Resource, progress: &Progress, version: u64) {
+        let written = Written { kind: (resource.group, resource.plural), history: progress.history(), version };
         let mut keys = self.lock();
         let expected = keys.entry(key.clone()).or_default();
-        match expected.written.iter_mut().find(|known| known.plural == written.plural) {
+        match expected.written.iter_mut().find(|known| known.kind == written.kind) {
             Some(known) if known.history == written.history => known.version = known.version.max(version),
             Some(known) => *known = written,
             None => expected.written.push(written),
@@ -94,20 +99,31 @@ impl Expectations {
         store: &Arc<Store<K>>,
         wake: impl FnOnce() + Send + 'static,
     ) -> bool {
+        self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
+    }
+
+    /// As [`Expectations::caught_up`], of a kind that only its store's progress is known of.
+    pub fn caught_up_at(
+        &self,
+        key: &ObjectKey,
+        resource: &Resource,
+        progress: &Progress,
+        wake: impl FnOnce() + Send + 'static,
+    ) -> bool {
+        let kind = (resource.group, resource.plural);
         let behind = {
             let mut keys = self.lock();
             let Some(expected) = keys.get_mut(key) else { return true };
-            let progress = store.progress();
             let (history, version) = (progress.history(), progress.version());
-            expected.written.retain(|written| {
-                written.plural != K::RESOURCE.plural || written.history == history && written.version > version
-            });
-            expected.written.iter().find(|written| written.plural == K::RESOURCE.plural).map(|written| written.version)
+            expected
+                .written
+                .retain(|written| written.kind != kind || written.history == history && written.version > version);
+            expected.written.iter().find(|written| written.kind == kind).map(|written| written.version)
         };
         match behind {
             None => true,
             Some(version) => {
-                store.progress().when_reached(version, wake);
+                progress.when_reached(version, wake);
                 false
             }
         }

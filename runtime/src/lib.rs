@@ -16,6 +16,7 @@ pub mod manager;
 pub mod metrics;
 pub mod owner;
 pub mod queue;
+pub mod sdk;
 pub mod serve;
 pub mod store;
 pub mod testing;

@@ -215,6 +215,18 @@ impl Writer {
         self.send(Method::PATCH, path, APPLY, METADATA_ONLY, object.to_string().into()).await
     }
 
+    /// As [`Writer::apply`]; answers with the whole object as JSON.
+    pub async fn apply_whole(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        manager: &str,
+        object: &serde_json::Value,
+    ) -> Result<Bytes, WriteError> {
+        let path = format!("{}?fieldManager={manager}&force=true", object_path(resource, key, None));
+        Ok(self.send(Method::PATCH, path, APPLY, JSON, object.to_string().into()).await?.0)
+    }
+
     /// Deletes the object with this name if it has not changed since it was read.
     pub async fn delete_unchanged(&self, resource: &Resource, key: &ObjectKey, read: &Meta) -> Result<(), WriteError> {
         let options = serde_json::json!({

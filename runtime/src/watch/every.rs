@@ -12,7 +12,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::wire::find;
-use kinds::{Decode, DecodeError, Interner, Kind, Meta, Resource, Sections};
+use kinds::{Decode, DecodeError, Form, Interner, Kind, Meta, Resource, Sections};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::{info, warn};
@@ -257,7 +257,7 @@ impl EveryKind {
                     }
                     for resource in self.coming(&snapshot) {
                         let store = self.join(resource);
-                        let scope = Scope { resource, namespace: namespace.clone(), metadata_only: true };
+                        let scope = Scope { resource, namespace: namespace.clone(), form: Form::Metadata };
                         let run = Reflector::new(clients.clone(), scope, store, lists.clone()).run();
                         running.insert(name(&resource), tasks.spawn(run));
                     }

@@ -1,7 +1,10 @@
-//! A watch body cut into frames: four bytes of length, then that many of `WatchEvent`.
+//! A watch body cut into frames: four bytes of length, then that many of `WatchEvent`; or a line of JSON each.
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{Stream, StreamExt};
+use kinds::Form;
+
+use super::json;
 
 /// No object is near this size (etcd takes 1.5 MB): a longer frame is damage.
 const LONGEST_FRAME: usize = 64 << 20;
@@ -15,12 +18,18 @@ pub enum FrameError {
     /// The length of a frame makes no sense.
     #[error("a frame of {0} bytes: not a protobuf watch")]
     Length(usize),
+    /// A line is no watch event.
+    #[error("a line is no watch event: {0}")]
+    Line(#[from] serde_json::Error),
 }
 
 /// Reads frames from the chunks of a body.
 pub struct Frames<S> {
     chunks: S,
     buffer: BytesMut,
+    lines: bool,
+    /// So much of the buffer holds no end of a line.
+    scanned: usize,
 }
 
 impl<S, E> Frames<S>
@@ -28,15 +37,15 @@ where
     S: Stream<Item = Result<Bytes, E>> + Unpin,
     E: std::fmt::Display,
 {
-    /// Frames of a body's chunks.
-    pub fn new(chunks: S) -> Self {
-        Self { chunks, buffer: BytesMut::new() }
+    /// Frames of a body's chunks. Those of JSON come in the shape that protobuf has.
+    pub fn new(form: Form, chunks: S) -> Self {
+        Self { chunks, buffer: BytesMut::new(), lines: form == Form::Json, scanned: 0 }
     }
 
     /// The next frame; `None` at the orderly end of the body.
     pub async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         loop {
-            if let Some(frame) = self.buffered()? {
+            if let Some(frame) = if self.lines { self.line()? } else { self.buffered()? } {
                 return Ok(Some(frame));
             }
             match self.chunks.next().await {
@@ -46,6 +55,16 @@ where
                 None => return Err(FrameError::Body("it ended inside a frame".to_owned())),
             }
         }
+    }
+
+    fn line(&mut self) -> Result<Option<Bytes>, FrameError> {
+        let Some(end) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') else {
+            self.scanned = self.buffer.len();
+            return if self.scanned > LONGEST_FRAME { Err(FrameError::Length(self.scanned)) } else { Ok(None) };
+        };
+        let line = self.buffer.split_to(self.scanned + end + 1);
+        self.scanned = 0;
+        Ok(Some(json::frame(&line)?))
     }
 
     fn buffered(&mut self) -> Result<Option<Bytes>, FrameError> {
@@ -73,7 +92,7 @@ mod tests {
     async fn read(body: Vec<u8>, chunk: usize) -> Result<Vec<Bytes>, FrameError> {
         let chunks: Vec<Result<Bytes, String>> =
             body.chunks(chunk.max(1)).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
-        let mut frames = Frames::new(stream::iter(chunks));
+        let mut frames = Frames::new(Form::Protobuf, stream::iter(chunks));
         let mut read = Vec::new();
         while let Some(frame) = frames.next().await? {
             read.push(frame);
@@ -89,6 +108,23 @@ mod tests {
             }).collect();
             let read = futures::executor::block_on(read(body, chunk)).expect("whole frames");
             prop_assert_eq!(read, sent);
+        }
+    }
+
+    #[test]
+    fn lines_come_whole_however_the_body_is_cut() {
+        let line = |name: &str| {
+            let metadata = format!(r#"{{"name":"{name}","resourceVersion":"1"}}"#);
+            format!(r#"{{"type":"ADDED","object":{{"metadata":{metadata}}}}}"#) + "\n"
+        };
+        let body = line("a") + &line("b");
+        for size in [1, 7, 1000] {
+            let chunks: Vec<Result<Bytes, String>> =
+                body.as_bytes().chunks(size).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
+            let mut frames = Frames::new(Form::Json, stream::iter(chunks));
+            let mut next = || futures::executor::block_on(frames.next()).expect("no damage");
+            let expected = ["a", "b"].map(|name| json::frame(line(name).as_bytes()).expect("a frame"));
+            assert_eq!([next(), next(), next()], [Some(expected[0].clone()), Some(expected[1].clone()), None]);
         }
     }
 

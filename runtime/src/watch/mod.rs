@@ -2,6 +2,7 @@
 
 mod every;
 mod frames;
+pub(crate) mod json;
 mod reflector;
 mod registry;
 mod request;

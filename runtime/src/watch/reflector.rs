@@ -14,12 +14,13 @@ use kinds::envelope::{WatchEvent, page, watch_event};
 use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
 use kinds::wire::find;
-use kinds::{DecodeError, Kind};
+use kinds::{DecodeError, Form, Kind};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use super::frames::Frames;
+use super::json;
 use super::request::{self, Backoff, Scope, WatchError};
 use crate::client::Clients;
 use crate::store::Store;
@@ -89,8 +90,7 @@ impl<K: Kind> Reflector<K> {
             return self.watch().await;
         }
         let permit = self.lists.clone().acquire_owned().await;
-        let mut frames =
-            Frames::new(request::open(&self.clients, self.scope.streaming_list(), self.scope.stream_type()).await?);
+        let mut frames = self.frames(self.scope.streaming_list()).await?;
         let mut seen = HashSet::new();
         loop {
             let Some(frame) = frames.next().await? else {
@@ -124,6 +124,7 @@ impl<K: Kind> Reflector<K> {
         let mut next = String::new();
         loop {
             let body = request::page(&self.clients, self.scope.page(&next), self.scope.list_type()).await?;
+            let body = if self.scope.form == Form::Json { json::page(&body)? } else { body };
             let page = page(&body)?;
             for object in page.items {
                 seen.extend(self.take_in(object));
@@ -154,10 +155,15 @@ impl<K: Kind> Reflector<K> {
 
     async fn watch(&self) -> Result<(), WatchError> {
         let version = self.store.progress().version();
-        self.follow(Frames::new(
-            request::open(&self.clients, self.scope.watch(version), self.scope.stream_type()).await?,
-        ))
-        .await
+        self.follow(self.frames(self.scope.watch(version)).await?).await
+    }
+
+    async fn frames(
+        &self,
+        uri: String,
+    ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>, WatchError> {
+        let body = request::open(&self.clients, uri, self.scope.stream_type()).await?;
+        Ok(Frames::new(self.scope.form, body))
     }
 
     async fn follow<S>(&self, mut frames: Frames<S>) -> Result<(), WatchError>

@@ -91,7 +91,7 @@ impl<K: Kind> Planned for Need<K> {
             source: store.clone(),
             store,
             run: Box::new(move |clients, namespace, lists| {
-                let scope = Scope { resource: K::RESOURCE, namespace, metadata_only: false };
+                let scope = Scope { resource: K::RESOURCE, namespace, form: K::FORM };
                 Box::pin(Reflector::new(clients, scope, watched, lists).run())
             }),
             synced: Box::new(move || {

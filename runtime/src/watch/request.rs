@@ -6,8 +6,8 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use kinds::Resource;
 use kinds::envelope::{self, ApiStatus};
+use kinds::{Form, Resource};
 use kube::client::Body;
 use rand::Rng;
 
@@ -15,6 +15,7 @@ use super::frames::FrameError;
 use crate::client::{Clients, Identity, SendError};
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const JSON: &str = "application/json";
 const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 /// Metadata instead of whole objects; what cannot be had as protobuf is not watched.
 const METADATA_STREAM: &str =
@@ -67,8 +68,8 @@ pub struct Scope {
     pub resource: Resource,
     /// One namespace, or all.
     pub namespace: Option<String>,
-    /// Metadata instead of whole objects.
-    pub metadata_only: bool,
+    /// What its objects come as.
+    pub form: Form,
 }
 
 impl Scope {
@@ -78,12 +79,20 @@ impl Scope {
 
     /// What a watch is to answer with.
     pub fn stream_type(&self) -> &'static str {
-        if self.metadata_only { METADATA_STREAM } else { PROTOBUF_STREAM }
+        match self.form {
+            Form::Protobuf => PROTOBUF_STREAM,
+            Form::Metadata => METADATA_STREAM,
+            Form::Json => JSON,
+        }
     }
 
     /// What a list is to answer with.
     pub fn list_type(&self) -> &'static str {
-        if self.metadata_only { METADATA_LIST } else { PROTOBUF }
+        match self.form {
+            Form::Protobuf => PROTOBUF,
+            Form::Metadata => METADATA_LIST,
+            Form::Json => JSON,
+        }
     }
 
     /// Who sees one namespace only sees that of all Namespaces, too.
@@ -192,7 +201,8 @@ pub async fn refusal(answer: Response<Body>) -> ApiStatus {
     let code = answer.status().as_u16();
     let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let body = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let mut status = envelope::unwrap(&body).and_then(ApiStatus::decode).unwrap_or_else(|_| ApiStatus {
+    let read = envelope::unwrap(&body).and_then(ApiStatus::decode).ok().or_else(|| super::json::status(&body));
+    let mut status = read.unwrap_or_else(|| ApiStatus {
         message: String::from_utf8_lossy(&body).trim().chars().take(300).collect(),
         ..ApiStatus::default()
     });
@@ -243,7 +253,7 @@ mod tests {
             (resource("Node", "nodes", false), Some("a"), "/api/v1/nodes?limit"),
             (resource("Pod", "pods", true), Some("a"), "/api/v1/namespaces/a/pods?limit"),
         ] {
-            let scope = Scope { resource, namespace: namespace.map(str::to_owned), metadata_only: false };
+            let scope = Scope { resource, namespace: namespace.map(str::to_owned), form: Form::Protobuf };
             assert!(scope.page("").starts_with(expected), "{}", scope.page(""));
         }
     }

@@ -1,0 +1,235 @@
+//! What a reconcile may do: apply children, write the status, tell what happened, look things up.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use kinds::meta::{Meta, ObjectKey, parse_version};
+use kinds::{DecodeError, Kind, OwnerRef, Resource};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::applied::{Answers, Place};
+use super::record::Children;
+use super::{Error, Object, Typed};
+use crate::events::{EventType, ObjectReference, Recorder};
+use crate::expectations::Expectations;
+use crate::store::Store;
+use crate::write::{WriteError, Writer};
+
+pub(super) fn place(resource: &Resource) -> Place {
+    (resource.group, resource.plural)
+}
+
+/// What all reconciles of a controller share.
+pub(super) struct Shared<K: Object> {
+    pub(super) name: &'static str,
+    pub(super) store: Arc<Store<Typed<K>>>,
+    pub(super) children: HashMap<Place, (Resource, Arc<dyn Children>)>,
+    /// Stores of whole objects, as `Arc<Store<Typed<W>>>` under the type of `W`.
+    pub(super) watched: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
+    pub(super) writer: Writer,
+    pub(super) recorder: Recorder,
+    pub(super) expectations: Expectations,
+    pub(super) answers: Answers,
+    pub(super) hasher: RandomState,
+}
+
+/// One object that may need something, and the means to do it.
+pub struct Context<K: Object> {
+    /// The object, as the watch showed it last.
+    pub object: Arc<K>,
+    pub(super) record: Arc<Typed<K>>,
+    pub(super) shared: Arc<Shared<K>>,
+}
+
+impl<K: Object> Clone for Context<K> {
+    fn clone(&self) -> Self {
+        Self { object: self.object.clone(), record: self.record.clone(), shared: self.shared.clone() }
+    }
+}
+
+impl<K: Object> Context<K> {
+    /// The object's metadata that controllers decide on.
+    pub fn meta(&self) -> &Meta {
+        self.record.meta()
+    }
+
+    /// The object's name.
+    pub fn name(&self) -> &str {
+        &self.meta().name
+    }
+
+    /// The object's namespace; empty if it has none.
+    pub fn namespace(&self) -> &str {
+        &self.meta().namespace
+    }
+
+    /// The object's key.
+    pub fn key(&self) -> ObjectKey {
+        self.meta().key()
+    }
+
+    /// Creates a child, or makes it what it should be, by server-side apply: the fields that are set here are set there,
+    /// fields set here before and not any more are taken back, all others are left to others. The child gets the object
+    /// as its controlling owner, and the object's namespace unless it has one. Nothing is sent if the same was applied
+    /// before and the child has not changed since.
+    ///
+    /// Answers with the whole child as the server has it.
+    ///
+    /// # Errors
+    /// When the child belongs to another controller, its kind was not declared by
+    /// [`For::owns`](super::For::owns), or the server refuses.
+    pub async fn apply<D: Object>(&self, child: &D) -> Result<Arc<D>, Error> {
+        let resource = D::RESOURCE;
+        let (_, store) = self.shared.children.get(&place(&resource)).ok_or(Error::NotOwned(resource.kind))?;
+        let (key, object) = as_child(child, self.meta(), &self.record.controller_ref())?;
+        let what = || format!("{} {key}", resource.kind);
+        let shown = store.meta(&key);
+        if let Some(owner) = shown.as_ref().and_then(Meta::controller).filter(|owner| owner.uid != self.meta().uid) {
+            return Err(Error::Taken {
+                child: what(),
+                owner: format!("{} {} ({})", owner.kind, owner.name, owner.uid),
+            });
+        }
+        let (owner, id) = (self.key(), (place(&resource), key.name.clone()));
+        let sent = self.shared.hasher.hash_one(object.to_string());
+        if let Some(known) = self.shared.answers.still(&owner, &id, sent, shown.map(|meta| meta.version)) {
+            return Ok(known);
+        }
+        let failed = |error: WriteError| Error::Write { doing: format!("apply {}", what()), error };
+        let answer =
+            self.shared.writer.apply_whole(&resource, &key, self.shared.name, &object).await.map_err(failed)?;
+        let unreadable = |problem: String| failed(WriteError::Unreadable(DecodeError::field("answer", problem)));
+        let mut applied: D = serde_json::from_slice(&answer).map_err(|error| unreadable(error.to_string()))?;
+        applied.meta_mut().managed_fields = None;
+        let version = applied.meta().resource_version.as_deref().unwrap_or_default();
+        let version = parse_version(version).map_err(|error| unreadable(error.to_string()))?;
+        self.shared.expectations.wrote_at(&owner, &resource, store.progress(), version);
+        let applied = Arc::new(applied);
+        self.shared.answers.remember(&owner, id, sent, version, applied.clone());
+        Ok(applied)
+    }
+
+    /// The object's children of a kind, those that are being deleted among them.
+    ///
+    /// # Panics
+    /// When the kind was not declared by [`For::owns`](super::For::owns).
+    pub fn children<D: Object>(&self) -> Vec<Meta> {
+        let children = self.shared.children.get(&place(&D::RESOURCE));
+        let (_, store) = children.unwrap_or_else(|| panic!("{}", Error::NotOwned(D::RESOURCE.kind)));
+        store.of(&self.meta().uid)
+    }
+
+    /// Deletes a child, unless it is gone or another one of its name has taken its place.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn delete<D: Object>(&self, child: &Meta) -> Result<(), Error> {
+        let resource = D::RESOURCE;
+        self.shared.answers.forget_child(&self.key(), &(place(&resource), child.name.clone()));
+        match self.shared.writer.delete(&resource, &child.key(), &child.uid).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => {
+                Err(Error::Write { doing: format!("delete {} {}", resource.kind, child.key()), error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the object's status if it is another one; answers whether it was.
+    ///
+    /// # Errors
+    /// When the server refuses. That the object is gone is no error.
+    pub async fn set_status<S: Serialize>(&self, status: &S) -> Result<bool, Error> {
+        let resource = K::RESOURCE;
+        let what = || format!("{} {}", resource.kind, self.key());
+        let read = |problem: serde_json::Error| Error::Malformed { what: what(), problem: problem.to_string() };
+        let status = serde_json::to_value(status).map_err(read)?;
+        let object = serde_json::to_value(&*self.object).map_err(read)?;
+        if object["status"] == status {
+            return Ok(false);
+        }
+        let meta = self.meta();
+        let mut wanted = json!({
+            "apiVersion": resource.api_version(), "kind": resource.kind,
+            "metadata": {"name": *meta.name, "uid": meta.uid.to_string()},
+            "status": status,
+        });
+        if resource.namespaced {
+            wanted["metadata"]["namespace"] = (*meta.namespace).into();
+        }
+        match self.shared.writer.apply(&resource, &self.key(), Some("status"), self.shared.name, &wanted).await {
+            Ok(answer) => {
+                if let Ok(answer) = answer.meta() {
+                    self.shared.expectations.wrote(&self.key(), &self.shared.store, answer.version);
+                }
+                Ok(true)
+            }
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(Error::Write { doing: format!("write the status of {}", what()), error }),
+        }
+    }
+
+    /// Tells users what happened to the object, as an Event. Say it when it happens, not in every reconcile.
+    pub fn event(&self, kind: EventType, reason: &'static str, message: impl Into<String>) {
+        let (resource, meta) = (K::RESOURCE, self.meta());
+        let about = ObjectReference {
+            api_version: resource.api_version().into(),
+            kind: resource.kind.into(),
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+            uid: meta.uid.to_string().into(),
+            resource_version: meta.version.to_string().into(),
+        };
+        self.shared.recorder.event(&about, kind, reason, message.into());
+    }
+
+    /// An object of a kind that the controller watches; `None` if there is none of this name.
+    ///
+    /// # Panics
+    /// When the kind was not declared by [`For::watches`](super::For::watches).
+    pub fn look_up<W: Object>(&self, key: &ObjectKey) -> Option<Arc<W>> {
+        let store = self.shared.watched.get(&TypeId::of::<W>());
+        let store = store.and_then(|store| store.downcast_ref::<Arc<Store<Typed<W>>>>());
+        let store = store.unwrap_or_else(|| {
+            let kind = W::RESOURCE.kind;
+            panic!("{kind} is not watched: declare it by .watches::<{kind}>(...)")
+        });
+        store.get(key).map(|record| record.object.clone())
+    }
+}
+
+/// A child's key, and what to apply for it.
+pub(super) fn as_child<D: Object>(child: &D, owner: &Meta, reference: &OwnerRef) -> Result<(ObjectKey, Value), Error> {
+    let resource = D::RESOURCE;
+    let malformed = |problem: &str| Error::Malformed { what: resource.kind.to_owned(), problem: problem.to_owned() };
+    let meta = child.meta();
+    let name = meta.name.as_deref().filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| malformed("metadata.name is missing: children are applied by name"))?;
+    let namespace = match meta.namespace.as_deref() {
+        _ if !resource.namespaced => "",
+        Some(namespace) => namespace,
+        None => &owner.namespace,
+    };
+    if resource.namespaced && namespace.is_empty() {
+        return Err(malformed("metadata.namespace is missing, and its owner has none"));
+    }
+    if !owner.namespace.is_empty() && *owner.namespace != *namespace {
+        return Err(malformed("an object in a namespace cannot own one outside of it"));
+    }
+    let mut object = serde_json::to_value(child).map_err(|error| malformed(&error.to_string()))?;
+    object["apiVersion"] = resource.api_version().into();
+    object["kind"] = resource.kind.into();
+    if resource.namespaced {
+        object["metadata"]["namespace"] = namespace.into();
+    }
+    object["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": *reference.api_version, "kind": *reference.kind, "name": *reference.name,
+        "uid": reference.uid.to_string(), "controller": true, "blockOwnerDeletion": true,
+    }]);
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
+    Ok((ObjectKey::new(namespace, name), object))
+}

@@ -1,0 +1,234 @@
+//! A controller as its author describes it.
+
+use std::any::{Any, TypeId};
+use std::collections::{HashMap, HashSet};
+use std::hash::RandomState;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::{Meta, ObjectKey};
+use kinds::{Kind, Resource, Sections};
+
+use super::applied::{Answers, Place};
+use super::context::{Shared, place};
+use super::record::Children;
+use super::work::{Finalizer, Run, Worker};
+use super::{Context, Error, Object, Owned, Typed};
+use crate::controller::{Outcome, WorkOptions};
+use crate::expectations::Expectations;
+use crate::manager::Manager;
+use crate::queue::{Queue, QueueOptions};
+use crate::store::by_controller;
+use crate::watch::{Builder, Registry};
+
+/// Kinds whose objects some controller needs whole.
+pub(super) type WholeKinds = HashSet<Place>;
+
+/// A kind of children. Their metadata is watched; or they are whole objects, if somebody needs them whole, because there
+/// is one watch a kind.
+struct ChildKind {
+    resource: Resource,
+    need: fn(&mut Builder, bool),
+    store: fn(&Registry, bool) -> Arc<dyn Children>,
+}
+
+impl ChildKind {
+    fn of<D: Object>() -> Self {
+        Self {
+            resource: D::RESOURCE,
+            need: |needs, whole| {
+                if whole {
+                    needs.need::<Typed<D>>(Sections::default(), &[by_controller()]);
+                } else {
+                    needs.need::<Owned<D>>(Sections::default(), &[by_controller()]);
+                }
+            },
+            store: |registry, whole| {
+                if whole { registry.store::<Typed<D>>() } else { registry.store::<Owned<D>>() }
+            },
+        }
+    }
+}
+
+/// Leads changes of a kind to the queue; answers its store under its type.
+type Follow = Box<dyn FnOnce(&Registry, &Arc<Queue<ObjectKey>>) -> (TypeId, AnyStore) + Send>;
+
+/// An `Arc<Store<Typed<W>>>`.
+pub(super) type AnyStore = Arc<dyn Any + Send + Sync>;
+
+type Need = Box<dyn FnOnce(&mut Builder, &WholeKinds) + Send>;
+type Start = Box<dyn FnOnce(&mut Manager, &WholeKinds) + Send>;
+
+/// A kind of objects that others depend on.
+struct WatchedKind {
+    resource: Resource,
+    need: fn(&mut Builder),
+    start: Follow,
+}
+
+/// Where the description of a controller begins.
+#[derive(Debug, Clone, Copy)]
+pub struct Controller;
+
+/// Describes a controller: what it is for, what it makes, what it does.
+pub struct For<K: Object> {
+    name: &'static str,
+    workers: usize,
+    owns: Vec<ChildKind>,
+    watches: Vec<WatchedKind>,
+    finalizer: Option<Finalizer<K>>,
+}
+
+impl Controller {
+    /// A controller for the objects of a kind. Its name is that of its metrics, its Events, and the field manager of
+    /// what it applies: other names own other fields, so keep it.
+    pub fn for_<K: Object>(name: &'static str) -> For<K> {
+        For { name, workers: 2, owns: Vec::new(), watches: Vec::new(), finalizer: None }
+    }
+}
+
+impl<K: Object> For<K> {
+    /// Makes children of a kind: a change of any leads to a reconcile of its owner.
+    pub fn owns<D: Object>(mut self) -> Self {
+        self.owns.push(ChildKind::of::<D>());
+        self
+    }
+
+    /// Depends on objects of another kind: a change of one leads to a reconcile of the keys that `concerned` names for
+    /// the object before and the object after. Look them up by [`Context::look_up`].
+    pub fn watches<W: Object>(mut self, concerned: impl Fn(&W) -> Vec<ObjectKey> + Send + Sync + 'static) -> Self {
+        self.watches.push(WatchedKind {
+            resource: W::RESOURCE,
+            need: |needs| {
+                needs.need::<Typed<W>>(Sections::default(), &[]);
+            },
+            start: Box::new(move |registry, queue| {
+                let (store, queue) = (registry.store::<Typed<W>>(), queue.clone());
+                store.subscribe(move |change| {
+                    for record in change.old.into_iter().chain(change.new) {
+                        concerned(&record.object).into_iter().for_each(|key| queue.add(key));
+                    }
+                });
+                (TypeId::of::<W>(), Arc::new(store))
+            }),
+        });
+        self
+    }
+
+    /// Keeps objects that are being deleted until `clean_up` has answered [`Outcome::Done`], for what is not deleted
+    /// with its owner. `name` is the finalizer that objects carry, such as `example.com/bucket`.
+    pub fn finalizer<F>(
+        mut self,
+        name: &'static str,
+        clean_up: impl Fn(Context<K>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Outcome, Error>> + Send + 'static,
+    {
+        self.finalizer = Some(Finalizer { name, clean_up: boxed(clean_up) });
+        self
+    }
+
+    /// How many objects are reconciled at the same time; 2 unless said otherwise.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// What the controller does for one object. It is called after the object or one of its children has changed (not
+    /// for the object's status), after a failure, and when it asked for it; never twice at once for an object, and not
+    /// before the stores show what it wrote the last time.
+    pub fn reconcile<F>(self, reconcile: impl Fn(Context<K>) -> F + Send + Sync + 'static) -> Prepared
+    where
+        F: Future<Output = Result<Outcome, Error>> + Send + 'static,
+    {
+        let run = boxed(reconcile);
+        let owned: Vec<_> = self.owns.iter().map(|kind| (place(&kind.resource), kind.need)).collect();
+        let watched: Vec<_> = self.watches.iter().map(|kind| kind.need).collect();
+        let whole = self.watches.iter().map(|kind| place(&kind.resource)).chain([place(&K::RESOURCE)]).collect();
+        Prepared {
+            whole,
+            need: Box::new(move |needs, whole| {
+                needs.need::<Typed<K>>(Sections::default(), &[by_controller()]);
+                owned.iter().for_each(|(at, need)| need(needs, whole.contains(at)));
+                watched.iter().for_each(|need| need(needs));
+            }),
+            start: Box::new(move |manager, whole| self.start(manager, whole, run)),
+        }
+    }
+
+    fn start(self, manager: &mut Manager, whole: &WholeKinds, run: Run<K>) {
+        let queue: Arc<Queue<ObjectKey>> = Queue::new(QueueOptions::named(self.name));
+        let registry = manager.registry();
+        let store = registry.store::<Typed<K>>();
+        let added = queue.clone();
+        store.subscribe(move |change| {
+            if let Some(record) = change.new.or(change.old)
+                && matters(change.old.map(|record| &**record), change.new.map(|record| &**record))
+            {
+                added.add(record.meta().key());
+            }
+        });
+        let mut children = HashMap::new();
+        for kind in self.owns {
+            let at = place(&kind.resource);
+            let store = (kind.store)(registry, whole.contains(&at));
+            let added = queue.clone();
+            store.on_change(Box::new(move |old, new| {
+                for key in [old, new].into_iter().flatten().filter_map(owner::<K>) {
+                    added.add(key);
+                }
+            }));
+            children.insert(at, (kind.resource, store));
+        }
+        let watched = self.watches.into_iter().map(|kind| (kind.start)(registry, &queue)).collect();
+        let shared = Shared {
+            name: self.name,
+            store,
+            children,
+            watched,
+            writer: manager.writer(self.name),
+            recorder: manager.recorder(self.name, self.name),
+            expectations: Expectations::default(),
+            answers: Answers::default(),
+            hasher: RandomState::new(),
+        };
+        let worker = Worker { shared: Arc::new(shared), queue: queue.clone(), run, finalizer: self.finalizer };
+        let options = WorkOptions { name: self.name, workers: self.workers, max_retries: None };
+        manager.add(options, queue, Arc::new(worker));
+    }
+}
+
+/// A controller that is ready to be run by an [`Operator`](super::Operator).
+pub struct Prepared {
+    pub(super) whole: WholeKinds,
+    pub(super) need: Need,
+    pub(super) start: Start,
+}
+
+fn boxed<K: Object, F>(run: impl Fn(Context<K>) -> F + Send + Sync + 'static) -> Run<K>
+where
+    F: Future<Output = Result<Outcome, Error>> + Send + 'static,
+{
+    Box::new(move |context| -> BoxFuture<'static, Result<Outcome, Error>> { run(context).boxed() })
+}
+
+/// Whether a change of an object is one that its controller did not make itself: its status is the controller's.
+pub(super) fn matters<K: Object>(old: Option<&Typed<K>>, new: Option<&Typed<K>>) -> bool {
+    let (Some(old), Some(new)) = (old, new) else { return true };
+    let annotations = |record: &Typed<K>| record.object.meta().annotations.clone();
+    // Kinds without a generation do not tell what changed.
+    new.meta().generation == 0
+        || old.meta().generation != new.meta().generation
+        || old.meta().differs(new.meta())
+        || annotations(old) != annotations(new)
+}
+
+/// The object that controls a child, if it is of kind `K`.
+pub(super) fn owner<K: Object>(child: &Meta) -> Option<ObjectKey> {
+    let (resource, owner) = (K::RESOURCE, child.controller()?);
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    let namespace = if resource.namespaced { child.namespace.clone() } else { "".into() };
+    (group == resource.group && *owner.kind == *resource.kind).then(|| ObjectKey::new(namespace, owner.name.clone()))
+}

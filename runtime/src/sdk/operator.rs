@@ -1,0 +1,48 @@
+//! Controllers that run as one process: shared watches, one Lease.
+
+use std::sync::Arc;
+
+use super::Prepared;
+use super::controller::WholeKinds;
+use crate::client::Clients;
+use crate::election::ElectionError;
+use crate::manager::{Manager, ManagerOptions};
+use crate::watch::Builder;
+
+/// The controllers of a process.
+pub struct Operator {
+    pub(super) name: &'static str,
+    controllers: Vec<Prepared>,
+}
+
+impl Operator {
+    /// An operator without controllers yet. Its name is that of its Lease, and is told to the API server.
+    pub fn new(name: &'static str) -> Self {
+        Self { name, controllers: Vec::new() }
+    }
+
+    /// Adds a controller.
+    pub fn with(mut self, controller: Prepared) -> Self {
+        self.controllers.push(controller);
+        self
+    }
+
+    /// Makes the manager that runs the controllers: for a process of your own making; [`Operator::run`] is all at once.
+    ///
+    /// # Errors
+    /// When the times of the election do not fit together.
+    pub fn manager(self, clients: Arc<Clients>, options: ManagerOptions) -> Result<Manager, ElectionError> {
+        let whole: WholeKinds =
+            self.controllers.iter().flat_map(|controller| controller.whole.iter().copied()).collect();
+        let mut needs = Builder::default();
+        let mut starts = Vec::new();
+        for controller in self.controllers {
+            (controller.need)(&mut needs, &whole);
+            starts.push(controller.start);
+        }
+        let mut manager = Manager::new(clients, needs.build(), options)?;
+        manager.record_leadership(self.name);
+        starts.into_iter().for_each(|start| start(&mut manager, &whole));
+        Ok(manager)
+    }
+}

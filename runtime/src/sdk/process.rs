@@ -1,0 +1,166 @@
+//! An operator's process: how it connects, whether it shares its work, what it serves, when it ends.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Operator;
+use crate::client::{ConnectError, ConnectOptions, connect};
+use crate::election::{ElectionConfig, ElectionError, unique_identity};
+use crate::manager::{Ended, Manager, ManagerOptions};
+use crate::metrics::{Controllers, Events, Leadership, Stores};
+use crate::serve::{Check, Health, ServeError, ServeOptions, Server, Surface, TlsOptions, configz};
+
+/// How much longer than the lease a leader may go without renewing before it is unhealthy.
+const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
+
+/// How an operator's process runs.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How to reach the API server; in a pod, nothing need be said.
+    pub connection: ConnectOptions,
+    /// Watch this namespace only; `None`: all.
+    pub namespace: Option<String>,
+    /// Hold a Lease while working, so that several processes can stand by.
+    pub leader_election: bool,
+    /// Where the Lease is; `None`: the namespace of the pod or of the kubeconfig.
+    pub lease_namespace: Option<String>,
+    /// HTTPS port of `/metrics`, `/healthz`, `/livez` and `/readyz`; 0 serves nothing.
+    pub port: u16,
+    /// Requests per second of each controller (not counting watches).
+    pub qps: f32,
+    /// Requests of each controller that may go out at once.
+    pub burst: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let ManagerOptions { qps, burst, .. } = ManagerOptions::default();
+        Self {
+            connection: ConnectOptions::default(),
+            namespace: None,
+            leader_election: true,
+            lease_namespace: None,
+            port: 8443,
+            qps,
+            burst,
+        }
+    }
+}
+
+/// Why an operator could not run, or must not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The API server cannot be reached as told.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The election is set up wrongly.
+    #[error(transparent)]
+    Election(#[from] ElectionError),
+    /// The HTTPS port cannot be served.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// Another process leads, or may: this one must exit at once.
+    #[error("the lease was lost: {0}")]
+    LeaseLost(crate::election::Lost),
+}
+
+impl Operator {
+    /// Connects, waits for the Lease, and works until `shutdown` completes; then ends in order.
+    ///
+    /// # Errors
+    /// When it cannot begin, and when the Lease is lost: the process must exit then.
+    pub async fn run(self, settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+        let name = self.name;
+        let user_agent = format!("{name}/v{}", env!("CARGO_PKG_VERSION"));
+        let connection = ConnectOptions { user_agent: user_agent.clone(), ..settings.connection.clone() };
+        let clients = Arc::new(connect(&connection).await?);
+        let election = settings.leader_election.then(|| {
+            let namespace = settings.lease_namespace.as_deref().unwrap_or(&clients.default_namespace);
+            ElectionConfig::new(namespace, name, unique_identity(&hostname()))
+        });
+        let options = ManagerOptions {
+            namespace: settings.namespace.clone(),
+            election,
+            qps: settings.qps,
+            burst: settings.burst,
+            ..ManagerOptions::default()
+        };
+        let manager = self.manager(clients, options)?;
+        let server = match settings.port {
+            0 => None,
+            port => {
+                let mut serve = ServeOptions {
+                    port,
+                    user_agent,
+                    tls: TlsOptions { pair_name: name.to_owned(), ..TlsOptions::default() },
+                    ..ServeOptions::default()
+                };
+                serve.authentication.kubeconfig = settings.connection.kubeconfig.clone();
+                serve.authorization.kubeconfig = settings.connection.kubeconfig.clone();
+                serve.authentication.tolerate_lookup_failure = true;
+                Some(Server::start(serve, surface(name, &manager)).await?)
+            }
+        };
+        let ended = manager.run(shutdown).await;
+        match ended {
+            Ended::LeaseLost(lost) => Err(RunError::LeaseLost(lost)),
+            Ended::Shutdown => {
+                if let Some(server) = server {
+                    server.stop().await;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What an operator serves: its health, and the metrics of its queues, watches, reconciles, requests and Lease.
+pub fn surface(name: &'static str, manager: &Manager) -> Surface {
+    let fence = manager.fence().clone();
+    let leads =
+        Check::new("leaderElection", move || Some(fence.check(LEASE_TOLERANCE).map_err(|stale| stale.to_string())));
+    let stores = manager.registry().stats();
+    let complete = Check::new("stores", move || {
+        let waits: Vec<String> =
+            stores.iter().filter(|store| !store.is_synced()).map(|store| store.resource()).collect();
+        Some(if waits.is_empty() { Ok(()) } else { Err(format!("not listed yet: {}", waits.join(", "))) })
+    });
+    let metrics = manager.metrics().clone();
+    metrics.rest_client(&manager.clients().metrics);
+    metrics.collect(manager.queues());
+    metrics.collect(Leadership { lease: name.to_owned(), fence: manager.fence().clone() });
+    let (running, fence) = (manager.work_counts(), manager.fence().clone());
+    metrics.collect(Controllers { manager: name, running, missing: Vec::new(), fence });
+    metrics.collect(Stores(manager.registry().stats()));
+    metrics.collect(Events(manager.recorders().to_vec()));
+    Surface {
+        health: Arc::new(Health::new(vec![leads], vec![complete])),
+        metrics,
+        configz: configz(name, serde_json::json!({})),
+        set_verbosity: None,
+    }
+}
+
+/// Completes when the process is asked to end, by SIGTERM or SIGINT.
+///
+/// # Panics
+/// When the process cannot listen for signals.
+pub async fn terminated() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).expect("a process can listen for SIGTERM");
+    let mut interrupt = signal(SignalKind::interrupt()).expect("a process can listen for SIGINT");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// The machine's name, which is the pod's; the kernel always has one.
+fn hostname() -> String {
+    let name = std::fs::read_to_string(PathBuf::from("/proc/sys/kernel/hostname")).unwrap_or_default();
+    match name.trim() {
+        "" => "localhost".to_owned(),
+        name => name.to_owned(),
+    }
+}

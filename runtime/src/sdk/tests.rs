@@ -1,0 +1,205 @@
+//! Decisions of the SDK that need no API server.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as ApiTime;
+use kinds::{Decode, Interner, Kind, Resource, Sections};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::applied::Answers;
+use super::context::as_child;
+use super::controller::{matters, owner};
+use super::work::{Step, finalizer_patch, step};
+use super::*;
+use crate::watch::json;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct WidgetSpec {
+    size: i32,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct WidgetStatus {
+    done: bool,
+}
+
+crate::custom_resource! {
+    /// A thing.
+    Widget { spec: WidgetSpec, status: WidgetStatus }
+    namespaced "widgets" in "example.com/v1"
+}
+
+fn widget(fields: Value) -> Typed<Widget> {
+    let mut object = json!({
+        "metadata": {"name": "w", "namespace": "ns", "uid": "u", "resourceVersion": "5", "generation": 1},
+        "spec": {"size": 1},
+    });
+    for (path, value) in fields.as_object().expect("paths and values") {
+        *object.pointer_mut(path.rsplit_once('/').expect("a path").0).expect("it exists") =
+            with(object.pointer(path.rsplit_once('/').expect("a path").0), path, value);
+    }
+    let line = json!({"type": "ADDED", "object": object}).to_string();
+    let frame = json::frame(line.as_bytes()).expect("a frame");
+    let Ok(kinds::envelope::WatchEvent::Added(object)) = kinds::envelope::watch_event(&frame) else {
+        panic!("{frame:?}")
+    };
+    let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
+    Typed::decode(&context, object).expect("a widget")
+}
+
+fn with(parent: Option<&Value>, path: &str, value: &Value) -> Value {
+    let mut parent = parent.cloned().unwrap_or_default();
+    parent[path.rsplit('/').next().unwrap_or_default()] = value.clone();
+    parent
+}
+
+#[test]
+fn a_custom_resource_reads_and_writes_as_the_api_spells_it() {
+    let resource =
+        Resource { group: "example.com", version: "v1", kind: "Widget", plural: "widgets", namespaced: true };
+    assert_eq!(Widget::RESOURCE, resource);
+    assert_eq!(
+        [<Node as Object>::RESOURCE, <ConfigMap as Object>::RESOURCE].map(|kind| kind.namespaced),
+        [false, true]
+    );
+    let made = serde_json::to_value(Widget::new("w", WidgetSpec { size: 2 })).expect("JSON");
+    let spelled =
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 2}});
+    assert_eq!(made, spelled);
+    let read: Widget = serde_json::from_value(spelled).expect("a widget");
+    assert_eq!((read.spec, read.status), (WidgetSpec { size: 2 }, None));
+}
+
+#[test]
+fn a_whole_object_has_the_metadata_that_a_record_has() {
+    let record = widget(json!({
+        "/metadata/labels": {"b": "2", "a": "1"}, "/metadata/finalizers": ["f"],
+        "/metadata/deletionTimestamp": "2026-01-02T03:04:05Z", "/metadata/managedFields": [{"manager": "m"}],
+        "/metadata/ownerReferences": [
+            {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "o", "controller": true},
+        ],
+    }));
+    let meta = record.meta();
+    assert_eq!((meta.key(), meta.version, meta.generation), (ObjectKey::new("ns", "w"), 5, 1));
+    assert_eq!(meta.labels.iter().map(|(key, _)| &**key).collect::<Vec<_>>(), ["a", "b"]);
+    assert!(meta.is_deleting() && &*meta.finalizers[0] == "f");
+    assert_eq!(meta.controller().map(|owner| owner.uid.to_string()).as_deref(), Some("o"));
+    assert_eq!(record.object.metadata.managed_fields, None, "nobody reads them");
+}
+
+#[test]
+fn a_finalizer_is_put_on_before_work_and_taken_off_after() {
+    let going = json!("2026-01-02T03:04:05Z");
+    for (deleting, carried, finalizer, expected) in [
+        (false, vec![], None, Step::Work),
+        (false, vec![], Some("ours"), Step::Add),
+        (false, vec!["ours"], Some("ours"), Step::Work),
+        (true, vec!["ours", "theirs"], Some("ours"), Step::CleanUp),
+        (true, vec!["theirs"], Some("ours"), Step::Nothing),
+        (true, vec!["theirs"], None, Step::Nothing),
+    ] {
+        let deletion = if deleting { going.clone() } else { Value::Null };
+        let record = widget(json!({"/metadata/finalizers": carried, "/metadata/deletionTimestamp": deletion}));
+        assert_eq!(step(record.meta(), finalizer), expected, "{deleting} {carried:?} {finalizer:?}");
+    }
+    let record = widget(json!({"/metadata/finalizers": ["theirs"]}));
+    let patch = |on| finalizer_patch(record.meta(), "ours", on)["metadata"].clone();
+    assert_eq!(patch(true), json!({"uid": "u", "resourceVersion": "5", "finalizers": ["theirs", "ours"]}));
+    assert_eq!(patch(false)["finalizers"], json!(["theirs"]));
+}
+
+#[test]
+fn a_change_of_the_status_alone_is_the_controllers_own() {
+    let old = widget(json!({}));
+    for (change, expected) in [
+        (json!({"/status": {"done": true}, "/metadata/resourceVersion": "6"}), false),
+        (json!({"/metadata/generation": 2}), true),
+        (json!({"/metadata/generation": 0}), true),
+        (json!({"/metadata/labels": {"a": "1"}}), true),
+        (json!({"/metadata/annotations": {"a": "1"}}), true),
+        (json!({"/metadata/deletionTimestamp": "2026-01-02T03:04:05Z"}), true),
+    ] {
+        assert_eq!(matters(Some(&old), Some(&widget(change.clone()))), expected, "{change}");
+    }
+    assert!(matters(None, Some(&old)) && matters(Some(&old), None));
+}
+
+#[test]
+fn a_child_names_its_owner_and_nobody_elses() {
+    for (api_version, kind, controller, expected) in [
+        ("example.com/v1", "Widget", true, Some("ns/w")),
+        ("example.com/v2", "Widget", true, Some("ns/w")),
+        ("example.com/v1", "Widget", false, None),
+        ("example.org/v1", "Widget", true, None),
+        ("example.com/v1", "Gadget", true, None),
+    ] {
+        let child = widget(json!({"/metadata/ownerReferences": [
+            {"apiVersion": api_version, "kind": kind, "name": "w", "uid": "u", "controller": controller},
+        ]}));
+        assert_eq!(owner::<Widget>(child.meta()).map(|key| key.to_string()).as_deref(), expected);
+    }
+}
+
+#[test]
+fn a_child_is_sent_with_its_owner_in_its_owners_namespace() {
+    let owner = widget(json!({}));
+    let reference = owner.controller_ref();
+    let named = |name: Option<&str>, namespace: Option<&str>| ObjectMeta {
+        name: name.map(str::to_owned),
+        namespace: namespace.map(str::to_owned),
+        ..ObjectMeta::default()
+    };
+    let map = |metadata| ConfigMap { metadata, ..ConfigMap::default() };
+    let (key, sent) = as_child(&map(named(Some("c"), None)), owner.meta(), &reference).expect("a child");
+    assert_eq!(key, ObjectKey::new("ns", "c"));
+    assert_eq!(
+        sent,
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "ns", "ownerReferences": [{
+            "apiVersion": "example.com/v1", "kind": "Widget", "name": "w", "uid": "u",
+            "controller": true, "blockOwnerDeletion": true,
+        }]}})
+    );
+    let refused = |metadata| as_child(&map(metadata), owner.meta(), &reference).expect_err("not a child").to_string();
+    assert!(refused(named(None, None)).contains("metadata.name is missing"));
+    assert!(refused(named(Some("c"), Some("other"))).contains("outside of it"));
+    let space = Namespace { metadata: named(Some("c"), None), ..Namespace::default() };
+    let refused = as_child(&space, owner.meta(), &reference).expect_err("not a child");
+    assert_eq!(refused.to_string(), "Namespace: an object in a namespace cannot own one outside of it");
+}
+
+#[test]
+fn what_was_applied_is_known_until_it_or_the_wish_changes() {
+    let answers = Answers::default();
+    let (owner, child) = (ObjectKey::new("ns", "w"), (("", "configmaps"), "c".into()));
+    let still = |sent, shown| answers.still::<u8>(&owner, &child, sent, shown).map(|object| *object);
+    assert_eq!(still(1, Some(7)), None);
+    answers.remember(&owner, child.clone(), 1, 7, Arc::new(42u8));
+    for (sent, shown, expected) in [(1, Some(7), Some(42)), (2, Some(7), None), (1, Some(8), None), (1, None, None)] {
+        assert_eq!(still(sent, shown), expected, "{sent} {shown:?}");
+    }
+    answers.forget(&owner);
+    assert_eq!(still(1, Some(7)), None);
+}
+
+#[test]
+fn a_condition_keeps_its_time_while_its_status_stays() {
+    let at = |second| ApiTime(Timestamp::from_second(second).expect("a time"));
+    let condition = |kind: &str, status: &str, second| Condition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: "R".to_owned(),
+        message: String::new(),
+        last_transition_time: at(second),
+        observed_generation: None,
+    };
+    let mut conditions = vec![condition("Other", "True", 1), condition("Ready", "False", 1)];
+    for (status, second, expected) in [("False", 2, 1), ("True", 3, 3), ("True", 4, 3)] {
+        set_condition(&mut conditions, condition("Ready", status, second));
+        assert_eq!(conditions[1].last_transition_time, at(expected), "{status} at {second}");
+    }
+    set_condition(&mut conditions, condition("New", "True", 5));
+    assert_eq!(conditions.len(), 3);
+}

@@ -1,0 +1,130 @@
+//! One reconcile: wait for what was written, keep the finalizer, call the author's function.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::{Kind, Resource};
+use serde_json::{Value, json};
+
+use super::context::Shared;
+use super::{Context, Error, Meta, Object};
+use crate::controller::{Outcome, Reconcile, ReconcileError};
+use crate::queue::Queue;
+use crate::store::Progress;
+
+/// An author's function.
+pub(super) type Run<K> = Box<dyn Fn(Context<K>) -> BoxFuture<'static, Result<Outcome, Error>> + Send + Sync>;
+
+/// What is to be done before an object may go.
+pub(super) struct Finalizer<K: Object> {
+    pub(super) name: &'static str,
+    pub(super) clean_up: Run<K>,
+}
+
+/// A controller at work.
+pub(super) struct Worker<K: Object> {
+    pub(super) shared: Arc<Shared<K>>,
+    pub(super) queue: Arc<Queue<ObjectKey>>,
+    pub(super) run: Run<K>,
+    pub(super) finalizer: Option<Finalizer<K>>,
+}
+
+/// What an object's finalizer asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Put it on before anything is made.
+    Add,
+    /// Do the work.
+    Work,
+    /// Clean up, then take it off.
+    CleanUp,
+    /// Others are not done with it.
+    Nothing,
+}
+
+/// What is next for an object, with the name of the controller's finalizer if it has one.
+pub(super) fn step(meta: &Meta, finalizer: Option<&str>) -> Step {
+    let has = finalizer.is_some_and(|name| meta.finalizers.iter().any(|known| **known == *name));
+    match (meta.is_deleting(), finalizer.is_some(), has) {
+        (false, true, false) => Step::Add,
+        (false, _, _) => Step::Work,
+        (true, _, true) => Step::CleanUp,
+        (true, _, false) => Step::Nothing,
+    }
+}
+
+/// The patch that puts a finalizer on or takes it off, if the object is still the one we know.
+pub(super) fn finalizer_patch(meta: &Meta, name: &str, on: bool) -> Value {
+    let others = meta.finalizers.iter().map(|known| &**known).filter(|known| *known != name);
+    let finalizers: Vec<&str> = others.chain(on.then_some(name)).collect();
+    json!({"metadata": {
+        "uid": meta.uid.to_string(), "resourceVersion": meta.version.to_string(), "finalizers": finalizers,
+    }})
+}
+
+impl<K: Object> Worker<K> {
+    fn caught_up(&self, key: &ObjectKey) -> bool {
+        let shared = &self.shared;
+        let seen = |resource: &Resource, progress: &Progress| {
+            let (queue, key) = (self.queue.clone(), key.clone());
+            let again = key.clone();
+            shared.expectations.caught_up_at(&key, resource, progress, move || queue.add(again))
+        };
+        seen(&K::RESOURCE, shared.store.progress())
+            && shared.children.values().all(|(resource, store)| seen(resource, store.progress()))
+    }
+
+    async fn set_finalizer(&self, meta: &Meta, name: &str, on: bool) -> Result<Outcome, Error> {
+        let (resource, key) = (K::RESOURCE, meta.key());
+        match self.shared.writer.merge_patch(&resource, &key, &finalizer_patch(meta, name, on)).await {
+            Ok(answer) => {
+                if let Ok(answer) = answer.meta() {
+                    self.shared.expectations.wrote(&key, &self.shared.store, answer.version);
+                }
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            Err(error) => {
+                Err(Error::Write { doing: format!("set finalizer {name} of {} {key}", resource.kind), error })
+            }
+        }
+    }
+
+    async fn go(&self, key: &ObjectKey) -> Result<Outcome, Error> {
+        let Some(record) = self.shared.store.get(key) else {
+            self.shared.expectations.forget(key);
+            self.shared.answers.forget(key);
+            return Ok(Outcome::Done);
+        };
+        if !self.caught_up(key) {
+            return Ok(Outcome::Parked);
+        }
+        let context = Context { object: record.object.clone(), record: record.clone(), shared: self.shared.clone() };
+        let finalizer = self.finalizer.as_ref();
+        match (step(record.meta(), finalizer.map(|finalizer| finalizer.name)), finalizer) {
+            (Step::Add, Some(finalizer)) => self.set_finalizer(record.meta(), finalizer.name, true).await,
+            (Step::CleanUp, Some(finalizer)) => match (finalizer.clean_up)(context).await? {
+                Outcome::Done => self.set_finalizer(record.meta(), finalizer.name, false).await,
+                more => Ok(more),
+            },
+            (Step::Work, _) => (self.run)(context).await,
+            _ => Ok(Outcome::Done),
+        }
+    }
+}
+
+impl<K: Object> Reconcile for Worker<K> {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            match self.go(key).await {
+                Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+                ended => Ok(ended?),
+            }
+        }
+        .boxed()
+    }
+}

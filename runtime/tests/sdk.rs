@@ -1,0 +1,187 @@
+//! An operator of the SDK on the real API server: children come, are repaired, follow what they depend on, and are
+//! cleaned up after.
+
+#![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use control_plane::{ControlPlane, Identity, Options};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use runtime::client::{ConnectOptions, connect};
+use runtime::manager::ManagerOptions;
+use runtime::sdk::{Context, Controller, Ended, Error, EventType, ObjectKey, ObjectMeta, Operator, Outcome, Prepared};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+const DEFINITION: &str = r#"{
+    "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+    "metadata": {"name": "notes.example.com"},
+    "spec": {
+        "group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "notes", "singular": "note", "kind": "Note"},
+        "versions": [{
+            "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                "spec": {"type": "object", "properties": {"text": {"type": "string"}}},
+                "status": {"type": "object", "properties": {"written": {"type": "string"}}}
+            }}}
+        }]
+    }
+}"#;
+const FINALIZER: &str = "example.com/archive";
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct NoteSpec {
+    text: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct NoteStatus {
+    written: String,
+}
+
+runtime::custom_resource! {
+    /// A text that is kept in a ConfigMap, under a heading from a Secret.
+    Note { spec: NoteSpec, status: NoteStatus }
+    namespaced "notes" in "example.com/v1"
+}
+
+async fn write_down(ctx: Context<Note>) -> Result<Outcome, Error> {
+    let heading = ctx.look_up::<Secret>(&ObjectKey::new(ctx.namespace(), "heading"));
+    let heading = heading.and_then(|secret| secret.data.clone()?.remove("text")).map(|bytes| bytes.0);
+    let heading = String::from_utf8(heading.unwrap_or_default()).map_err(Error::other)?;
+    let text = format!("{heading}{}", ctx.object.spec.text);
+    let data = BTreeMap::from([("text".to_owned(), text.clone())]);
+    let metadata = ObjectMeta { name: Some(ctx.name().to_owned()), ..ObjectMeta::default() };
+    let applied = ctx.apply(&ConfigMap { metadata, data: Some(data), ..ConfigMap::default() }).await?;
+    if applied.metadata.uid.is_none() {
+        return Err(Error::other("the server answers with whole objects"));
+    }
+    if ctx.set_status(&NoteStatus { written: text }).await? {
+        ctx.event(EventType::Normal, "Written", "the note is written");
+    }
+    Ok(Outcome::Done)
+}
+
+/// Leaves a trace in the namespace, so that a test sees that it ran before the note went.
+async fn archive(ctx: Context<Note>) -> Result<Outcome, Error> {
+    for child in ctx.children::<ConfigMap>() {
+        ctx.delete::<ConfigMap>(&child).await?;
+    }
+    let gone = ctx.children::<ConfigMap>().is_empty();
+    Ok(if gone { Outcome::Done } else { Outcome::After(Duration::from_millis(50)) })
+}
+
+fn controller() -> Prepared {
+    Controller::for_::<Note>("notes")
+        .owns::<ConfigMap>()
+        .watches::<Secret>(|secret| match (&secret.metadata.namespace, secret.metadata.name.as_deref()) {
+            (Some(namespace), Some("heading")) => vec![ObjectKey::new(&**namespace, "first")],
+            _ => Vec::new(),
+        })
+        .finalizer(FINALIZER, archive)
+        .reconcile(write_down)
+}
+
+async fn eventually<T, F: Future<Output = Result<T>>>(what: &str, look: impl Fn() -> F) -> Result<T> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match look().await {
+            Ok(seen) => return Ok(seen),
+            Err(error) if Instant::now() > deadline => return Err(error).with_context(|| what.to_owned()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn notes_are_written_repaired_and_archived() -> Result<()> {
+    let options = Options { kwok: false, scheduler: false, ..Options::default() };
+    let cluster = ControlPlane::start(options).await?;
+    let client = cluster.client(Identity::Admin).await?;
+    cluster.kubectl_with_input(&["create", "-f", "-"], DEFINITION)?;
+
+    let connection =
+        ConnectOptions { kubeconfig: Some(cluster.kubeconfig(Identity::Admin)?), ..ConnectOptions::default() };
+    let clients = Arc::new(connect(&connection).await?);
+    let manager = Operator::new("notes").with(controller()).manager(clients, ManagerOptions::default())?;
+    let counts = manager.work_counts();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(manager.run(async { stopped.await.unwrap_or_default() }));
+
+    let (notes, maps): (Api<Note>, Api<ConfigMap>) =
+        (Api::default_namespaced(client.clone()), Api::default_namespaced(client.clone()));
+    let post = PostParams::default();
+    let spec = NoteSpec { text: "a".to_owned() };
+    eventually("the definition is served", || async {
+        Ok(notes.create(&post, &Note::new("first", spec.clone())).await?)
+    })
+    .await?;
+    let written = |text: &'static str| {
+        let (notes, maps) = (&notes, &maps);
+        eventually("the note is written", move || async move {
+            let map = maps.get("first").await?;
+            ensure!(map.data.as_ref().is_some_and(|data| data["text"] == text), "{map:?}");
+            let status = notes.get("first").await?.status;
+            ensure!(status == Some(NoteStatus { written: text.to_owned() }), "{status:?}");
+            Ok(map)
+        })
+    };
+    let map = written("a").await?;
+    let note = notes.get("first").await?;
+    ensure!(note.metadata.finalizers == Some(vec![FINALIZER.to_owned()]), "{:?}", note.metadata);
+    let owners = map.metadata.owner_references.unwrap_or_default();
+    ensure!(owners.len() == 1 && owners[0].uid == note.metadata.uid.unwrap_or_default(), "{owners:?}");
+
+    // Whoever deletes or edits a child, it comes back as it should be.
+    maps.delete("first", &DeleteParams::default()).await?;
+    written("a").await?;
+    let edit = json!({"data": {"text": "graffiti", "other": "theirs"}});
+    maps.patch("first", &PatchParams::default(), &Patch::Merge(edit)).await?;
+    let map = written("a").await?;
+    ensure!(map.data.is_some_and(|data| data["other"] == "theirs"), "what others own is left alone");
+
+    notes.patch("first", &PatchParams::default(), &Patch::Merge(json!({"spec": {"text": "b"}}))).await?;
+    written("b").await?;
+    let heading: Secret =
+        serde_json::from_value(json!({"metadata": {"name": "heading"}, "stringData": {"text": "# "}}))?;
+    Api::default_namespaced(client.clone()).create(&post, &heading).await?;
+    written("# b").await?;
+
+    let events: Api<Event> = Api::default_namespaced(client.clone());
+    eventually("an event says so", || async {
+        let events = events.list(&ListParams::default()).await?.items;
+        ensure!(events.iter().any(|event| event.reason.as_deref() == Some("Written")), "{events:?}");
+        Ok(())
+    })
+    .await?;
+
+    // A foreign object of a child's name is left alone.
+    let foreign = json!({"metadata": {"name": "second", "ownerReferences": [
+        {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "1", "controller": true},
+    ]}});
+    maps.create(&post, &serde_json::from_value(foreign)?).await?;
+    notes.create(&post, &Note::new("second", spec)).await?;
+    eventually("it is refused", || async {
+        ensure!(counts[0].1.failed.load(std::sync::atomic::Ordering::Relaxed) > 0);
+        Ok(())
+    })
+    .await?;
+    ensure!(maps.get("second").await?.data.is_none());
+
+    notes.delete("first", &DeleteParams::default()).await?;
+    eventually("the note is archived", || async {
+        ensure!(notes.get_opt("first").await?.is_none() && maps.get_opt("first").await?.is_none());
+        Ok(())
+    })
+    .await?;
+    let _ = stop.send(());
+    ensure!(running.await? == Ended::Shutdown);
+    Ok(())
+}
