@@ -11,7 +11,7 @@ use hashbrown::HashTable;
 
 use crate::endpoint::Port;
 use crate::meta::OwnerRef;
-use crate::pod::NamedPort;
+use crate::pod::{Asked, NamedPort};
 
 /// A shared immutable string.
 pub type Str = Arc<str>;
@@ -77,6 +77,7 @@ pub struct Interner {
     lists: Pool<[Str]>,
     blobs: Pool<[u8]>,
     named_ports: Pool<[NamedPort]>,
+    asked: Pool<[Asked]>,
     ports: Pool<[Port]>,
 }
 
@@ -112,6 +113,11 @@ impl Interner {
         self.named_ports.get(ports)
     }
 
+    /// The shared copy of what the parts of a pod ask for.
+    pub fn asked(&self, asked: &[Asked]) -> Arc<[Asked]> {
+        self.asked.get(asked)
+    }
+
     /// The shared copy of a list of endpoints' ports.
     pub fn ports(&self, ports: &[Port]) -> Arc<[Port]> {
         self.ports.get(ports)
@@ -120,7 +126,7 @@ impl Interner {
     /// Distinct values held, of all types.
     pub fn len(&self) -> usize {
         let texts = self.strings.len() + self.labels.len() + self.owners.len() + self.lists.len() + self.blobs.len();
-        texts + self.named_ports.len() + self.ports.len()
+        texts + self.named_ports.len() + self.asked.len() + self.ports.len()
     }
 
     /// True when nothing is held.

@@ -23,6 +23,37 @@ pub fn nanos(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
+/// The value in thousandths, rounded up, as large as it can be told; `None` when the text is no quantity
+/// (apimachinery/pkg/api/resource, Quantity.MilliValue).
+pub fn thousandths(text: &str) -> Option<i64> {
+    let up = -(-nanos(text)?).div_euclid(1_000_000);
+    Some(i64::try_from(up).unwrap_or(if up < 0 { i64::MIN } else { i64::MAX }))
+}
+
+/// So many thousandths as the API writes them (apimachinery/pkg/api/resource, Quantity.String): by powers of 1000, or of
+/// 1024 if `binary` and nothing is lost.
+pub fn written(thousandths: i64, binary: bool) -> String {
+    let (sign, mut number) = if thousandths < 0 { ("-", thousandths.unsigned_abs()) } else { ("", thousandths as u64) };
+    let by = |number: &mut u64, base: u64, most: usize| {
+        let mut steps = 0;
+        while *number != 0 && number.is_multiple_of(base) && steps < most {
+            *number /= base;
+            steps += 1;
+        }
+        steps
+    };
+    if binary && number.is_multiple_of(1000) && number >= 1_024_000 {
+        number /= 1000;
+        let suffix = ["", "Ki", "Mi", "Gi", "Ti", "Pi"][by(&mut number, 1024, 5)];
+        return format!("{sign}{number}{suffix}");
+    }
+    if number == 0 {
+        return "0".to_owned();
+    }
+    let suffix = ["m", "", "k", "M", "G", "T", "P"][by(&mut number, 1000, 6)];
+    format!("{sign}{number}{suffix}")
+}
+
 /// Factor and power of ten of a suffix.
 fn scale(suffix: &str) -> Option<(i128, i32)> {
     Some(match suffix {
@@ -54,6 +85,28 @@ pub fn equal(a: &str, b: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thousandths_are_read_up_and_written_as_the_api_does() {
+        for (text, read, binary, written_as) in [
+            ("100m", 100, false, "100m"),
+            ("2", 2000, false, "2"),
+            ("1500", 1_500_000, false, "1500"),
+            ("1000", 1_000_000, false, "1k"),
+            ("0", 0, true, "0"),
+            ("1Mi", 1_048_576_000, true, "1Mi"),
+            ("1536", 1_536_000, true, "1536"),
+            ("1000", 1_000_000, true, "1k"),
+            ("2048.5", 2_048_500, true, "2048500m"),
+            ("1u", 1, false, "1m"),
+            ("-1500m", -1500, false, "-1500m"),
+        ] {
+            assert_eq!(thousandths(text), Some(read), "{text}");
+            assert_eq!(written(read, binary), written_as, "{text}");
+        }
+        assert_eq!(thousandths("9E"), Some(i64::MAX));
+        assert_eq!(thousandths("x"), None);
+    }
 
     #[test]
     fn spelling_does_not_matter() {

@@ -65,7 +65,7 @@ messages! {
     }
     container "Container" "api/core/v1" { NAME "name" = 1, PORTS "ports" = 6, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19 }
     pod_status "PodStatus" "api/core/v1" {
-        PHASE "phase" = 1, CONDITIONS "conditions" = 2, POD_IP "podIP" = 6, CONTAINER_STATUSES "containerStatuses" = 8,
+        PHASE "phase" = 1, CONDITIONS "conditions" = 2, POD_IP "podIP" = 6, START_TIME "startTime" = 7, CONTAINER_STATUSES "containerStatuses" = 8,
         INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, REASON "reason" = 4, POD_IPS "podIPs" = 12, QOS_CLASS "qosClass" = 9,
         EXTENDED_RESOURCE_CLAIM_STATUS "extendedResourceClaimStatus" = 18,
     }
@@ -208,6 +208,44 @@ messages! {
         UPDATED_NUMBER_SCHEDULED "updatedNumberScheduled" = 6, NUMBER_AVAILABLE "numberAvailable" = 7,
         NUMBER_UNAVAILABLE "numberUnavailable" = 8, COLLISION_COUNT "collisionCount" = 9,
     }
+
+    horizontal_pod_autoscaler "HorizontalPodAutoscaler" "api/autoscaling/v2" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    horizontal_pod_autoscaler_spec "HorizontalPodAutoscalerSpec" "api/autoscaling/v2" {
+        SCALE_TARGET_REF "scaleTargetRef" = 1, MIN_REPLICAS "minReplicas" = 2, MAX_REPLICAS "maxReplicas" = 3, METRICS "metrics" = 4, BEHAVIOR "behavior" = 5,
+    }
+    horizontal_pod_autoscaler_status "HorizontalPodAutoscalerStatus" "api/autoscaling/v2" {
+        OBSERVED_GENERATION "observedGeneration" = 1, LAST_SCALE_TIME "lastScaleTime" = 2, CURRENT_REPLICAS "currentReplicas" = 3,
+        DESIRED_REPLICAS "desiredReplicas" = 4, CURRENT_METRICS "currentMetrics" = 5, CONDITIONS "conditions" = 6,
+    }
+    horizontal_pod_autoscaler_condition "HorizontalPodAutoscalerCondition" "api/autoscaling/v2" {
+        TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 3, REASON "reason" = 4, MESSAGE "message" = 5,
+        OBSERVED_GENERATION "observedGeneration" = 6,
+    }
+    horizontal_pod_autoscaler_behavior "HorizontalPodAutoscalerBehavior" "api/autoscaling/v2" { SCALE_UP "scaleUp" = 1, SCALE_DOWN "scaleDown" = 2 }
+    hpa_scaling_rules "HPAScalingRules" "api/autoscaling/v2" {
+        SELECT_POLICY "selectPolicy" = 1, POLICIES "policies" = 2, STABILIZATION_WINDOW_SECONDS "stabilizationWindowSeconds" = 3, TOLERANCE "tolerance" = 4,
+    }
+    hpa_scaling_policy "HPAScalingPolicy" "api/autoscaling/v2" { TYPE "type" = 1, VALUE "value" = 2, PERIOD_SECONDS "periodSeconds" = 3 }
+    cross_version_object_reference "CrossVersionObjectReference" "api/autoscaling/v2" { KIND "kind" = 1, NAME "name" = 2, API_VERSION "apiVersion" = 3 }
+    metric_spec "MetricSpec" "api/autoscaling/v2" {
+        TYPE "type" = 1, OBJECT "object" = 2, PODS "pods" = 3, RESOURCE "resource" = 4, EXTERNAL "external" = 5, CONTAINER_RESOURCE "containerResource" = 7,
+    }
+    metric_status "MetricStatus" "api/autoscaling/v2" {
+        TYPE "type" = 1, OBJECT "object" = 2, PODS "pods" = 3, RESOURCE "resource" = 4, EXTERNAL "external" = 5, CONTAINER_RESOURCE "containerResource" = 7,
+    }
+    metric_identifier "MetricIdentifier" "api/autoscaling/v2" { NAME "name" = 1, SELECTOR "selector" = 2 }
+    metric_target "MetricTarget" "api/autoscaling/v2" { TYPE "type" = 1, VALUE "value" = 2, AVERAGE_VALUE "averageValue" = 3, AVERAGE_UTILIZATION "averageUtilization" = 4 }
+    metric_value_status "MetricValueStatus" "api/autoscaling/v2" { VALUE "value" = 1, AVERAGE_VALUE "averageValue" = 2, AVERAGE_UTILIZATION "averageUtilization" = 3 }
+    object_metric_source "ObjectMetricSource" "api/autoscaling/v2" { DESCRIBED_OBJECT "describedObject" = 1, TARGET "target" = 2, METRIC "metric" = 3 }
+    object_metric_status "ObjectMetricStatus" "api/autoscaling/v2" { METRIC "metric" = 1, CURRENT "current" = 2, DESCRIBED_OBJECT "describedObject" = 3 }
+    pods_metric_source "PodsMetricSource" "api/autoscaling/v2" { METRIC "metric" = 1, TARGET "target" = 2 }
+    pods_metric_status "PodsMetricStatus" "api/autoscaling/v2" { METRIC "metric" = 1, CURRENT "current" = 2 }
+    external_metric_source "ExternalMetricSource" "api/autoscaling/v2" { METRIC "metric" = 1, TARGET "target" = 2 }
+    external_metric_status "ExternalMetricStatus" "api/autoscaling/v2" { METRIC "metric" = 1, CURRENT "current" = 2 }
+    resource_metric_source "ResourceMetricSource" "api/autoscaling/v2" { NAME "name" = 1, TARGET "target" = 2 }
+    resource_metric_status "ResourceMetricStatus" "api/autoscaling/v2" { NAME "name" = 1, CURRENT "current" = 2 }
+    container_resource_metric_source "ContainerResourceMetricSource" "api/autoscaling/v2" { NAME "name" = 1, TARGET "target" = 2, CONTAINER "container" = 3 }
+    container_resource_metric_status "ContainerResourceMetricStatus" "api/autoscaling/v2" { NAME "name" = 1, CURRENT "current" = 2, CONTAINER "container" = 3 }
 
     secret "Secret" "api/core/v1" { METADATA "metadata" = 1, DATA "data" = 2, TYPE "type" = 3 }
     config_map "ConfigMap" "api/core/v1" { METADATA "metadata" = 1, DATA "data" = 2 }

@@ -15,6 +15,10 @@ pub enum Requirement {
     Exists(Str),
     /// The label is absent.
     DoesNotExist(Str),
+    /// The label is a number above this one; only in queries.
+    Greater(Str, i64),
+    /// The label is a number below this one; only in queries.
+    Less(Str, i64),
 }
 
 /// A selector as an object gives it.
@@ -84,6 +88,8 @@ impl Requirement {
             Self::NotIn(key, values) => format!("{key} notin ({})", list(values)),
             Self::Exists(key) => key.to_string(),
             Self::DoesNotExist(key) => format!("!{key}"),
+            Self::Greater(key, bound) => format!("{key}>{bound}"),
+            Self::Less(key, bound) => format!("{key}<{bound}"),
         }
     }
 
@@ -97,8 +103,14 @@ impl Requirement {
             }
             Self::Exists(key) => label(labels, key).is_some(),
             Self::DoesNotExist(key) => label(labels, key).is_none(),
+            Self::Greater(key, bound) => number(labels, key).is_some_and(|value| value > *bound),
+            Self::Less(key, bound) => number(labels, key).is_some_and(|value| value < *bound),
         }
     }
+}
+
+fn number(labels: &[(Str, Str)], key: &str) -> Option<i64> {
+    label(labels, key)?.parse().ok()
 }
 
 fn expression(interner: &Interner, message: &[u8]) -> Result<Result<Requirement, String>, WireError> {

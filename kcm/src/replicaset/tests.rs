@@ -64,6 +64,7 @@ fn pod(name: &str) -> Pod {
         network: None,
         claims: None,
         target: None,
+        requests: None,
     }
 }
 

@@ -4,6 +4,7 @@ mod claims;
 mod disruption;
 mod ending;
 mod network;
+mod requests;
 pub mod secrets;
 mod target;
 mod usage;
@@ -20,6 +21,7 @@ pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
 pub use network::{NamedPort, Network};
 pub use usage::{PackedUsage, Usage};
+pub use requests::{Asked, Part, Readiness, Requests};
 
 /// Pods with a lower cost are deleted first.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -87,6 +89,8 @@ pub struct Pod {
     pub target: Option<Box<Str>>,
     /// What it counts for in a quota; only with [`Pod::USAGE`].
     pub usage: Option<PackedUsage>,
+    /// What it asks for and how it came up; only with [`Pod::REQUESTS`].
+    pub requests: Option<Box<Requests>>,
 }
 
 impl Pod {
@@ -102,6 +106,8 @@ impl Pod {
     pub const CLAIMS: Sections = Sections(1 << 3);
     /// Section: what it counts for in a quota.
     pub const USAGE: Sections = Sections(1 << 9);
+    /// Section: what it asks for and how it came up.
+    pub const REQUESTS: Sections = Sections(1 << 10);
 }
 
 impl Pod {
@@ -177,6 +183,7 @@ impl Kind for Pod {
             claims: None,
             target: None,
             usage: None,
+            requests: None,
         };
         if context.sections.contains(Self::TOLERATIONS) {
             pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
@@ -197,6 +204,9 @@ impl Kind for Pod {
         pod.read_ending(context, (meta_bytes, status), &sidecars)?;
         if context.sections.contains(Self::NETWORK) {
             pod.network = Some(Box::new(Network::read(&context.interner, spec, status)?));
+        }
+        if context.sections.contains(Self::REQUESTS) {
+            pod.requests = Some(Box::new(Requests::read(&context.interner, spec, status)?));
         }
         Ok(pod)
     }
