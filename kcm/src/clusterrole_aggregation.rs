@@ -80,10 +80,9 @@ fn candidates(selector: &Selector) -> Vec<u64> {
     let narrow = requirements.iter().find_map(|requirement| match requirement {
         Requirement::In(key, values) => Some(values.iter().map(|value| index_key((&**key, &**value))).collect()),
         Requirement::Exists(key) => Some(vec![index_key(&**key)]),
-        Requirement::NotIn(..)
-        | Requirement::DoesNotExist(_)
-        | Requirement::Greater(..)
-        | Requirement::Less(..) => None,
+        Requirement::NotIn(..) | Requirement::DoesNotExist(_) | Requirement::Greater(..) | Requirement::Less(..) => {
+            None
+        }
     });
     narrow.unwrap_or_else(|| vec![index_key(())])
 }

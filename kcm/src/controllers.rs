@@ -46,6 +46,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::endpointslice::DESCRIPTOR,
     crate::endpointslicemirroring::DESCRIPTOR,
     crate::garbagecollector::DESCRIPTOR,
+    crate::podautoscaler::DESCRIPTOR,
     crate::job::DESCRIPTOR,
     crate::trust_bundle_publisher::DESCRIPTOR,
     crate::legacy_token_cleaner::DESCRIPTOR,

@@ -107,6 +107,7 @@ pub struct Snapshot {
     kinds: HashMap<(String, String), Served>,
     preferred: Vec<Served>,
     failed: BTreeMap<String, String>,
+    versions: HashMap<String, Vec<String>>,
 }
 
 impl Snapshot {
@@ -118,6 +119,20 @@ impl Snapshot {
     /// The resource of a kind in exactly this version; `None` if it is not served, or its group does not answer.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<Served> {
         self.kinds.get(&(api_version.to_owned(), kind.to_owned())).copied()
+    }
+
+    /// The resource of a kind in its group's preferred version that has it (apimachinery, RESTMapper.RESTMapping).
+    pub fn of_group_kind(&self, group: &str, kind: &str) -> Option<Served> {
+        let versions = self.versions.get(group)?;
+        versions.iter().find_map(|version| {
+            let api_version = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
+            self.of_kind(&api_version, kind)
+        })
+    }
+
+    /// The versions of a group, the preferred one first, whether or not they answer; empty if it is not registered.
+    pub fn versions_of(&self, group: &str) -> &[String] {
+        self.versions.get(group).map_or(&[], Vec::as_slice)
     }
 
     /// Groups with versions (`group/version`) that are registered and do not answer, with the reason.
@@ -153,6 +168,7 @@ impl Snapshot {
         for part in parts {
             whole.kinds.extend(part.kinds.iter().map(|(kind, served)| (kind.clone(), *served)));
             whole.preferred.extend(&part.preferred);
+            whole.versions.extend(part.versions.iter().map(|(group, versions)| (group.clone(), versions.clone())));
             whole.failed.extend(part.failed.iter().map(|(group, problem)| (group.clone(), problem.clone())));
         }
         whole
@@ -161,6 +177,8 @@ impl Snapshot {
     fn take_in(&mut self, group: &Group) {
         let mut seen = HashSet::new();
         let name = group.metadata.name.as_str();
+        let versions = group.versions.iter().map(|version| version.version.clone()).collect();
+        self.versions.insert(name.to_owned(), versions);
         // The preferred version comes first.
         for version in &group.versions {
             let api_version =
@@ -380,6 +398,12 @@ mod tests {
         assert!(old.verbs.contains(Verbs::DELETE | Verbs::LIST | Verbs::WATCH) && !old.verbs.contains(Verbs::GET));
         assert_eq!(served.of_kind("apps/v1beta1", "Set").expect("served").resource.version, "v1beta1");
         assert_eq!(served.of_kind("apps/v1", "Old"), None);
+        assert_eq!(served.of_group_kind("apps", "Old").map(|one| one.resource.version), Some("v1beta1"));
+        assert_eq!(served.of_group_kind("apps", "Set").map(|one| one.resource.version), Some("v1"));
+        assert_eq!(
+            (served.versions_of("apps"), served.versions_of("none").len()),
+            (&["v1".to_owned(), "v1beta1".to_owned()][..], 0)
+        );
         assert!(served.failed().is_empty());
     }
 

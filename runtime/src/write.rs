@@ -89,6 +89,11 @@ impl WriteError {
         self.status().is_some_and(|status| status.has_cause("NamespaceTerminating"))
     }
 
+    /// The server's words of why it refused, and its code; `None` if it did not answer.
+    pub fn refused(&self) -> Option<&ApiStatus> {
+        self.status()
+    }
+
     /// The server may have done it although there is no answer that says so.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Unreadable(_))
@@ -338,7 +343,8 @@ impl Writer {
 }
 
 /// Everything that is not plain is encoded: a selector holds spaces, commas, brackets.
-fn percent_encode(text: &str) -> String {
+#[must_use]
+pub fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }

@@ -23,6 +23,7 @@ use runtime::store::by_namespace;
 use runtime::watch::Builder;
 
 use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::scales::Scales;
 use crate::service_endpoints::selectors::by_label;
 use announced::Announced;
 use owners::Owners;
@@ -75,8 +76,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         replica_sets: registry.store(),
         deployments: registry.store(),
         stateful_sets: registry.store(),
-        discovery: manager.discovery(),
-        writer: writer.clone(),
+        scales: Scales { discovery: manager.discovery(), writer: writer.clone() },
     };
     let reconciler = Arc::new(Budgets {
         budgets: budgets.clone(),

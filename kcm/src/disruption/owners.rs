@@ -2,16 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kinds::meta::{ObjectKey, OwnerRef};
 use kinds::{Deployment, Kind, Pod, ReplicaSet, ReplicationController, StatefulSet, Uid};
-use runtime::discovery::Discovery;
 use runtime::store::Store;
-use runtime::write::Writer;
 
-/// For how long what the server serves is taken as known (cmd/kube-controller-manager/app, the REST mapper's reset).
-const KNOWN_FOR: Duration = Duration::from_secs(30);
+use crate::scales::{Scales, qualified};
 
 /// Where owners are found.
 pub struct Owners {
@@ -19,8 +15,7 @@ pub struct Owners {
     pub replica_sets: Arc<Store<ReplicaSet>>,
     pub deployments: Arc<Store<Deployment>>,
     pub stateful_sets: Arc<Store<StatefulSet>>,
-    pub discovery: Arc<Discovery>,
-    pub writer: Writer,
+    pub scales: Scales,
 }
 
 /// What owners want together.
@@ -110,22 +105,17 @@ impl Owners {
     /// The scale that the server tells of an owner of any kind.
     async fn served(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, Unknown> {
         let passing = |message: String| Unknown { message, passing: true };
-        let snapshot = self.discovery.at_most_old(KNOWN_FOR).await.map_err(|error| passing(error.to_string()))?;
         let (kind, version) = (&*owner.kind, &*owner.api_version);
-        let Some(served) = snapshot.of_kind(version, kind) else {
+        let found = self.scales.of_kind(version, kind).await.map_err(|error| passing(error.to_string()))?;
+        let Some(served) = found else {
             return Err(Unknown::lasting(format!("no matches for kind {kind:?} in version {version:?}")));
         };
         if !served.scales {
-            let resource = served.resource;
-            let name = if resource.group.is_empty() {
-                resource.plural.to_owned()
-            } else {
-                format!("{}.{}", resource.plural, resource.group)
-            };
+            let name = qualified(&served.resource);
             return Err(Unknown::lasting(format!("{name} does not implement the scale subresource")));
         }
         let key = ObjectKey::new(namespace, owner.name.clone());
-        match self.writer.get_scale(&served.resource, &key).await {
+        match self.scales.get(&served.resource, &key).await {
             Ok(scale) if scale.uid == owner.uid => Ok(Some((scale.uid, scale.replicas))),
             Ok(_) => Ok(None),
             Err(error) if error.is_not_found() => Ok(None),

@@ -132,12 +132,12 @@ component::flags! {
         "enable-garbage-collector": Bool = "true", Effective, "Run the garbage collector; must equal the API server's flag";
     }
     "Horizontal-pod-autoscaler-controller" {
-        "concurrent-horizontal-pod-autoscaler-syncs": Int32 = "5", NoEffectYet, "HorizontalPodAutoscalers reconciled at once";
-        "horizontal-pod-autoscaler-cpu-initialization-period": Duration = "5m0s", NoEffectYet, "How long after a pod's start its CPU samples may be left out";
-        "horizontal-pod-autoscaler-downscale-stabilization": Duration = "5m0s", NoEffectYet, "How far back recommendations are remembered; never scales below the highest of them";
-        "horizontal-pod-autoscaler-initial-readiness-delay": Duration = "30s", NoEffectYet, "How long after a pod's start a readiness change still counts as the first";
-        "horizontal-pod-autoscaler-sync-period": Duration = "15s", NoEffectYet, "How often replica counts are computed";
-        "horizontal-pod-autoscaler-tolerance": Float64 = "0.1", NoEffectYet, "Ratio of wanted to actual metric may differ from 1.0 by this much without scaling";
+        "concurrent-horizontal-pod-autoscaler-syncs": Int32 = "5", Effective, "HorizontalPodAutoscalers reconciled at once";
+        "horizontal-pod-autoscaler-cpu-initialization-period": Duration = "5m0s", Effective, "How long after a pod's start its CPU samples may be left out";
+        "horizontal-pod-autoscaler-downscale-stabilization": Duration = "5m0s", Effective, "How far back recommendations are remembered; never scales below the highest of them";
+        "horizontal-pod-autoscaler-initial-readiness-delay": Duration = "30s", Effective, "How long after a pod's start a readiness change still counts as the first";
+        "horizontal-pod-autoscaler-sync-period": Duration = "15s", Effective, "How often replica counts are computed";
+        "horizontal-pod-autoscaler-tolerance": Float64 = "0.1", Effective, "Ratio of wanted to actual metric may differ from 1.0 by this much without scaling";
     }
     "Job-controller" {
         "concurrent-job-syncs": Int32 = "5", Effective, "Jobs reconciled at once";

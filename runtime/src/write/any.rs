@@ -7,6 +7,8 @@ use serde_json::json;
 
 use super::{METADATA_ONLY, WriteError, Writer, object_path};
 
+const JSON: &str = "application/json";
+
 /// The answer to the deletion of a collection is the list of what was deleted, whatever its kind.
 const LIST_OR_STATUS: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
@@ -50,6 +52,12 @@ pub struct Scale {
     pub uid: Uid,
     /// How many pods it wants.
     pub replicas: i32,
+    /// How many pods it has.
+    pub current: i32,
+    /// Selects its pods, as a query; empty if it does not say.
+    pub selector: String,
+    /// As the server sent it.
+    whole: serde_json::Value,
 }
 
 impl Scale {
@@ -57,11 +65,23 @@ impl Scale {
         let unreadable = |error: serde_json::Error| DecodeError::field("scale", format!("is unreadable: {error}"));
         let scale: serde_json::Value = serde_json::from_slice(json).map_err(unreadable)?;
         let uid = scale["metadata"]["uid"].as_str().unwrap_or_default();
-        // An API that leaves zero out means zero.
-        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-        let replicas = i32::try_from(replicas)
-            .map_err(|_| DecodeError::field("spec.replicas", format!("is {replicas}, which is no 32-bit number")))?;
-        Ok(Self { uid: Uid::parse(uid), replicas })
+        let count = |part: &str, field| {
+            // An API that leaves zero out means zero.
+            let count = scale[part]["replicas"].as_i64().unwrap_or(0);
+            i32::try_from(count)
+                .map_err(|_| DecodeError::field(field, format!("is {count}, which is no 32-bit number")))
+        };
+        let (replicas, current) = (count("spec", "spec.replicas")?, count("status", "status.replicas")?);
+        // Older versions of the kind have a map there, and the query elsewhere.
+        let status = &scale["status"];
+        let selector = status["selector"].as_str().or(status["targetSelector"].as_str()).unwrap_or_default().to_owned();
+        Ok(Self { uid: Uid::parse(uid), replicas, current, selector, whole: scale })
+    }
+
+    fn asking_for(&self, replicas: i32) -> serde_json::Value {
+        let mut whole = self.whole.clone();
+        whole["spec"]["replicas"] = replicas.into();
+        whole
     }
 }
 
@@ -72,8 +92,35 @@ impl Writer {
     /// As [`Writer::get`]; not found also when the kind has no scale.
     pub async fn get_scale(&self, resource: &Resource, key: &ObjectKey) -> Result<Scale, WriteError> {
         let path = object_path(resource, key, Some("scale"));
-        let answer = self.send(Method::GET, path, "", "application/json", bytes::Bytes::new()).await?;
+        let answer = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
         Ok(Scale::read(&answer.0)?)
+    }
+
+    /// Makes an object want so many pods, if its scale has not changed since it was read.
+    ///
+    /// # Errors
+    /// A conflict when the object changed.
+    pub async fn replace_scale(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        read: &Scale,
+        replicas: i32,
+    ) -> Result<(), WriteError> {
+        let path = object_path(resource, key, Some("scale"));
+        let body = read.asking_for(replicas).to_string().into();
+        self.send(Method::PUT, path, JSON, JSON, body).await?;
+        Ok(())
+    }
+
+    /// Reads what is at a path of the server as JSON: APIs that have no protobuf.
+    ///
+    /// # Errors
+    /// As [`Writer::get`]; also when the answer is no JSON.
+    pub async fn get_json(&self, path: String) -> Result<serde_json::Value, WriteError> {
+        let answer = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
+        let unreadable = |error: serde_json::Error| DecodeError::field("answer", format!("is unreadable: {error}"));
+        Ok(serde_json::from_slice(&answer.0).map_err(unreadable)?)
     }
 
     /// Deletes the object with this name and uid without waiting for anybody: what a node should still do for a pod
@@ -145,7 +192,20 @@ mod tests {
     fn a_scale_is_read_and_an_odd_one_is_named() {
         let read = |spec: &str| Scale::read(format!(r#"{{"metadata": {{"uid": "u"}}, "spec": {spec}}}"#).as_bytes());
         for (spec, replicas) in [(r#"{"replicas": 3}"#, 3), ("{}", 0)] {
-            assert_eq!(read(spec).expect("a scale"), Scale { uid: Uid::parse("u"), replicas });
+            let scale = read(spec).expect("a scale");
+            assert_eq!(
+                (&scale.uid, scale.replicas, scale.current, &*scale.selector),
+                (&Uid::parse("u"), replicas, 0, "")
+            );
+            let asked = scale.asking_for(7);
+            assert_eq!((&asked["spec"]["replicas"], &asked["metadata"]["uid"]), (&json!(7), &json!("u")));
+        }
+        for status in [
+            r#"{"selector": "a=b", "replicas": 2}"#,
+            r#"{"selector": {"a": "b"}, "targetSelector": "a=b", "replicas": 2}"#,
+        ] {
+            let scale = Scale::read(format!(r#"{{"status": {status}}}"#).as_bytes()).expect("a scale");
+            assert_eq!((scale.current, &*scale.selector), (2, "a=b"));
         }
         let error = read(r#"{"replicas": 3000000000}"#).expect_err("too large").to_string();
         assert_eq!(error, "spec.replicas is 3000000000, which is no 32-bit number");

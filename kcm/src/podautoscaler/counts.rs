@@ -1,0 +1,181 @@
+//! What the controller counts, under upstream's names (pkg/controller/podautoscaler/monitor).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kinds::HorizontalPodAutoscaler;
+use kinds::meta::ObjectKey;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use runtime::metrics::{Histograms, counters, gauges, powers_of_two};
+use runtime::store::Store;
+
+/// What a sync, or a metric, did to the number of pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// More.
+    Up,
+    /// Fewer.
+    Down,
+    /// Nothing.
+    None,
+}
+
+impl Action {
+    /// What going from one number to another is.
+    pub fn of(from: i32, to: i32) -> Self {
+        match to.cmp(&from) {
+            std::cmp::Ordering::Greater => Self::Up,
+            std::cmp::Ordering::Less => Self::Down,
+            std::cmp::Ordering::Equal => Self::None,
+        }
+    }
+
+    fn label(self) -> String {
+        match self {
+            Self::Up => "scale_up",
+            Self::Down => "scale_down",
+            Self::None => "none",
+        }
+        .to_owned()
+    }
+}
+
+/// Whose fault an error is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The object's.
+    Spec,
+    /// Anybody else's.
+    Internal,
+    /// There is none.
+    None,
+}
+
+impl Fault {
+    fn label(self) -> String {
+        match self {
+            Self::Spec => "spec",
+            Self::Internal => "internal",
+            Self::None => "none",
+        }
+        .to_owned()
+    }
+}
+
+type Metric = (Action, Fault, String);
+
+#[derive(Debug, Default)]
+struct State {
+    reconciled: HashMap<(Action, Fault), u64>,
+    measured: HashMap<Metric, u64>,
+    desired: HashMap<ObjectKey, i32>,
+    stale: u64,
+}
+
+/// The counts.
+pub struct Counts {
+    state: Mutex<State>,
+    reconciled: Histograms<2>,
+    measured: Histograms<3>,
+    autoscalers: Arc<Store<HorizontalPodAutoscaler>>,
+}
+
+impl fmt::Debug for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counts").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Counts {
+    /// Nothing yet.
+    pub fn new(autoscalers: Arc<Store<HorizontalPodAutoscaler>>) -> Self {
+        let bounds = || powers_of_two(0.001, 15);
+        let (reconciled, measured) = (Histograms::new(bounds()), Histograms::new(bounds()));
+        Self { state: Mutex::default(), reconciled, measured, autoscalers }
+    }
+
+    /// A sync is over.
+    pub fn reconciled(&self, action: Action, fault: Fault, took: Duration) {
+        let labels = [("action", action.label()), ("error", fault.label())];
+        self.reconciled.observe(labels, took.as_secs_f64());
+        self.with(|state| *state.reconciled.entry((action, fault)).or_default() += 1);
+    }
+
+    /// A metric was measured.
+    pub fn measured(&self, action: Action, fault: Fault, kind: &str, took: Duration) {
+        let labels = [("action", action.label()), ("error", fault.label()), ("metric_type", kind.to_owned())];
+        self.measured.observe(labels, took.as_secs_f64());
+        self.with(|state| *state.measured.entry((action, fault, kind.to_owned())).or_default() += 1);
+    }
+
+    /// An autoscaler wants so many pods.
+    pub fn desired(&self, key: &ObjectKey, replicas: i32) {
+        self.with(|state| state.desired.insert(key.clone(), replicas));
+    }
+
+    /// A sync had to wait for the store.
+    pub fn stale(&self) {
+        self.with(|state| state.stale += 1);
+    }
+
+    /// An autoscaler is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.with(|state| state.desired.remove(key));
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Collector for Counts {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        let prefix = "horizontal_pod_autoscaler_controller_";
+        let name = |name: &str| format!("{prefix}{name}");
+        let (reconciled, measured, desired, stale) = self.with(|state| {
+            let reconciled: Vec<_> = state.reconciled.iter().map(|(labels, count)| (*labels, *count)).collect();
+            let measured: Vec<_> = state.measured.iter().map(|(labels, count)| (labels.clone(), *count)).collect();
+            let desired: Vec<_> = state.desired.iter().map(|(key, replicas)| (key.clone(), *replicas)).collect();
+            (reconciled, measured, desired, state.stale)
+        });
+        let counted = reconciled
+            .into_iter()
+            .map(|((action, fault), count)| ([("action", action.label()), ("error", fault.label())], count as f64));
+        counters(encoder, &name("reconciliations"), "Number of reconciliations of HPA controller", counted)?;
+        self.reconciled.encode(
+            encoder,
+            &name("reconciliation_duration_seconds"),
+            "The time(seconds) that the HPA controller takes to reconcile once",
+        )?;
+        let counted = measured.into_iter().map(|((action, fault, kind), count)| {
+            ([("action", action.label()), ("error", fault.label()), ("metric_type", kind)], count as f64)
+        });
+        counters(encoder, &name("metric_computation"), "Number of metric computations", counted)?;
+        self.measured.encode(
+            encoder,
+            &name("metric_computation_duration_seconds"),
+            "The time(seconds) that the HPA controller takes to calculate one metric",
+        )?;
+        gauges(
+            encoder,
+            &name("num_horizontal_pod_autoscalers"),
+            "Current number of controlled HPA objects",
+            [([], self.autoscalers.len() as f64)],
+        )?;
+        let wanted = desired.into_iter().map(|(key, replicas)| {
+            ([("namespace", key.namespace.to_string()), ("hpa_name", key.name.to_string())], f64::from(replicas))
+        });
+        gauges(encoder, &name("desired_replicas"), "Current desired replica count for HPA objects", wanted)?;
+        let labels = [("group", "autoscaling".to_owned()), ("resource", "horizontalpodautoscalers".to_owned())];
+        counters(
+            encoder,
+            &name("stale_sync_skips"),
+            "Total number of HPA syncs skipped due to a stale watch cache",
+            [(labels, stale as f64)],
+        )
+    }
+}

@@ -1,0 +1,372 @@
+//! What becomes of a target and of its autoscaler's status, given what metrics ask for (pkg/controller/podautoscaler,
+//! reconcileAutoscaler): all policy, no IO.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::Time;
+use kinds::horizontal_pod_autoscaler::{
+    AutoscalerCondition, AutoscalerStatus, HorizontalPodAutoscaler, Metric, MetricStatus, Source,
+};
+
+use super::pace::{Limited, Memory, Range};
+use super::replicas::{Measured, Tolerances};
+
+/// The condition that says whether the target can be scaled.
+pub const ABLE_TO_SCALE: &str = "AbleToScale";
+/// The condition that says whether metrics scale it.
+pub const SCALING_ACTIVE: &str = "ScalingActive";
+/// The condition that says whether something holds the number of pods back.
+pub const SCALING_LIMITED: &str = "ScalingLimited";
+/// The condition that says whether the autoscaler has scaled to zero.
+pub const SCALED_TO_ZERO: &str = "ScaledToZero";
+
+/// A status that is being written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    /// So far.
+    pub status: AutoscalerStatus,
+    now: Time,
+}
+
+impl Draft {
+    /// Begins with what the status says.
+    pub fn of(autoscaler: &HorizontalPodAutoscaler, now: Timestamp) -> Self {
+        Self { status: autoscaler.status.clone(), now: Time(now.as_second()) }
+    }
+
+    /// Sets a condition; its time changes with its status only.
+    pub fn set(&mut self, kind: &str, holds: bool, reason: &str, message: &str) {
+        let status = if holds { "True" } else { "False" };
+        let known = self.status.conditions.iter_mut().find(|condition| *condition.kind == *kind);
+        match known {
+            Some(condition) => {
+                if *condition.status != *status {
+                    condition.status = status.into();
+                    condition.last_transition = self.now;
+                }
+                condition.reason = reason.into();
+                condition.message = message.into();
+            }
+            None => self.status.conditions.push(AutoscalerCondition {
+                kind: kind.into(),
+                status: status.into(),
+                reason: reason.into(),
+                message: message.into(),
+                last_transition: self.now,
+                observed_generation: None,
+            }),
+        }
+    }
+
+    /// Takes a condition away.
+    pub fn remove(&mut self, kind: &str) {
+        self.status.conditions.retain(|condition| *condition.kind != *kind);
+    }
+
+    /// Puts what was seen of the target and its metrics.
+    pub fn seen(
+        &mut self,
+        autoscaler: &HorizontalPodAutoscaler,
+        current: i32,
+        metrics: Vec<MetricStatus>,
+        gates: Gates,
+    ) {
+        self.status.observed_generation = gates.generation.then_some(autoscaler.meta.generation);
+        self.status.current_replicas = current;
+        self.status.current_metrics = metrics;
+    }
+
+    /// Puts that the target was scaled just now.
+    pub fn scaled(&mut self) {
+        self.status.last_scale = Some(self.now);
+    }
+}
+
+/// Feature gates that matter here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gates {
+    /// HPAScaleToZero
+    pub scale_to_zero: bool,
+    /// HPAGeneration
+    pub generation: bool,
+    /// HPAConfigurableTolerance
+    pub configurable_tolerance: bool,
+    /// PodLevelResources
+    pub pod_level_resources: bool,
+}
+
+/// By which part of their targets an object's metrics may differ from them without scaling.
+pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates) -> Tolerances {
+    let behavior = autoscaler.behavior.as_deref().filter(|_| gates.configurable_tolerance);
+    let own = |tolerance: Option<f64>| tolerance.unwrap_or(usual);
+    Tolerances {
+        down: own(behavior.and_then(|behavior| behavior.down.tolerance)),
+        up: own(behavior.and_then(|behavior| behavior.up.tolerance)),
+    }
+}
+
+/// Where the number of pods comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Course {
+    /// Nobody's business: the target was scaled to zero by somebody else.
+    Disabled,
+    /// The spec's bounds say it, for this reason.
+    Bound(i32, &'static str),
+    /// Metrics say it.
+    Metrics,
+}
+
+/// The least pods; one where it is not given.
+pub fn least(autoscaler: &HorizontalPodAutoscaler) -> i32 {
+    autoscaler.min_replicas.unwrap_or(1)
+}
+
+fn counts_something_else(autoscaler: &HorizontalPodAutoscaler) -> bool {
+    let others = |metric: &Metric| matches!(metric.source, Source::Object { .. } | Source::External(_));
+    autoscaler.metrics.iter().any(others)
+}
+
+fn has_scaled_to_zero(autoscaler: &HorizontalPodAutoscaler, gates: Gates) -> bool {
+    let said = autoscaler.status.condition(SCALED_TO_ZERO).is_some_and(|condition| &*condition.status == "True");
+    gates.scale_to_zero && said
+}
+
+const BELOW_MIN: &str = "Current number of replicas below Spec.MinReplicas";
+
+/// Says where the number of pods comes from for a target that asks for `current`.
+pub fn course(autoscaler: &HorizontalPodAutoscaler, current: i32, gates: Gates) -> Course {
+    let min = least(autoscaler);
+    if current == 0 {
+        let ours = has_scaled_to_zero(autoscaler, gates);
+        let back = ours && (min != 0 || counts_something_else(autoscaler));
+        if back { Course::Metrics } else { Course::Disabled }
+    } else if current > autoscaler.max_replicas {
+        Course::Bound(autoscaler.max_replicas, "Current number of replicas above Spec.MaxReplicas")
+    } else if current < min {
+        Course::Bound(min, BELOW_MIN)
+    } else {
+        Course::Metrics
+    }
+}
+
+/// True when scaling to `to` is what the condition `ScaledToZero` tells of.
+pub fn goes_to_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, to: i32, gates: Gates) -> bool {
+    let may = gates.scale_to_zero && least(autoscaler) == 0 && counts_something_else(autoscaler);
+    may && current > 0 && to == 0
+}
+
+/// Puts the condition `ScaledToZero` after the target was scaled.
+pub fn tell_of_zero(draft: &mut Draft, zero: bool, gates: Gates) {
+    match (gates.scale_to_zero, zero) {
+        (false, _) => draft.remove(SCALED_TO_ZERO),
+        (true, true) => {
+            draft.set(SCALED_TO_ZERO, true, "ScaledToZero", "the HPA controller scaled the workload to zero")
+        }
+        (true, false) => {
+            draft.set(SCALED_TO_ZERO, false, "NotScaledToZero", "the HPA controller did not scale the workload to zero")
+        }
+    }
+}
+
+/// Why a metric says nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Reason of the event, and of the condition.
+    pub reason: &'static str,
+    /// What went wrong, for both.
+    pub message: String,
+    /// What went wrong, as the last of several words of it.
+    pub outer: String,
+    /// It is the object's own fault.
+    pub spec: bool,
+}
+
+/// What a metric asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proposal {
+    /// Pods.
+    pub replicas: i32,
+    /// The metric's name, for people.
+    pub name: String,
+    /// What it was.
+    pub status: MetricStatus,
+}
+
+/// Gives what was measured of a metric its names (pkg/controller/podautoscaler, computeStatusFor...Metric).
+pub fn proposal(metric: &Metric, measured: Measured) -> Result<Proposal, Failure> {
+    let (reason, name) = match &metric.source {
+        Source::Resource { name } => {
+            let share = " utilization (percentage of request)";
+            let share = if metric.target.average_value.is_some() { "" } else { share };
+            ("FailedGetResourceMetric", format!("{name} resource{share}"))
+        }
+        Source::ContainerResource { name, .. } => {
+            let plain = metric.target.average_value.is_some();
+            let suffix = if plain { "resource" } else { "container resource utilization (percentage of request)" };
+            ("FailedGetContainerResourceMetric", format!("{name} {suffix}"))
+        }
+        Source::Pods(metric) => ("FailedGetPodsMetric", format!("pods metric {}", metric.name)),
+        Source::Object { described, metric: id } => {
+            let whole = format!("{} metric {}", described.kind, id.name);
+            let shared = format!("external metric {}({})", id.name, id.selector_text());
+            ("FailedGetObjectMetric", if is_shared(metric) { shared } else { whole })
+        }
+        Source::External(id) => {
+            ("FailedGetExternalMetric", format!("external metric {}({})", id.name, id.selector_text()))
+        }
+        Source::Unknown(_) => ("InvalidMetricSourceType", String::new()),
+    };
+    match measured {
+        Ok((replicas, current)) => {
+            let status = MetricStatus { source: metric.source.clone(), current };
+            Ok(Proposal { replicas, name, status })
+        }
+        Err(message) => Err(failure(metric, reason, message)),
+    }
+}
+
+/// True when each pod should have a part of an object's metric.
+pub fn is_shared(metric: &Metric) -> bool {
+    &*metric.target.kind == "AverageValue"
+}
+
+fn failure(metric: &Metric, reason: &'static str, said: String) -> Failure {
+    let of_resource = |name: &str| match (metric.target.average_value, metric.target.average_utilization) {
+        (Some(_), _) => format!("failed to get {name} usage: {said}"),
+        (None, Some(_)) => format!("failed to get {name} utilization: {said}"),
+        (None, None) => said.clone(),
+    };
+    let known = has_goal(metric);
+    let (message, outer) = match &metric.source {
+        Source::Resource { name } => {
+            let message = of_resource(name);
+            let outer = format!("failed to get {name} resource metric value: {message}");
+            (message, outer)
+        }
+        Source::ContainerResource { name, container } => {
+            let message = of_resource(name);
+            let outer = format!("failed to get {container} container metric value: {message}");
+            (message, outer)
+        }
+        Source::Pods(_) => (said.clone(), format!("failed to get pods metric value: {said}")),
+        Source::Object { metric: id, .. } => {
+            let inner = if is_shared(metric) && known {
+                format!("failed to get {} object metric: {said}", id.name)
+            } else {
+                said.clone()
+            };
+            (said, format!("failed to get object metric value: {inner}"))
+        }
+        Source::External(id) => {
+            let inner = match (metric.target.average_value, known) {
+                (Some(_), _) => format!("failed to get {} external metric: {said}", id.name),
+                (None, true) => format!("failed to get external metric {}: {said}", id.name),
+                (None, false) => said.clone(),
+            };
+            (said, format!("failed to get {} external metric value: {inner}", id.name))
+        }
+        Source::Unknown(_) => (said.clone(), said),
+    };
+    let spec = matches!(metric.source, Source::Unknown(_));
+    Failure { reason, message, outer, spec }
+}
+
+/// True when a metric says what it should be.
+pub fn has_goal(metric: &Metric) -> bool {
+    let target = &metric.target;
+    match &metric.source {
+        Source::Resource { .. } | Source::ContainerResource { .. } => {
+            target.average_value.is_some() || target.average_utilization.is_some()
+        }
+        Source::Pods(_) => target.average_value.is_some(),
+        Source::Object { .. } if is_shared(metric) => target.average_value.is_some(),
+        Source::Object { .. } => &*target.kind == "Value" && target.value.is_some(),
+        Source::External(_) => target.average_value.is_some() || target.value.is_some(),
+        Source::Unknown(_) => false,
+    }
+}
+
+/// What all metrics ask for together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Combined {
+    /// Pods, and the name of the metric that wants most; `None` when too little is known to scale.
+    pub wanted: Option<(i32, String)>,
+    /// What was measured.
+    pub statuses: Vec<MetricStatus>,
+    /// What failed, even if enough is known to scale.
+    pub error: Option<String>,
+    /// What failed is the object's own fault.
+    pub spec: bool,
+}
+
+/// Takes what asks for most. Where some metrics say nothing, the others must not scale down
+/// (pkg/controller/podautoscaler, computeReplicasForMetrics).
+pub fn combine(proposals: Vec<Result<Proposal, Failure>>, current: i32, draft: &mut Draft) -> Combined {
+    let (mut wanted, mut statuses, mut failures) = (None::<(i32, String)>, Vec::new(), Vec::new());
+    let metrics = proposals.len();
+    for proposal in proposals {
+        match proposal {
+            Ok(proposal) => {
+                if wanted.as_ref().is_none_or(|(most, _)| *most == 0 || proposal.replicas > *most) {
+                    wanted = Some((proposal.replicas, proposal.name));
+                }
+                statuses.push(proposal.status);
+            }
+            Err(failure) => {
+                failures.push(failure);
+                statuses.push(MetricStatus::unknown());
+            }
+        }
+    }
+    let error = failures.first().map(|first| {
+        format!("invalid metrics ({} invalid out of {metrics}), first error is: {}", failures.len(), first.outer)
+    });
+    let spec = failures.first().is_some_and(|first| first.spec);
+    let known = wanted.filter(|(replicas, _)| failures.is_empty() || *replicas >= current);
+    match (&known, failures.first()) {
+        (Some((_, name)), _) => draft.set(
+            SCALING_ACTIVE,
+            true,
+            "ValidMetricFound",
+            &format!("the HPA was able to successfully calculate a replica count from {name}"),
+        ),
+        (None, Some(first)) => {
+            let message = format!("the HPA was unable to compute the replica count: {}", first.message);
+            draft.set(SCALING_ACTIVE, false, first.reason, &message);
+        }
+        (None, None) => {}
+    }
+    let error = error.or_else(|| known.is_none().then(|| "the spec names no metric".to_owned()));
+    Combined { wanted: known, statuses, error, spec }
+}
+
+/// The number of pods that the target gets where metrics want `wanted`, and why it changes; puts conditions.
+pub fn settle(
+    autoscaler: &HorizontalPodAutoscaler,
+    memory: &mut Memory,
+    current: i32,
+    (wanted, name): (i32, &str),
+    draft: &mut Draft,
+    (window, now, gates): (Duration, Duration, Gates),
+) -> (i32, String) {
+    let wanted = wanted.max(0);
+    let mut reason = match wanted.cmp(&current) {
+        std::cmp::Ordering::Greater => format!("{name} above target"),
+        std::cmp::Ordering::Less => "All metrics below target".to_owned(),
+        std::cmp::Ordering::Equal => String::new(),
+    };
+    let range = Range { min: least(autoscaler), max: autoscaler.max_replicas, current };
+    let paced = memory.pace(wanted, range, autoscaler.behavior.as_deref(), window, now);
+    let Limited { mut replicas, able, limited, limit } = paced;
+    draft.set(ABLE_TO_SCALE, true, able.0, able.1);
+    draft.set(SCALING_LIMITED, limited, limit.0, limit.1);
+    // It was scaled to zero when that was allowed; now it is not.
+    if current == 0 && range.min != 0 && has_scaled_to_zero(autoscaler, gates) && replicas < range.min {
+        replicas = range.min;
+        if reason.is_empty() {
+            BELOW_MIN.clone_into(&mut reason);
+        }
+    }
+    (replicas, reason)
+}

@@ -1,0 +1,31 @@
+//! Which autoscalers a change concerns.
+
+use std::sync::Arc;
+
+use kinds::HorizontalPodAutoscaler;
+use kinds::meta::ObjectKey;
+use runtime::queue::Queue;
+use runtime::store::{Change, Store};
+
+/// Turns changes into keys on the queue; `generation`: a change of the spec is looked at at once (gate HPAGeneration).
+pub fn subscribe(autoscalers: &Arc<Store<HorizontalPodAutoscaler>>, queue: &Arc<Queue<ObjectKey>>, generation: bool) {
+    let queue = queue.clone();
+    autoscalers.subscribe(move |change| {
+        if let Some(key) = concerned(change, generation) {
+            queue.add(key);
+        }
+    });
+}
+
+/// What comes, goes or has another spec. All else waits for the autoscaler's next turn, which every turn sets.
+pub fn concerned(change: &Change<'_, HorizontalPodAutoscaler>, generation: bool) -> Option<ObjectKey> {
+    let object = change.new.or(change.old)?;
+    let at_once = match (change.old, change.new) {
+        (Some(old), Some(new)) => {
+            let edited = generation && old.meta.generation != new.meta.generation;
+            edited || old.meta.uid != new.meta.uid
+        }
+        _ => true,
+    };
+    at_once.then(|| object.meta.key())
+}

@@ -1,0 +1,175 @@
+//! The metrics APIs: where a metric is found, and what an answer says (k8s.io/metrics).
+
+use std::time::Duration;
+
+use kinds::selector::Selector;
+use kinds::{Time, quantity};
+use runtime::write::percent_encode;
+use serde_json::Value;
+
+use super::replicas::{Sample, Samples};
+
+/// The group of metrics that people define.
+pub const CUSTOM: &str = "custom.metrics.k8s.io";
+
+/// The window of a metric that does not tell its own (pkg/controller/podautoscaler/metrics).
+const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// Path and query.
+    pub path: String,
+    /// What it is called in errors: resource and group, and the name if there is one.
+    pub what: String,
+}
+
+/// A query's text; nothing is asked by a selector that is not given.
+fn query(selectors: &[(&str, Option<&Selector>)]) -> String {
+    let parts = selectors.iter().filter_map(|(name, selector)| {
+        let text = selector.as_ref()?.query().filter(|text| !text.is_empty())?;
+        Some(format!("{name}={}", percent_encode(&text)))
+    });
+    let query = parts.collect::<Vec<_>>().join("&");
+    if query.is_empty() { query } else { format!("?{query}") }
+}
+
+impl Question {
+    /// The resources that pods use.
+    pub fn resources(namespace: &str, pods: &Selector) -> Self {
+        let query = query(&[("labelSelector", Some(pods))]);
+        Self {
+            path: format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods{query}"),
+            what: "pods.metrics.k8s.io".to_owned(),
+        }
+    }
+
+    /// A metric of pods.
+    pub fn pods(version: &str, namespace: &str, pods: &Selector, metric: &str, of: &Selector) -> Self {
+        let query = query(&[("labelSelector", Some(pods)), ("metricLabelSelector", Some(of))]);
+        let metric = percent_encode(metric);
+        Self {
+            path: format!("/apis/{CUSTOM}/{version}/namespaces/{namespace}/pods/*/{metric}{query}"),
+            what: format!("pods.{CUSTOM} *"),
+        }
+    }
+
+    /// A metric of an object; of the namespace itself if `object` is `None`.
+    pub fn object(version: &str, namespace: &str, object: Option<(&str, &str)>, metric: &str, of: &Selector) -> Self {
+        let query = query(&[("metricLabelSelector", Some(of))]);
+        let encoded = percent_encode(metric);
+        let (place, what) = match object {
+            Some((resource, name)) => {
+                (format!("{resource}/{}/{encoded}", percent_encode(name)), format!("{resource}.{CUSTOM} {name}"))
+            }
+            None => (format!("metrics/{encoded}"), format!("metrics.{CUSTOM} {metric}")),
+        };
+        Self { path: format!("/apis/{CUSTOM}/{version}/namespaces/{namespace}/{place}{query}"), what }
+    }
+
+    /// A metric of something outside the cluster.
+    pub fn external(namespace: &str, metric: &str, of: &Selector) -> Self {
+        let query = query(&[("labelSelector", Some(of))]);
+        let encoded = percent_encode(metric);
+        Self {
+            path: format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{encoded}{query}"),
+            what: format!("{metric}.external.metrics.k8s.io"),
+        }
+    }
+}
+
+/// The version of the custom metrics API to ask, of those that are registered, the preferred one first
+/// (k8s.io/metrics/pkg/client/custom_metrics, PreferredVersion).
+///
+/// # Errors
+/// When there is none that is known.
+pub fn custom_version(registered: &[String]) -> Result<&str, String> {
+    if registered.is_empty() {
+        return Err(format!("no custom metrics API ({CUSTOM}) registered"));
+    }
+    let known = registered.iter().find(|version| matches!(version.as_str(), "v1beta1" | "v1beta2"));
+    known.map(String::as_str).ok_or_else(|| "no known available metric versions found".to_owned())
+}
+
+fn items(answer: &Value) -> &[Value] {
+    answer["items"].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn amount(value: &Value) -> Option<i64> {
+    match value {
+        Value::String(text) => quantity::thousandths(text),
+        Value::Number(number) => quantity::thousandths(&number.to_string()),
+        _ => None,
+    }
+}
+
+fn time(item: &Value) -> Time {
+    let read = item["timestamp"].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    read.map_or(Time::default(), |time| Time(time.as_second()))
+}
+
+/// What pods, or one container of each, use of a resource; a pod of which a part is not told is left out.
+///
+/// # Errors
+/// When nothing is told.
+pub fn resource_samples(answer: &Value, resource: &str, container: &str) -> Result<Samples, String> {
+    if items(answer).is_empty() {
+        return Err("no metrics returned from resource metrics API".to_owned());
+    }
+    let sample = |item: &Value| {
+        let containers = item["containers"].as_array().map_or(&[][..], Vec::as_slice);
+        let used = |of: &Value| amount(&of["usage"][resource]);
+        let value = if container.is_empty() {
+            let each: Option<Vec<i64>> = containers.iter().map(used).collect();
+            each.filter(|each| !each.is_empty())?.into_iter().fold(0i64, i64::saturating_add)
+        } else {
+            used(containers.iter().find(|of| of["name"] == container)?)?
+        };
+        let window = item["window"].as_str().and_then(component::flags::value::parse_duration);
+        let window = Duration::from_nanos(window.and_then(|nanos| u64::try_from(nanos).ok()).unwrap_or(0));
+        Some((item["metadata"]["name"].as_str()?.to_owned(), Sample { value, time: time(item), window }))
+    };
+    Ok(items(answer).iter().filter_map(sample).collect())
+}
+
+/// A metric of pods.
+///
+/// # Errors
+/// When nothing is told.
+pub fn pod_samples(answer: &Value) -> Result<Samples, String> {
+    if items(answer).is_empty() {
+        return Err("no metrics returned from custom metrics API".to_owned());
+    }
+    let sample = |item: &Value| {
+        let window = item["windowSeconds"].as_u64().or(item["window"].as_u64());
+        let window = window.map_or(DEFAULT_WINDOW, Duration::from_secs);
+        let value = amount(&item["value"])?;
+        Some((item["describedObject"]["name"].as_str()?.to_owned(), Sample { value, time: time(item), window }))
+    };
+    Ok(items(answer).iter().filter_map(sample).collect())
+}
+
+/// A metric of one object.
+///
+/// # Errors
+/// When it is not told once.
+pub fn object_value(answer: &Value) -> Result<i64, String> {
+    match items(answer) {
+        [item] => amount(&item["value"]).ok_or_else(|| format!("value {} is no quantity", item["value"])),
+        items => {
+            Err(format!("the custom metrics API server returned {} results when we asked for exactly one", items.len()))
+        }
+    }
+}
+
+/// Metrics of something outside the cluster.
+///
+/// # Errors
+/// When nothing is told.
+pub fn external_values(answer: &Value) -> Result<Vec<i64>, String> {
+    if items(answer).is_empty() {
+        return Err("no metrics returned from external metrics API".to_owned());
+    }
+    let value = |item: &Value| amount(&item["value"]).ok_or_else(|| format!("value {} is no quantity", item["value"]));
+    items(answer).iter().map(value).collect()
+}

@@ -1,0 +1,213 @@
+//! How fast an autoscaler may go where its metrics point (pkg/controller/podautoscaler, normalizeDesiredReplicas and
+//! normalizeDesiredReplicasWithBehaviors): all policy, no IO.
+
+use std::time::Duration;
+
+use kinds::horizontal_pod_autoscaler::{Behavior, Policy, Rules, Select};
+
+/// What is remembered of an autoscaler from sync to sync. Times are since the process's start, so that a change of the
+/// clock changes no pace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// What metrics asked for, before it was slowed down.
+    recommendations: Vec<(i32, Duration)>,
+    /// Pods added.
+    ups: Vec<(i32, Duration)>,
+    /// Pods taken away.
+    downs: Vec<(i32, Duration)>,
+}
+
+/// A number of pods, and what held it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limited {
+    /// Pods.
+    pub replicas: i32,
+    /// Reason of the condition `AbleToScale`, and its message.
+    pub able: (&'static str, &'static str),
+    /// Something holds the number back.
+    pub limited: bool,
+    /// Reason of the condition `ScalingLimited`, and its message.
+    pub limit: (&'static str, &'static str),
+}
+
+/// The bounds of an autoscaler's spec, and where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// The least pods.
+    pub min: i32,
+    /// The most pods.
+    pub max: i32,
+    /// Pods that the target asks for now.
+    pub current: i32,
+}
+
+const READY: (&str, &str) = ("ReadyForNewScale", "recommended size matches current size");
+const UP_STABILIZED: (&str, &str) = (
+    "ScaleUpStabilized",
+    "recent recommendations were lower than current one, applying the lowest recent recommendation",
+);
+const DOWN_STABILIZED: (&str, &str) = (
+    "ScaleDownStabilized",
+    "recent recommendations were higher than current one, applying the highest recent recommendation",
+);
+const WITHIN: (&str, &str) = ("DesiredWithinRange", "the desired count is within the acceptable range");
+const TOO_MANY: (&str, &str) = ("TooManyReplicas", "the desired replica count is more than the maximum replica count");
+const TOO_FEW: (&str, &str) = ("TooFewReplicas", "the desired replica count is less than the minimum replica count");
+const UP_LIMIT: (&str, &str) =
+    ("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate");
+const DOWN_LIMIT: (&str, &str) =
+    ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
+
+impl Memory {
+    /// What the target asks for when it is seen first counts as recommended: a start takes no pods away.
+    pub fn begin(&mut self, replicas: i32, now: Duration) {
+        if self.recommendations.is_empty() {
+            self.recommendations.push((replicas, now));
+        }
+    }
+
+    /// How many pods the target gets, where metrics ask for `wanted`; `window` is that of scaling down where the
+    /// object gives none.
+    pub fn pace(
+        &mut self,
+        wanted: i32,
+        range: Range,
+        behavior: Option<&Behavior>,
+        window: Duration,
+        now: Duration,
+    ) -> Limited {
+        let (stable, slowed) = match behavior {
+            None => self.highest(wanted, window, now),
+            Some(behavior) => self.stable(wanted, range.current, behavior, window, now),
+        };
+        let (replicas, limit) = match behavior {
+            None => plain_limits(stable, range),
+            Some(behavior) => self.rate_limits(stable, range, behavior, now),
+        };
+        Limited { replicas, able: if stable == wanted { READY } else { slowed }, limited: replicas != stable, limit }
+    }
+
+    /// Remembers that the target was scaled; only with rules of which it may matter.
+    pub fn scaled(&mut self, from: i32, to: i32, behavior: Option<&Behavior>, now: Duration) {
+        let Some(behavior) = behavior else { return };
+        let periods = behavior.up.policies.iter().chain(&behavior.down.policies).map(|policy| policy.period);
+        let longest = seconds(periods.max().unwrap_or(0));
+        for events in [&mut self.ups, &mut self.downs] {
+            events.retain(|(_, at)| now.saturating_sub(*at) <= longest);
+        }
+        let change = (to.saturating_sub(from).saturating_abs(), now);
+        if to > from { self.ups.push(change) } else { self.downs.push(change) }
+    }
+
+    /// The highest recommendation of the window.
+    fn highest(&mut self, wanted: i32, window: Duration, now: Duration) -> (i32, (&'static str, &'static str)) {
+        self.recommendations.retain(|(_, at)| now.saturating_sub(*at) <= window);
+        self.recommendations.push((wanted, now));
+        let highest = self.recommendations.iter().map(|(replicas, _)| *replicas).max();
+        (highest.unwrap_or(wanted), DOWN_STABILIZED)
+    }
+
+    /// Between the lowest recommendation of the window up and the highest of the window down.
+    fn stable(
+        &mut self,
+        wanted: i32,
+        current: i32,
+        behavior: &Behavior,
+        window: Duration,
+        now: Duration,
+    ) -> (i32, (&'static str, &'static str)) {
+        let up = behavior.up.window.map_or(Duration::ZERO, seconds);
+        let down = behavior.down.window.map_or(window, seconds);
+        let (mut lowest, mut highest) = (wanted, wanted);
+        self.recommendations.retain(|(replicas, at)| {
+            let age = now.saturating_sub(*at);
+            if age < up {
+                lowest = lowest.min(*replicas);
+            }
+            if age < down {
+                highest = highest.max(*replicas);
+            }
+            age <= up || age <= down
+        });
+        self.recommendations.push((wanted, now));
+        let slowed = if wanted >= current { UP_STABILIZED } else { DOWN_STABILIZED };
+        (current.max(lowest).min(highest), slowed)
+    }
+
+    /// Within what policies allow.
+    fn rate_limits(
+        &self,
+        wanted: i32,
+        range: Range,
+        behavior: &Behavior,
+        now: Duration,
+    ) -> (i32, (&'static str, &'static str)) {
+        let Range { min, max, current } = range;
+        if wanted > current {
+            let limit = self.limit(current, &behavior.up, true, now).max(current);
+            let (most, why) = if max > limit { (limit, UP_LIMIT) } else { (max, TOO_MANY) };
+            if wanted > most {
+                return (most, why);
+            }
+        } else if wanted < current {
+            let limit = self.limit(current, &behavior.down, false, now).min(current);
+            let (least, why) = if min < limit { (limit, DOWN_LIMIT) } else { (min, TOO_FEW) };
+            if wanted < least {
+                return (least, why);
+            }
+        }
+        (wanted, WITHIN)
+    }
+
+    /// The most, or least, pods that policies allow now.
+    fn limit(&self, current: i32, rules: &Rules, up: bool, now: Duration) -> i32 {
+        let allowed = rules.policies.iter().map(|policy| {
+            let start = current.saturating_sub(changed(&self.ups, policy.period, now)).saturating_add(changed(
+                &self.downs,
+                policy.period,
+                now,
+            ));
+            reach(start, policy, up)
+        });
+        // The largest change is the most pods on the way up, and the least on the way down.
+        let limit = match (rules.select, up) {
+            (Select::Disabled, _) => None,
+            (Select::Max, true) | (Select::Min, false) => allowed.max(),
+            (Select::Max, false) | (Select::Min, true) => allowed.min(),
+        };
+        limit.unwrap_or(current)
+    }
+}
+
+/// How far a policy lets a number of pods go: further up by as much as makes a whole pod, and down by no more.
+fn reach(start: i32, policy: &Policy, up: bool) -> i32 {
+    match (policy.percent, up) {
+        (false, true) => start.saturating_add(policy.value),
+        (false, false) => start.saturating_sub(policy.value),
+        (true, true) => (f64::from(start) * (1.0 + f64::from(policy.value) / 100.0)).ceil() as i32,
+        (true, false) => (f64::from(start) * (1.0 - f64::from(policy.value) / 100.0)) as i32,
+    }
+}
+
+/// Pods that were changed in the period that ends now.
+fn changed(events: &[(i32, Duration)], period: i32, now: Duration) -> i32 {
+    let recent = events.iter().filter(|(_, at)| now.saturating_sub(*at) < seconds(period));
+    recent.fold(0, |sum, (change, _)| sum.saturating_add(*change))
+}
+
+/// Without rules a target may double, or grow to four pods.
+fn plain_limits(wanted: i32, Range { min, max, current }: Range) -> (i32, (&'static str, &'static str)) {
+    let limit = current.saturating_mul(2).max(4);
+    let (most, why) = if max > limit { (limit, UP_LIMIT) } else { (max, TOO_MANY) };
+    if wanted < min {
+        (min, TOO_FEW)
+    } else if wanted > most {
+        (most, why)
+    } else {
+        (wanted, WITHIN)
+    }
+}
+
+fn seconds(seconds: i32) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}

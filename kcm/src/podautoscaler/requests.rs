@@ -1,0 +1,83 @@
+//! How much pods ask for of a resource (pkg/controller/podautoscaler, calculateRequests).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kinds::Pod;
+use kinds::pod::{Asked, Part};
+
+/// What each pod asks for, or one container of it, in thousandths by the pods' names. `pod_level`: what is asked for a
+/// pod as a whole counts before what its containers ask for.
+///
+/// # Errors
+/// When a part that counts does not ask for the resource.
+pub fn of_pods<'a>(
+    pods: &'a [Arc<Pod>],
+    container: &str,
+    resource: &str,
+    pod_level: bool,
+) -> Result<HashMap<&'a str, i64>, String> {
+    let of_pod = |pod: &'a Arc<Pod>| {
+        let name = &*pod.meta.name;
+        let asked = pod.requests.as_deref().map_or(&[][..], |requests| &*requests.asked);
+        let request = if pod_level && container.is_empty() && asks_as_a_whole(asked) {
+            whole(asked, resource).ok_or_else(|| format!("missing pod-level request for {resource} in Pod {name}"))?
+        } else {
+            of_containers(asked, container, resource, name)?
+        };
+        Ok((name, request))
+    };
+    pods.iter().map(of_pod).collect()
+}
+
+fn of_containers(asked: &[Asked], container: &str, resource: &str, pod: &str) -> Result<i64, String> {
+    let missing = |name: &str| format!("missing request for {resource} in container {name} of Pod {pod}");
+    let mut running = asked.iter().filter(|asked| matches!(asked.part, Part::Container | Part::Sidecar));
+    if container.is_empty() {
+        let each = running.map(|asked| asked.of(resource).ok_or_else(|| missing(&asked.name)));
+        return each.sum();
+    }
+    let found = running.find(|asked| *asked.name == *container);
+    let found = found.ok_or_else(|| format!("container {container} not found in Pod {pod}"))?;
+    found.of(resource).ok_or_else(|| missing(container))
+}
+
+/// Resources that can be asked for a pod as a whole (component-helpers/resource, IsSupportedPodLevelResource).
+fn is_for_pods(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-")
+}
+
+fn asks_as_a_whole(asked: &[Asked]) -> bool {
+    let mut pod = asked.iter().filter(|asked| asked.part == Part::Pod);
+    pod.any(|asked| asked.resources.iter().any(|(name, _)| is_for_pods(name)))
+}
+
+/// What a pod takes of a node (component-helpers/resource, PodRequests).
+fn whole(asked: &[Asked], resource: &str) -> Option<i64> {
+    let part = |part: Part| asked.iter().find(|asked| asked.part == part).and_then(|asked| asked.of(resource));
+    let own = part(Part::Pod).filter(|_| is_for_pods(resource));
+    match (own.or_else(|| together(asked, resource)), part(Part::Overhead)) {
+        (None, None) => None,
+        (asked, overhead) => Some(asked.unwrap_or(0).saturating_add(overhead.unwrap_or(0))),
+    }
+}
+
+/// What containers take together, at most: sidecars run beside all that come after them.
+fn together(asked: &[Asked], resource: &str) -> Option<i64> {
+    let mut known = false;
+    let (mut containers, mut sidecars, mut starting) = (0i64, 0i64, 0i64);
+    for part in asked {
+        let Some(amount) = part.of(resource) else { continue };
+        match part.part {
+            Part::Container => containers = containers.saturating_add(amount),
+            Part::Sidecar => {
+                sidecars = sidecars.saturating_add(amount);
+                starting = starting.max(sidecars);
+            }
+            Part::Init => starting = starting.max(sidecars.saturating_add(amount)),
+            Part::Pod | Part::Overhead => continue,
+        }
+        known = true;
+    }
+    known.then(|| containers.saturating_add(sidecars).max(starting))
+}

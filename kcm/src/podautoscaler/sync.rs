@@ -1,0 +1,443 @@
+//! One reconcile of an autoscaler: read the scale, measure, decide, change the scale, write the status.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::horizontal_pod_autoscaler::MetricStatus;
+use kinds::meta::ObjectKey;
+use kinds::selector::Selector;
+use kinds::{HorizontalPodAutoscaler, Interner, Kind, Pod, Resource};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, Recorder};
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::write::{Scale, WriteError};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::counts::{Action, Counts, Fault};
+use super::decide::{self, ABLE_TO_SCALE, Combined, Course, Draft, Failure, Proposal, SCALING_ACTIVE};
+use super::measure::{Measuring, Subject};
+use super::overlap::{self, Overlaps};
+use super::pace::Memory;
+use crate::controllers::Clock;
+use crate::reference::about;
+
+/// How often a scale is changed that others change for reasons of their own (client-go/util/retry, DefaultRetry).
+const TRIES: usize = 5;
+
+/// How soon it is decided anew when somebody else scaled.
+const SOON: Duration = Duration::from_millis(100);
+
+/// What the command line says.
+#[derive(Debug, Clone, Copy)]
+pub struct Habits {
+    /// Between syncs of an autoscaler.
+    pub period: Duration,
+    /// How far back recommendations count where an object does not say.
+    pub window: Duration,
+    /// By which part of its target a metric may differ where an object does not say.
+    pub tolerance: f64,
+}
+
+/// The controller's state.
+pub struct Autoscalers {
+    pub autoscalers: Arc<Store<HorizontalPodAutoscaler>>,
+    pub pods: Arc<Store<Pod>>,
+    pub measuring: Measuring,
+    pub overlaps: Overlaps,
+    pub memories: Mutex<HashMap<ObjectKey, Arc<Mutex<Memory>>>>,
+    pub recorder: Recorder,
+    pub queue: Arc<Queue<ObjectKey>>,
+    pub counts: Arc<Counts>,
+    pub clock: Clock,
+    pub habits: Habits,
+    /// Times in memories are since then.
+    pub start: Instant,
+    pub interner: Interner,
+}
+
+/// Why a sync could not be finished.
+struct Trouble {
+    message: String,
+    fault: Fault,
+}
+
+impl Trouble {
+    fn new(message: String) -> Self {
+        Self { message, fault: Fault::Internal }
+    }
+}
+
+/// How a sync ended.
+struct Ended {
+    action: Action,
+    trouble: Option<Trouble>,
+    then: Outcome,
+}
+
+/// How a change of the scale ended.
+enum Rescaled {
+    Done,
+    /// Somebody else scaled meanwhile.
+    Overtaken,
+    Failed(WriteError),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Reconcile for Autoscalers {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Autoscalers {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(autoscaler) = self.autoscalers.get(key) else {
+            lock(&self.memories).remove(key);
+            self.overlaps.forget(key);
+            self.counts.forget(key);
+            return Ok(Outcome::Done);
+        };
+        if !self.caught_up(key) {
+            self.counts.stale();
+            return Ok(Outcome::Parked);
+        }
+        let began = Instant::now();
+        let ended = self.scale(key, autoscaler).await;
+        let fault = ended.trouble.as_ref().map_or(Fault::None, |trouble| trouble.fault);
+        self.counts.reconciled(ended.action, fault, began.elapsed());
+        match ended.trouble {
+            Some(trouble) => Err(ReconcileError::new(trouble.message)),
+            None => Ok(ended.then),
+        }
+    }
+
+    async fn scale(&self, key: &ObjectKey, autoscaler: Arc<HorizontalPodAutoscaler>) -> Ended {
+        let mut draft = Draft::of(&autoscaler, (self.clock)());
+        match self.go(key, autoscaler, &mut draft).await {
+            Ok(ended) => ended,
+            Err(trouble) => Ended { action: Action::None, trouble: Some(trouble), then: Outcome::Done },
+        }
+    }
+
+    /// Troubles that end a sync early come back as errors, with the status written.
+    async fn go(
+        &self,
+        key: &ObjectKey,
+        mut autoscaler: Arc<HorizontalPodAutoscaler>,
+        draft: &mut Draft,
+    ) -> Result<Ended, Trouble> {
+        let gates = self.measuring.gates;
+        let (resource, scale) = match self.scale_of(&autoscaler).await {
+            Ok(found) => found,
+            Err(trouble) => {
+                self.warn(&autoscaler, "FailedGetScale", trouble.message.clone());
+                let told =
+                    format!("the HPA controller was unable to get the target's current scale: {}", trouble.message);
+                draft.set(ABLE_TO_SCALE, false, "FailedGetScale", &told);
+                self.write_anyway(key, &autoscaler, draft).await;
+                return Err(trouble);
+            }
+        };
+        let able = "the HPA controller was able to get the target's current scale";
+        draft.set(ABLE_TO_SCALE, true, "SucceededGetScale", able);
+        let current = scale.replicas;
+        let memory = lock(&self.memories).entry(key.clone()).or_default().clone();
+        lock(&memory).begin(current, self.start.elapsed());
+
+        let (mut desired, mut reason) = (current, String::new());
+        let (mut metrics, mut trouble) = (Vec::new(), None);
+        match decide::course(&autoscaler, current, gates) {
+            Course::Disabled => {
+                let told = "scaling is disabled since the replica count of the target is zero";
+                draft.set(SCALING_ACTIVE, false, "ScalingDisabled", told);
+                if !gates.scale_to_zero {
+                    draft.remove(decide::SCALED_TO_ZERO);
+                }
+            }
+            Course::Bound(bound, why) => (desired, reason) = (bound, why.to_owned()),
+            Course::Metrics => {
+                let combined = self.combine(key, &autoscaler, &scale, draft).await;
+                let Combined { wanted, statuses, error, spec } = combined;
+                metrics = statuses;
+                trouble =
+                    error.map(|message| Trouble { message, fault: if spec { Fault::Spec } else { Fault::Internal } });
+                let Some((wanted, name)) = wanted else {
+                    return Err(self.give_up(key, &autoscaler, draft, (current, metrics), trouble).await);
+                };
+                let settings = (self.habits.window, self.start.elapsed(), gates);
+                let proposed = (wanted, name.as_str());
+                (desired, reason) = decide::settle(&autoscaler, &mut lock(&memory), current, proposed, draft, settings);
+            }
+        }
+        if desired != current {
+            let zero = decide::goes_to_zero(&autoscaler, current, desired, gates);
+            if zero {
+                autoscaler = self.announce_zero(key, autoscaler, draft).await?;
+            }
+            match self.rescale(&resource, &autoscaler, scale, desired).await {
+                Rescaled::Done => {}
+                Rescaled::Overtaken => {
+                    return Ok(Ended { action: Action::None, trouble, then: Outcome::After(SOON) });
+                }
+                Rescaled::Failed(error) => {
+                    let told = format!("New size: {desired}; reason: {reason}; error: {error}");
+                    self.warn(&autoscaler, "FailedRescale", told);
+                    let told = format!("the HPA controller was unable to update the target scale: {error}");
+                    draft.set(ABLE_TO_SCALE, false, "FailedUpdateScale", &told);
+                    draft.seen(&autoscaler, current, metrics, gates);
+                    self.write_anyway(key, &autoscaler, draft).await;
+                    return Err(Trouble::new(format!("failed to rescale {}: {error}", target(&autoscaler))));
+                }
+            }
+            let told = format!("the HPA controller was able to update the target scale to {desired}");
+            draft.set(ABLE_TO_SCALE, true, "SucceededRescale", &told);
+            let told = format!("New size: {desired}; reason: {reason}");
+            self.recorder.event(&about(&*autoscaler), EventType::Normal, "SuccessfulRescale", told);
+            lock(&memory).scaled(current, desired, autoscaler.behavior.as_deref(), self.start.elapsed());
+            info!(current, desired, reason, "rescaled");
+            decide::tell_of_zero(draft, zero, gates);
+            draft.scaled();
+        }
+        draft.seen(&autoscaler, current, metrics, gates);
+        draft.status.desired_replicas = desired;
+        self.counts.desired(key, desired);
+        self.write(key, &autoscaler, draft).await?;
+        Ok(Ended { action: Action::of(current, desired), trouble, then: Outcome::After(self.habits.period) })
+    }
+
+    /// Too little is known to scale: says so.
+    async fn give_up(
+        &self,
+        key: &ObjectKey,
+        autoscaler: &HorizontalPodAutoscaler,
+        draft: &mut Draft,
+        (current, metrics): (i32, Vec<MetricStatus>),
+        trouble: Option<Trouble>,
+    ) -> Trouble {
+        draft.seen(autoscaler, current, metrics, self.measuring.gates);
+        self.write_anyway(key, autoscaler, draft).await;
+        let Trouble { message, fault } = trouble.unwrap_or_else(|| Trouble::new(String::new()));
+        self.warn(autoscaler, "FailedComputeMetricsReplicas", message.clone());
+        let target = target(autoscaler);
+        let message =
+            format!("failed to compute desired number of replicas based on listed metrics for {target}: {message}");
+        Trouble { message, fault }
+    }
+
+    /// The target's scale, and as what it is served.
+    async fn scale_of(&self, autoscaler: &HorizontalPodAutoscaler) -> Result<(Resource, Scale), Trouble> {
+        let (version, kind) = (&*autoscaler.target.api_version, &*autoscaler.target.kind);
+        let group = match version.split('/').collect::<Vec<_>>()[..] {
+            [_] => "",
+            [group, _] => group,
+            _ => {
+                let message = format!("unexpected GroupVersion string: {version}");
+                return Err(Trouble { message, fault: Fault::Spec });
+            }
+        };
+        let scales = &self.measuring.scales;
+        let served = scales.of_group_kind(group, kind).await.map_err(|error| Trouble::new(error.to_string()))?;
+        let Some(served) = served else {
+            return Err(Trouble::new(format!("no matches for kind {kind:?} in group {group:?}")));
+        };
+        let resource = served.resource;
+        if !served.scales {
+            let Resource { group, version, plural, .. } = resource;
+            return Err(Trouble::new(format!(
+                "could not find scale subresource for {group}/{version}, Resource={plural} in discovery information"
+            )));
+        }
+        let scale = scales.get(&resource, &target_key(autoscaler)).await;
+        Ok((resource, scale.map_err(|error| Trouble::new(error.to_string()))?))
+    }
+
+    /// What the autoscaler's metrics ask for.
+    async fn combine(
+        &self,
+        key: &ObjectKey,
+        autoscaler: &HorizontalPodAutoscaler,
+        scale: &Scale,
+        draft: &mut Draft,
+    ) -> Combined {
+        let (selector, pods) = match self.pods_of(key, autoscaler, scale, draft) {
+            Ok(found) => found,
+            Err(error) => return Combined { wanted: None, statuses: Vec::new(), error: Some(error), spec: false },
+        };
+        let subject = Subject {
+            autoscaler,
+            scale,
+            selector: &selector,
+            pods: &pods,
+            tolerances: decide::tolerances(autoscaler, self.habits.tolerance, self.measuring.gates),
+            now: (self.clock)(),
+        };
+        let mut proposals = Vec::with_capacity(autoscaler.metrics.len());
+        for metric in &autoscaler.metrics {
+            let began = Instant::now();
+            let proposal = decide::proposal(metric, self.measuring.measure(metric, &subject).await);
+            let (action, fault) = outcome(&proposal, autoscaler.status.current_replicas);
+            self.counts.measured(action, fault, metric.source.kind(), began.elapsed());
+            if let Err(failure) = &proposal {
+                self.warn(autoscaler, failure.reason, failure.message.clone());
+            }
+            proposals.push(proposal);
+        }
+        decide::combine(proposals, scale.replicas, draft)
+    }
+
+    /// The selector of the target's pods, and the pods, unless others scale them too
+    /// (pkg/controller/podautoscaler, validateAndParseSelector).
+    fn pods_of(
+        &self,
+        key: &ObjectKey,
+        autoscaler: &HorizontalPodAutoscaler,
+        scale: &Scale,
+        draft: &mut Draft,
+    ) -> Result<(Arc<Selector>, Vec<Arc<Pod>>), String> {
+        if scale.selector.is_empty() {
+            let why = "selector is required".to_owned();
+            self.warn(autoscaler, "SelectorRequired", why.clone());
+            draft.set(SCALING_ACTIVE, false, "InvalidSelector", "the HPA target's scale is missing a selector");
+            return Err(why);
+        }
+        let selector = Arc::new(Selector::parse(&self.interner, &scale.selector).map_err(|why| {
+            let why = format!("couldn't convert selector into a corresponding internal selector object: {why}");
+            self.warn(autoscaler, "InvalidSelector", why.clone());
+            draft.set(SCALING_ACTIVE, false, "InvalidSelector", &why);
+            why
+        })?);
+        self.overlaps.put(key, &selector);
+        let pods = overlap::pods_of(&key.namespace, &selector, &self.pods);
+        let wanting = self.overlaps.wanting(&key.namespace, &pods);
+        if wanting.len() > 1 {
+            let (selector, wanting) = (&scale.selector, overlap::printed(&wanting));
+            let why = format!("pods by selector {selector} are controlled by more than one HPA (e.g. {wanting})");
+            self.warn(autoscaler, "AmbiguousSelector", why.clone());
+            draft.set(SCALING_ACTIVE, false, "AmbiguousSelector", &why);
+            return Err(why);
+        }
+        Ok((selector, pods))
+    }
+
+    /// Before a target is scaled to zero its autoscaler says that it does so: a crash right after it must not look like
+    /// somebody else's wish, from which nothing comes back.
+    async fn announce_zero(
+        &self,
+        key: &ObjectKey,
+        autoscaler: Arc<HorizontalPodAutoscaler>,
+        draft: &Draft,
+    ) -> Result<Arc<HorizontalPodAutoscaler>, Trouble> {
+        let mut announced = draft.clone();
+        announced.status = autoscaler.status.clone();
+        decide::tell_of_zero(&mut announced, true, self.measuring.gates);
+        Ok(self.write(key, &autoscaler, &announced).await?.unwrap_or(autoscaler))
+    }
+
+    /// Changes the scale. A target that changed otherwise meanwhile is read and changed again; the decision holds as
+    /// long as what it is based on does.
+    async fn rescale(
+        &self,
+        resource: &Resource,
+        autoscaler: &HorizontalPodAutoscaler,
+        mut scale: Scale,
+        desired: i32,
+    ) -> Rescaled {
+        let (scales, key) = (&self.measuring.scales, target_key(autoscaler));
+        let mut tries = 1;
+        loop {
+            let error = match scales.writer.replace_scale(resource, &key, &scale, desired).await {
+                Ok(()) => return Rescaled::Done,
+                Err(error) => error,
+            };
+            if !error.is_conflict() && !error.is_lost() {
+                return Rescaled::Failed(error);
+            }
+            let Ok(now) = scales.get(resource, &key).await else { return Rescaled::Failed(error) };
+            if error.is_lost() && now.uid == scale.uid && now.replicas == desired {
+                return Rescaled::Done;
+            }
+            if (&now.uid, now.replicas, &now.selector) != (&scale.uid, scale.replicas, &scale.selector) {
+                return Rescaled::Overtaken;
+            }
+            if tries == TRIES {
+                return Rescaled::Failed(error);
+            }
+            tries += 1;
+            scale = now;
+        }
+    }
+
+    /// Writes the status after something else failed; a failure of its own is told of and no more.
+    async fn write_anyway(&self, key: &ObjectKey, autoscaler: &HorizontalPodAutoscaler, draft: &Draft) {
+        if let Err(trouble) = self.write(key, autoscaler, draft).await {
+            warn!(error = trouble.message, "the status could not be written");
+        }
+    }
+
+    /// Writes the status if it differs; answers with the object as it is then.
+    async fn write(
+        &self,
+        key: &ObjectKey,
+        autoscaler: &HorizontalPodAutoscaler,
+        draft: &Draft,
+    ) -> Result<Option<Arc<HorizontalPodAutoscaler>>, Trouble> {
+        if draft.status == autoscaler.status {
+            return Ok(None);
+        }
+        let body = autoscaler.status_update(&draft.status);
+        let writer = &self.measuring.scales.writer;
+        let answer = writer.replace(&HorizontalPodAutoscaler::RESOURCE, key, Some("status"), &body).await;
+        let written = answer.and_then(|answer| {
+            let written: HorizontalPodAutoscaler = answer.decode(self.autoscalers.decoding())?;
+            Ok(written)
+        });
+        match written {
+            Ok(written) => {
+                self.autoscalers.wrote(key, written.meta.version);
+                Ok(Some(Arc::new(written)))
+            }
+            Err(error) => {
+                if !error.is_not_found() {
+                    self.warn(autoscaler, "FailedUpdateStatus", error.to_string());
+                }
+                Err(Trouble::new(format!("failed to update status for {}: {error}", autoscaler.meta.name)))
+            }
+        }
+    }
+
+    /// Whether the store shows the autoscaler as this process wrote it last; if not, the key comes back when it does.
+    fn caught_up(&self, key: &ObjectKey) -> bool {
+        let (queue, waiting) = (self.queue.clone(), key.clone());
+        self.autoscalers.is_settled(key, move || queue.add(waiting))
+    }
+
+    fn warn(&self, autoscaler: &HorizontalPodAutoscaler, reason: &'static str, message: String) {
+        self.recorder.event(&about(autoscaler), EventType::Warning, reason, message);
+    }
+}
+
+fn outcome(proposal: &Result<Proposal, Failure>, before: i32) -> (Action, Fault) {
+    match proposal {
+        Ok(proposal) => (Action::of(before, proposal.replicas), Fault::None),
+        Err(failure) => (Action::None, if failure.spec { Fault::Spec } else { Fault::Internal }),
+    }
+}
+
+fn target_key(autoscaler: &HorizontalPodAutoscaler) -> ObjectKey {
+    ObjectKey::new(autoscaler.meta.namespace.clone(), autoscaler.target.name.clone())
+}
+
+/// The target for people.
+fn target(autoscaler: &HorizontalPodAutoscaler) -> String {
+    format!("{}/{}/{}", autoscaler.target.kind, autoscaler.meta.namespace, autoscaler.target.name)
+}
