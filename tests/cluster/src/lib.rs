@@ -12,6 +12,7 @@ mod cloud;
 mod faults;
 mod harness;
 mod manager;
+pub mod metrics;
 pub mod objects;
 mod observer;
 mod space;

@@ -25,6 +25,7 @@ mod job;
 mod namespace;
 mod node_ranges;
 mod nodes;
+mod podautoscaler;
 mod podgc;
 mod replicaset;
 mod replicaset_pods;
@@ -123,6 +124,10 @@ fn main() -> std::process::ExitCode {
         nodes::{
             a_dead_node_is_left_and_comes_back, one_zone_dies_and_then_all, a_frozen_watch_convicts_nobody,
             countdowns_end_and_are_cancelled,
+        },
+        podautoscaler::{
+            kubectl_autoscale_scales_up_and_down, what_cannot_be_measured_is_told, any_kind_goes_to_zero_and_comes_back,
+            faults_at_a_sample_of_writes_only_delay,
         },
         cronjob::{
             a_run_that_is_due_is_made_once, a_crash_makes_no_second_run, overlapping_runs_are_forbidden_or_replaced,

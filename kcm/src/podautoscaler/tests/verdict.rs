@@ -1,0 +1,195 @@
+//! What becomes of a target and its autoscaler's status (cases of pkg/controller/podautoscaler, horizontal_test.go).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::horizontal_pod_autoscaler::{
+    AutoscalerCondition, Current, HorizontalPodAutoscaler, Metric, MetricId, MetricStatus, Source, Target,
+};
+use kinds::meta::ObjectKey;
+use kinds::schema::object_meta;
+use kinds::selector::Selector;
+use kinds::wire::Put;
+use kinds::{Decode, Interner, Kind, Pod, Sections, Time};
+use runtime::store::Change;
+
+use super::super::decide::{self, Course, Draft, Gates, SCALED_TO_ZERO, SCALING_ACTIVE};
+use super::super::keys::concerned;
+use super::super::overlap::{Overlaps, printed};
+use super::super::pace::Memory;
+
+const GATES: Gates =
+    Gates { scale_to_zero: true, generation: true, configurable_tolerance: true, pod_level_resources: true };
+
+fn context() -> Decode {
+    Decode { interner: Arc::default(), sections: Sections::default() }
+}
+
+fn autoscaler(min: Option<i32>, max: i32, external: bool, zero: Option<bool>) -> HorizontalPodAutoscaler {
+    let mut object = Vec::new();
+    object.put_message(1, |meta| meta.put_str(object_meta::NAME, "web"));
+    let mut made = HorizontalPodAutoscaler::decode(&context(), &object).expect("well-formed");
+    (made.min_replicas, made.max_replicas) = (min, max);
+    made.metrics = [if external { metric(Source::External(MetricId::default())) } else { cpu() }].into();
+    made.status.conditions.extend(zero.map(|zero| AutoscalerCondition {
+        kind: SCALED_TO_ZERO.into(),
+        status: if zero { "True" } else { "False" }.into(),
+        reason: "".into(),
+        message: "".into(),
+        last_transition: Time(1),
+        observed_generation: None,
+    }));
+    made
+}
+
+fn metric(source: Source) -> Metric {
+    let target = Target { average_utilization: Some(50), ..Target::default() };
+    Metric { source, target }
+}
+
+fn cpu() -> Metric {
+    metric(Source::Resource { name: "cpu".into() })
+}
+
+fn draft(autoscaler: &HorizontalPodAutoscaler) -> Draft {
+    Draft::of(autoscaler, Timestamp::from_second(100).expect("in range"))
+}
+
+#[test]
+fn bounds_count_before_metrics_and_zero_is_somebody_elses() {
+    let above = Course::Bound(10, "Current number of replicas above Spec.MaxReplicas");
+    let below = Course::Bound(2, "Current number of replicas below Spec.MinReplicas");
+    let off = Gates { scale_to_zero: false, ..GATES };
+    for (case, min, external, zero, current, gates, expected) in [
+        ("usual", Some(2), false, None, 5, GATES, Course::Metrics),
+        ("above", Some(2), false, None, 11, GATES, above),
+        ("below", Some(2), false, None, 1, GATES, below),
+        ("zero by hand", None, false, None, 0, GATES, Course::Disabled),
+        ("zero by hand after a return", Some(0), true, Some(false), 0, GATES, Course::Disabled),
+        ("zero by us", Some(0), true, Some(true), 0, GATES, Course::Metrics),
+        ("zero by us, without anything to come back by", Some(0), false, Some(true), 0, GATES, Course::Disabled),
+        ("zero by us, and not allowed any more", Some(1), false, Some(true), 0, GATES, Course::Metrics),
+        ("zero by us, switched off", Some(0), true, Some(true), 0, off, Course::Disabled),
+    ] {
+        assert_eq!(decide::course(&autoscaler(min, 10, external, zero), current, gates), expected, "{case}");
+    }
+    let to_zero = |min, external, gates| decide::goes_to_zero(&autoscaler(min, 10, external, None), 3, 0, gates);
+    assert!(to_zero(Some(0), true, GATES));
+    assert!(!to_zero(Some(0), false, GATES) && !to_zero(None, true, GATES) && !to_zero(Some(0), true, off));
+}
+
+#[test]
+fn the_metric_that_wants_most_wins_and_a_failed_one_never_scales_down() {
+    let wants = |replicas| decide::proposal(&cpu(), Ok((replicas, Current::default())));
+    let fails = || decide::proposal(&cpu(), Err("no metrics".to_owned()));
+    let failed = "failed to get cpu resource metric value: failed to get cpu utilization: no metrics";
+    for (case, proposals, expected, error, active) in [
+        ("one", vec![wants(3)], Some(3), None, "ValidMetricFound"),
+        ("the most", vec![wants(3), wants(7), wants(5)], Some(7), None, "ValidMetricFound"),
+        ("zero", vec![wants(0), wants(0)], Some(0), None, "ValidMetricFound"),
+        ("all fail", vec![fails(), fails()], None, Some("2 invalid out of 2"), "FailedGetResourceMetric"),
+        ("up all the same", vec![fails(), wants(7)], Some(7), Some("1 invalid out of 2"), "ValidMetricFound"),
+        ("no change", vec![fails(), wants(5)], Some(5), Some("1 invalid out of 2"), "ValidMetricFound"),
+        ("not down", vec![wants(2), fails()], None, Some("1 invalid out of 2"), "FailedGetResourceMetric"),
+    ] {
+        let object = autoscaler(None, 10, false, None);
+        let mut draft = draft(&object);
+        let count = proposals.len();
+        let combined = decide::combine(proposals, 5, &mut draft);
+        assert_eq!(combined.wanted.map(|(replicas, _)| replicas), expected, "{case}");
+        let text = error.map(|counts| format!("invalid metrics ({counts}), first error is: {failed}"));
+        assert_eq!(combined.error, text, "{case}");
+        assert_eq!(combined.statuses.len(), count, "{case}");
+        assert_eq!(&*draft.status.condition(SCALING_ACTIVE).expect("told").reason, active, "{case}");
+        assert_eq!(error.is_some(), combined.statuses.contains(&MetricStatus::unknown()), "{case}");
+    }
+}
+
+#[test]
+fn conditions_keep_their_time_with_their_status() {
+    let object = autoscaler(None, 10, false, Some(true));
+    let mut draft = draft(&object);
+    let time = |draft: &Draft| draft.status.condition(SCALED_TO_ZERO).map(|condition| condition.last_transition);
+    draft.set(SCALED_TO_ZERO, true, "Other", "m");
+    assert_eq!(time(&draft), Some(Time(1)));
+    decide::tell_of_zero(&mut draft, false, GATES);
+    assert_eq!(time(&draft), Some(Time(100)));
+    decide::tell_of_zero(&mut draft, false, Gates { scale_to_zero: false, ..GATES });
+    assert_eq!(time(&draft), None);
+}
+
+#[test]
+fn targets_settle_for_a_reason() {
+    for (case, min, zero, current, wanted, expected) in [
+        ("up", None, None, 2, 3, (3, "cpu above target")),
+        ("as it is", None, None, 3, 3, (3, "")),
+        ("down waits", None, None, 3, 1, (3, "All metrics below target")),
+        ("back from zero", Some(0), Some(true), 0, 3, (3, "cpu above target")),
+        (
+            "zero is not allowed any more",
+            Some(2),
+            Some(true),
+            0,
+            0,
+            (2, "Current number of replicas below Spec.MinReplicas"),
+        ),
+    ] {
+        let object = autoscaler(min, 10, false, zero);
+        let (mut memory, mut draft) = (Memory::default(), draft(&object));
+        memory.begin(current, Duration::ZERO);
+        let settings = (Duration::from_secs(300), Duration::from_secs(1), GATES);
+        let (replicas, reason) = decide::settle(&object, &mut memory, current, (wanted, "cpu"), &mut draft, settings);
+        assert_eq!((replicas, reason.as_str()), expected, "{case}");
+    }
+}
+
+fn pod(app: &str, interner: &Interner) -> Arc<Pod> {
+    let mut object = Vec::new();
+    object.put_message(1, |meta| meta.put_str(object_meta::NAME, app));
+    let mut pod = Pod::decode(&context(), &object).expect("well-formed");
+    pod.meta.labels = interner.labels(vec![("app".into(), app.into()), ("tier".into(), "front".into())]);
+    Arc::new(pod)
+}
+
+#[test]
+fn overlaps_are_found_by_any_selector_and_forgotten() {
+    let (interner, overlaps) = (Interner::default(), Overlaps::default());
+    let put = |name: &str, query: &str| {
+        let selector = Selector::parse(&interner, query).expect("well-formed");
+        overlaps.put(&ObjectKey::new("n", name), &Arc::new(selector));
+    };
+    let wanting = |app: &str| {
+        let found = overlaps.wanting("n", &[pod(app, &interner)]);
+        found.iter().map(|key| key.name.to_string()).collect::<Vec<_>>()
+    };
+    put("a", "app=web");
+    put("b", "app=db");
+    assert_eq!((wanting("web"), wanting("db")), (vec!["a".to_owned()], vec!["b".to_owned()]));
+    put("c", "app in (web,cache)");
+    put("d", "tier");
+    assert_eq!(wanting("web"), ["a", "c"]);
+    assert_eq!(wanting("db"), ["b", "d"]);
+    put("a", "app=gone");
+    overlaps.forget(&ObjectKey::new("n", "d"));
+    assert_eq!(wanting("web"), ["c"]);
+    assert!(overlaps.wanting("other", &[pod("web", &interner)]).is_empty());
+    assert_eq!(printed(&[ObjectKey::new("n", "a"), ObjectKey::new("n", "b")]), "[{a n} {b n}]");
+}
+
+#[test]
+fn specs_are_looked_at_at_once_and_statuses_are_not() {
+    let old = Arc::new(autoscaler(None, 10, false, None));
+    let mut edited = (*old).clone();
+    edited.meta.generation += 1;
+    let edited = Arc::new(edited);
+    for (case, old, new, generation, expected) in [
+        ("new", None, Some(&old), true, true),
+        ("gone", Some(&old), None, true, true),
+        ("status", Some(&old), Some(&old), true, false),
+        ("spec", Some(&old), Some(&edited), true, true),
+        ("spec, switched off", Some(&old), Some(&edited), false, false),
+    ] {
+        assert_eq!(concerned(&Change { old, new }, generation).is_some(), expected, "{case}");
+    }
+}
