@@ -12,7 +12,7 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kinds::Resource;
 use kinds::envelope::ApiStatus;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
 use crate::client::{Clients, Identity, SendError};
@@ -227,32 +227,37 @@ fn lasting(text: &str) -> &'static str {
     name
 }
 
+/// A field that is null is as good as none: adapters of metrics have resources without verbs of their own.
+fn or_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or_default())
+}
+
 #[derive(Debug, Deserialize)]
 struct Document {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     items: Vec<Group>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Group {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     metadata: GroupName,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     versions: Vec<Version>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct GroupName {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     name: String,
 }
 
 #[derive(Debug, Deserialize)]
 struct Version {
     version: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     resources: Vec<Listed>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     freshness: String,
 }
 
@@ -261,11 +266,11 @@ struct Version {
 struct Listed {
     resource: String,
     response_kind: Option<ListedKind>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     scope: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     verbs: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     subresources: Vec<Subresource>,
 }
 
@@ -284,7 +289,7 @@ impl Subresource {
 
 #[derive(Debug, Deserialize)]
 struct ListedKind {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     kind: String,
 }
 
@@ -421,6 +426,21 @@ mod tests {
             served.failed().iter().map(|(group, problem)| format!("{group}: {problem}")).collect::<Vec<_>>(),
             ["broken.example.com/v1: stale GroupVersion discovery: broken.example.com/v1"]
         );
+    }
+
+    #[test]
+    fn what_is_null_is_empty() {
+        let length = json!({"resource": "fleets", "responseKind": {"group": "", "version": "", "kind": ""},
+            "scope": "Namespaced", "verbs": null, "subresources": [
+                {"subresource": "length", "responseKind": {"kind": "MetricValueList"}, "verbs": ["get"]}]});
+        let served = snapshot(json!([
+            {"metadata": {"name": "custom.metrics.k8s.io"}, "versions": [
+                {"version": "v1beta2", "freshness": "Current", "resources": [length]},
+                {"version": "v1beta1", "freshness": "Current", "resources": null},
+            ]},
+        ]));
+        assert_eq!(served.versions_of("custom.metrics.k8s.io"), ["v1beta2", "v1beta1"]);
+        assert!(served.preferred().is_empty() && served.failed().is_empty());
     }
 
     #[test]
