@@ -43,7 +43,7 @@ impl Answers {
     async fn ask(&self, question: Question) -> Answer {
         let cell = self.cell(&question.path);
         let ask = || async {
-            let answer = self.writer.get_json(question.path.clone()).await;
+            let answer = self.writer.get_json_at(question.path.clone()).await;
             answer.map(Arc::new).map_err(|error| said(&error, &question.what))
         };
         cell.get_or_init(ask).await.clone()

@@ -86,6 +86,7 @@ fn pod(ordinal: i32, revision: &str) -> Pod {
         tolerations: None,
         disruption: None,
         usage: None,
+        requests: None,
         network: None,
         claims: None,
     }

@@ -20,8 +20,8 @@ pub use claims::Claims;
 pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
 pub use network::{NamedPort, Network};
-pub use usage::{PackedUsage, Usage};
 pub use requests::{Asked, Part, Readiness, Requests};
+pub use usage::{PackedUsage, Usage};
 
 /// Pods with a lower cost are deleted first.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

@@ -117,7 +117,7 @@ impl Writer {
     ///
     /// # Errors
     /// As [`Writer::get`]; also when the answer is no JSON.
-    pub async fn get_json(&self, path: String) -> Result<serde_json::Value, WriteError> {
+    pub async fn get_json_at(&self, path: String) -> Result<serde_json::Value, WriteError> {
         let answer = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
         let unreadable = |error: serde_json::Error| DecodeError::field("answer", format!("is unreadable: {error}"));
         Ok(serde_json::from_slice(&answer.0).map_err(unreadable)?)

@@ -21,7 +21,10 @@ const PATIENCE: Patience =
 /// A pod that has been ready for long, with a container that asks for so much CPU.
 fn pod(number: usize, asks: i64) -> Pod {
     let mut object = Vec::new();
-    object.put_message(1, |meta| meta.put_str(object_meta::NAME, &format!("pod-{number}")));
+    object.put_message(1, |meta| {
+        meta.put_str(object_meta::NAME, &format!("pod-{number}"));
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+    });
     let context = Decode { interner: Arc::default(), sections: Sections::default() };
     let main = Asked { part: Part::Container, name: "main".into(), resources: [("cpu".into(), asks)].into() };
     Pod {
@@ -119,7 +122,7 @@ fn cpu_utilization_scales() {
         ("missing: down is held", vec![Ready; 3], vec![Some(400), Some(950), None], 100, 3, 67),
         ("missing: some up is left", vec![Ready; 2], vec![Some(1000), None], 20, 5, 100),
         ("missing: no up is left", vec![Ready; 2], vec![Some(1000), None], 100, 2, 100),
-        ("missing: down, more than full", vec![Ready; 4], vec![Some(600), Some(600), Some(600), None], 200, 3, 60),
+        ("missing: down, more than full", vec![Ready; 4], vec![Some(600), Some(600), Some(600), None], 200, 2, 60),
         (
             "unready and missing: none is left",
             vec![Ready, Unready, Ready],
