@@ -102,6 +102,11 @@ fn decoded(text: &str) -> String {
                 bytes.push(byte);
                 rest = &after[2..];
             }
+            // The API server sends queries on as forms do.
+            (b'+', _) => {
+                bytes.push(b' ');
+                rest = after;
+            }
             _ => {
                 bytes.push(*first);
                 rest = after;
