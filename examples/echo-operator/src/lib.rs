@@ -1,0 +1,167 @@
+//! A whole operator: an `EchoConfig` becomes a Deployment of web servers that all answer one message, and a Service.
+//!
+//! What is in it, in the order in which a newcomer needs it: the kind; what is made for an object, as pure functions; the
+//! reconcile, which applies that and writes the status. `docs/operators.md` explains each.
+
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use runtime::sdk::{Condition, Context, Controller, Error, EventType, Outcome, Prepared, set_condition};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// The operator's name: of its Lease, its field manager, its Events.
+pub const NAME: &str = "echo-operator";
+
+/// The definition of the kind, for `kubectl apply`.
+pub const DEFINITION: &str = include_str!("../deploy/crd.yaml");
+
+/// Answers every request with a text.
+const IMAGE: &str = "hashicorp/http-echo:1.0";
+
+/// What users ask for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EchoSpec {
+    /// What every request is answered with.
+    pub message: String,
+    /// How many servers there are.
+    pub replicas: i32,
+    /// The Service's port.
+    pub port: i32,
+}
+
+/// What users are told.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EchoStatus {
+    /// The generation of the spec that this is about.
+    pub observed_generation: i64,
+    /// Servers that are ready, and answer this spec's message.
+    pub ready_replicas: i32,
+    /// `Ready`: as many servers as asked for answer the message.
+    pub conditions: Vec<Condition>,
+}
+
+runtime::custom_resource! {
+    /// A message, and how it is served.
+    pub EchoConfig { spec: EchoSpec, status: EchoStatus }
+    namespaced "echoconfigs" in "examples.dev/v1"
+}
+
+/// The controller.
+pub fn controller() -> Prepared {
+    Controller::for_::<EchoConfig>(NAME).owns::<Deployment>().owns::<Service>().reconcile(reconcile)
+}
+
+async fn reconcile(ctx: Context<EchoConfig>) -> Result<Outcome, Error> {
+    let (name, spec) = (ctx.name(), &ctx.object.spec);
+    let deployment = ctx.apply(&deployment(name, spec)?).await?;
+    ctx.apply(&service(name, spec)?).await?;
+
+    let old = ctx.object.status.clone().unwrap_or_default();
+    let current =
+        deployment.status.clone().filter(|status| status.observed_generation == deployment.metadata.generation);
+    let new = status(&old, ctx.meta().generation, spec, &current.unwrap_or_default(), Timestamp::now());
+    if is_ready(&new) && !is_ready(&old) {
+        ctx.event(EventType::Normal, "Ready", format!("{} servers answer the message", new.ready_replicas));
+    }
+    ctx.set_status(&new).await?;
+    Ok(Outcome::Done)
+}
+
+/// The servers of an object.
+///
+/// # Errors
+/// Never for what the API server has taken.
+pub fn deployment(name: &str, spec: &EchoSpec) -> Result<Deployment, Error> {
+    let container = json!({
+        "name": "echo", "image": IMAGE,
+        "args": ["-listen=:8080", format!("-text={}", spec.message)],
+        "ports": [{"containerPort": 8080}],
+    });
+    made(json!({
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {
+            "replicas": spec.replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}},
+        },
+    }))
+}
+
+/// How the servers of an object are reached.
+///
+/// # Errors
+/// As [`deployment`].
+pub fn service(name: &str, spec: &EchoSpec) -> Result<Service, Error> {
+    made(json!({
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"selector": {"app": name}, "ports": [{"port": spec.port, "targetPort": 8080, "protocol": "TCP"}]},
+    }))
+}
+
+fn made<K: serde::de::DeserializeOwned>(object: serde_json::Value) -> Result<K, Error> {
+    serde_json::from_value(object).map_err(Error::other)
+}
+
+/// The status of an object whose Deployment says `servers`.
+pub fn status(
+    old: &EchoStatus,
+    generation: i64,
+    spec: &EchoSpec,
+    servers: &DeploymentStatus,
+    now: Timestamp,
+) -> EchoStatus {
+    let (updated, ready) = (servers.updated_replicas.unwrap_or(0), servers.ready_replicas.unwrap_or(0));
+    let all = servers.replicas.unwrap_or(0);
+    // While old servers are left, any of those that are ready may be one of them.
+    let answering = (ready - (all - updated)).clamp(0, updated);
+    let (status, reason) = match answering >= spec.replicas && all == updated {
+        true => ("True", "AllAnswer"),
+        false => ("False", "RollingOut"),
+    };
+    let mut conditions = old.conditions.clone();
+    let condition = Condition {
+        type_: "Ready".to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: format!("{answering} of {} servers answer the message", spec.replicas),
+        last_transition_time: Time(now.round(k8s_openapi::jiff::Unit::Second).unwrap_or(now)),
+        observed_generation: Some(generation),
+    };
+    set_condition(&mut conditions, condition);
+    EchoStatus { observed_generation: generation, ready_replicas: answering, conditions }
+}
+
+/// Whether a status says that all is as asked for.
+pub fn is_ready(status: &EchoStatus) -> bool {
+    status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_ready_when_all_servers_answer_the_new_message() {
+        let spec = EchoSpec { message: "hi".to_owned(), replicas: 3, port: 80 };
+        for (replicas, updated, ready, answering, expected) in
+            [(0, 0, 0, 0, false), (3, 3, 2, 2, false), (3, 3, 3, 3, true), (4, 1, 3, 0, false), (4, 3, 3, 2, false)]
+        {
+            let servers = DeploymentStatus {
+                replicas: Some(replicas),
+                updated_replicas: Some(updated),
+                ready_replicas: Some(ready),
+                ..DeploymentStatus::default()
+            };
+            let status = status(&EchoStatus::default(), 1, &spec, &servers, Timestamp::UNIX_EPOCH);
+            assert_eq!(
+                (status.ready_replicas, is_ready(&status)),
+                (answering, expected),
+                "{replicas} {updated} {ready}"
+            );
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The echo-operator's process: `KUBECONFIG=<file> echo-operator`, or in a pod, where nothing need be said.
+
+use echo_operator::{NAME, controller};
+use runtime::client::ConnectOptions;
+use runtime::sdk::{Operator, Settings, terminated};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let kubeconfig = std::env::var_os("KUBECONFIG").map(Into::into);
+    let connection = ConnectOptions { kubeconfig, ..ConnectOptions::default() };
+    let settings = Settings { connection, ..Settings::default() };
+    Operator::new(NAME).with(controller()).run(settings, terminated()).await?;
+    Ok(())
+}
