@@ -98,7 +98,6 @@ messages! {
     volume_projection "VolumeProjection" "api/core/v1" { DOWNWARD_API "downwardAPI" = 2, SECRET "secret" = 1 }
     ephemeral_volume_source "EphemeralVolumeSource" "api/core/v1" { VOLUME_CLAIM_TEMPLATE "volumeClaimTemplate" = 1 }
     claim_template "PersistentVolumeClaimTemplate" "api/core/v1" { SPEC "spec" = 2 }
-    claim_spec "PersistentVolumeClaimSpec" "api/core/v1" { RESOURCES "resources" = 2 }
     claim_volume_source "PersistentVolumeClaimVolumeSource" "api/core/v1" { CLAIM_NAME "claimName" = 1 }
     volume_resources "VolumeResourceRequirements" "api/core/v1" { LIMITS "limits" = 1, REQUESTS "requests" = 2 }
 

@@ -7,8 +7,8 @@ use crate::intern::{Labels, Str};
 use crate::meta::{ObjectKey, OwnerRef};
 use crate::quantity;
 use crate::schema::{
-    claim_spec, claim_template, container, downward_api_projection, downward_api_volume_file,
-    downward_api_volume_source, empty_dir, env_var, env_var_source, ephemeral_volume_source, object_meta, pod,
+    claim_template, container, downward_api_projection, downward_api_volume_file, downward_api_volume_source,
+    empty_dir, env_var, env_var_source, ephemeral_volume_source, object_meta, persistent_volume_claim_spec, pod,
     pod_spec, pod_template_spec, projected_volume_source, quantity as quantity_message, resource_field_selector,
     resource_requirements, volume, volume_projection, volume_resources, volume_source,
 };
@@ -208,7 +208,7 @@ impl Path {
             (Path::VolumeSource, volume_source::EPHEMERAL) => Path::Ephemeral,
             (Path::Ephemeral, ephemeral_volume_source::VOLUME_CLAIM_TEMPLATE) => Path::ClaimTemplate,
             (Path::ClaimTemplate, claim_template::SPEC) => Path::ClaimSpec,
-            (Path::ClaimSpec, claim_spec::RESOURCES) => Path::Resources,
+            (Path::ClaimSpec, persistent_volume_claim_spec::RESOURCES) => Path::Resources,
             _ => return None,
         })
     }

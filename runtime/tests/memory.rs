@@ -24,7 +24,7 @@ const NODES: usize = 400;
 const LIMIT: usize = 1536;
 
 /// A row of the table: what is measured, its indexes, and the bytes a pod that it took when it was last looked at,
-/// plus 5 %.
+/// plus 5 %. Each section of a pod that no controller asked for still costs a pointer: seven of them are 56 bytes.
 struct Gate {
     name: &'static str,
     indexes: fn() -> Vec<Index<Pod>>,
@@ -32,9 +32,9 @@ struct Gate {
 }
 
 const GATES: [Gate; 3] = [
-    Gate { name: "record", indexes: Vec::new, gate: 338 },
-    Gate { name: "by controller", indexes: || vec![by_controller()], gate: 364 },
-    Gate { name: "by controller and namespace", indexes: || vec![by_controller(), by_namespace()], gate: 376 },
+    Gate { name: "record", indexes: Vec::new, gate: 405 },
+    Gate { name: "by controller", indexes: || vec![by_controller()], gate: 432 },
+    Gate { name: "by controller and namespace", indexes: || vec![by_controller(), by_namespace()], gate: 444 },
 ];
 
 /// A uid as the API server makes them, different for each kind of object and number.
