@@ -98,16 +98,18 @@ impl Pod {
     pub const ENDING: Sections = Sections(1 << 0);
     /// Section: what it bears of its node's taints.
     pub const TOLERATIONS: Sections = Sections(1 << 1);
-    /// Section: whether it was evicted or is about to be disrupted.
-    pub const DISRUPTION: Sections = Sections(1 << 8);
     /// Section: how it is reached.
     pub const NETWORK: Sections = Sections(1 << 2);
     /// Section: the claims behind its volumes.
     pub const CLAIMS: Sections = Sections(1 << 3);
+    /// Section: where it is aimed at.
+    pub const TARGET: Sections = Sections(1 << 4);
+    /// Section: whether it was evicted or is about to be disrupted.
+    pub const DISRUPTION: Sections = Sections(1 << 5);
     /// Section: what it counts for in a quota.
-    pub const USAGE: Sections = Sections(1 << 9);
+    pub const USAGE: Sections = Sections(1 << 6);
     /// Section: what it asks for and how it came up.
-    pub const REQUESTS: Sections = Sections(1 << 10);
+    pub const REQUESTS: Sections = Sections(1 << 7);
 }
 
 impl Pod {
@@ -323,6 +325,23 @@ fn parse_deletion_cost(text: &str) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_section_has_a_bit_of_its_own() {
+        let all = [
+            Pod::ENDING,
+            Pod::TOLERATIONS,
+            Pod::NETWORK,
+            Pod::CLAIMS,
+            Pod::TARGET,
+            Pod::DISRUPTION,
+            Pod::USAGE,
+            Pod::REQUESTS,
+        ];
+        for (index, section) in all.iter().enumerate() {
+            assert!(all[..index].iter().all(|other| other.0 & section.0 == 0), "section {index}");
+        }
+    }
 
     #[test]
     fn deletion_costs_are_plain_numbers() {

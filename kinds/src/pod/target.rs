@@ -1,13 +1,10 @@
 //! The node that a pod without a node is meant for, as a DaemonSet says it in the pod's affinity.
 
 use super::Pod;
+use crate::Decode;
 use crate::placement;
-use crate::{Decode, Sections};
 
 impl Pod {
-    /// Section: where it is aimed at.
-    pub const TARGET: Sections = Sections(1 << 9);
-
     /// The node it is bound to, or else aimed at (pkg/controller/daemon/util, GetTargetNodeName). The latter is only
     /// known with [`Pod::TARGET`].
     pub fn target_node(&self) -> Option<&str> {
