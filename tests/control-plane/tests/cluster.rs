@@ -69,6 +69,8 @@ async fn manager_has_the_rights_of_its_role_only(cluster: &ControlPlane) -> Resu
 }
 
 async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
+    // No manager is here to make it, and no pod is admitted without.
+    cluster.kubectl(&["create", "serviceaccount", "default"])?;
     let pods: Api<Pod> = Api::namespaced(cluster.client(Identity::Admin).await?, "default");
     // name, what it is told, whether a finalizer holds it, the state it is to reach
     let cases = [
