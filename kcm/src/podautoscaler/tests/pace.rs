@@ -129,7 +129,7 @@ proptest! {
         steps in prop::collection::vec((0i32..80, 1u64..60), 1..40),
     ) {
         let max = (min + span).max(1);
-        let behavior = has_rules.then(|| Behavior { up, down });
+        let behavior = has_rules.then_some(Behavior { up, down });
         let (mut memory, mut current, mut second) = (Memory::default(), min.max(1).min(max), 0);
         memory.begin(current, at(0));
         let (mut history, mut grown) = (vec![(0, current)], Vec::<(u64, i32)>::new());
