@@ -8,6 +8,7 @@ use kube::config::{Kubeconfig, KubeconfigError};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
+use super::proxy::Proxy;
 use super::{ConnectError, ConnectOptions, HOST_VARIABLE, PORT_VARIABLE, PodEnvironment};
 
 /// A loaded configuration and the files it refers to.
@@ -18,6 +19,8 @@ pub(super) struct Source {
     pub(super) ca_file: Option<PathBuf>,
     /// Holds the own identity's bearer token.
     pub(super) token_file: Option<PathBuf>,
+    /// Stands between us and the server.
+    pub(super) proxy: Option<Proxy>,
 }
 
 /// Loads the configuration as client-go `tools/clientcmd.BuildConfigFromFlags` does: the kubeconfig
@@ -26,14 +29,20 @@ pub(super) struct Source {
 pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
     let master = options.master.as_deref().filter(|master| !master.is_empty());
     let file = options.kubeconfig.as_deref().filter(|file| !file.as_os_str().is_empty());
-    let source = match (file, master) {
+    let mut source = match (file, master) {
         (Some(file), master) => from_file(file, master)?,
         (None, Some(master)) => {
             let server = parse_server(&server_url(master, false), master)?;
-            Source { config: kube::Config::new(server), ca_file: None, token_file: None }
+            Source { config: kube::Config::new(server), ca_file: None, token_file: None, proxy: None }
         }
         (None, None) => in_cluster(&options.pod)?,
     };
+    if source.proxy.is_none() {
+        source.proxy = Proxy::of_environment(&source.config.cluster_url, &options.proxies)?;
+    }
+    if let Some(proxy) = &source.proxy {
+        tracing::info!(?proxy, server = %source.config.cluster_url, "the API server is reached through a proxy");
+    }
     Ok(without_secrets_in_clear(source))
 }
 
@@ -91,7 +100,7 @@ fn in_cluster(pod: &PodEnvironment) -> Result<Source, ConnectError> {
     if let Ok(namespace) = std::fs::read_to_string(pod.folder.join("namespace")) {
         config.default_namespace = namespace.trim().to_owned();
     }
-    Ok(Source { config, ca_file: Some(ca_file), token_file: Some(token_file) })
+    Ok(Source { config, ca_file: Some(ca_file), token_file: Some(token_file), proxy: None })
 }
 
 fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> {
@@ -132,12 +141,13 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
             )
         })?;
 
-    if let Some(proxy) = cluster.proxy_url.take().filter(|proxy| !proxy.is_empty()) {
-        return Err(invalid(
-            format!("cluster {cluster_name:?} has proxy-url {proxy:?}, which is not supported"),
-            "remove proxy-url and make the server reachable directly",
-        ));
-    }
+    let proxy = cluster.proxy_url.take().filter(|proxy| !proxy.is_empty()).map(|url| Proxy::parse(&url)).transpose();
+    let proxy = proxy.map_err(|problem| {
+        invalid(
+            format!("the proxy-url of cluster {cluster_name:?} cannot be used: {problem}"),
+            "correct proxy-url, as in http://HOST:PORT",
+        )
+    })?;
     if let Some(master) = master {
         cluster.server = Some(master.to_owned());
         cluster.tls_server_name = None;
@@ -169,13 +179,13 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
             "put a PEM certificate into certificate-authority-data or the file of certificate-authority",
         ));
     }
-    // Only the environment can have set this: proxies for the API server are not supported.
+    // Only the environment can have set this, and it is looked at by Go's rules later.
     config.proxy_url = None;
     let token_file = config.auth_info.token_file.take().map(PathBuf::from);
     if token_file.is_some() {
         config.auth_info.token = None;
     }
-    Ok(Source { config, ca_file, token_file })
+    Ok(Source { config, ca_file, token_file, proxy })
 }
 
 /// Credentials only travel over TLS: client-go `tools/clientcmd`, `DirectClientConfig.ClientConfig`.

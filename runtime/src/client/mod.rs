@@ -9,6 +9,7 @@ mod identity;
 mod kubeconfig;
 mod layer;
 mod pool;
+mod proxy;
 pub mod rate;
 mod reload;
 mod send;
@@ -28,6 +29,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 pub use identity::{Identity, ServiceAccountToken, TokenError};
 pub use kubeconfig::inline_authority;
 pub use layer::{AnswerBody, Exchange, Next, Pool, RequestLayer};
+pub use proxy::ProxyEnvironment;
 pub use send::SendError;
 
 use crate::metrics::RestClient;
@@ -70,6 +72,8 @@ pub struct ConnectOptions {
     pub pod: PodEnvironment,
     /// The server's URL or `host:port`, overriding the kubeconfig's.
     pub master: Option<String>,
+    /// What the environment says about proxies; a kubeconfig's `proxy-url` comes before it.
+    pub proxies: ProxyEnvironment,
     /// The `User-Agent` of requests that do not set their own. The server takes the field manager's
     /// default name from the part before the first slash. Requests of a service account append
     /// `/` and its user name, as client-go `rest.AddUserAgent` does.
@@ -88,6 +92,7 @@ impl Default for ConnectOptions {
             kubeconfig: None,
             pod: PodEnvironment::default(),
             master: None,
+            proxies: ProxyEnvironment::of_process(),
             user_agent: concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")).into(),
             layer: None,
             write_timeout: Duration::from_secs(30),
@@ -153,6 +158,14 @@ pub enum ConnectError {
     Server {
         /// The address as given.
         value: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The environment's proxy is not usable. Its URL may hold a password, and is not repeated.
+    #[error("{variable}: {problem}; set it to a URL as http://HOST:PORT, or name the API server in NO_PROXY")]
+    Proxy {
+        /// The variable.
+        variable: &'static str,
         /// What is wrong with it.
         problem: String,
     },

@@ -19,6 +19,7 @@ use kube::client::{Body, ConfigExt as _};
 use tower::{BoxError, Service};
 
 use super::kubeconfig::{self, Source};
+use super::proxy::{Proxy, Road};
 use super::{ConnectError, Pool};
 use crate::metrics::RestClient;
 
@@ -40,12 +41,12 @@ const GO_AHEAD: Duration = Duration::from_secs(1);
 /// Certificates of an exec plugin are asked for anew so often: their expiry is not known here.
 const EXEC_CERTIFICATE_AGE: Duration = Duration::from_secs(600);
 
-/// Connects by TCP and TLS within [`CONNECT_TIMEOUT`].
+/// Connects by TCP, through a proxy if there is one, and TLS within [`CONNECT_TIMEOUT`].
 #[derive(Clone)]
-struct Connector(HttpsConnector<HttpConnector>);
+struct Connector(HttpsConnector<Road>);
 
 impl Service<Uri> for Connector {
-    type Response = <HttpsConnector<HttpConnector> as Service<Uri>>::Response;
+    type Response = <HttpsConnector<Road> as Service<Uri>>::Response;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -100,6 +101,7 @@ struct Credentials {
     config: kube::Config,
     ca_file: Option<PathBuf>,
     exec_certificate: bool,
+    proxy: Option<Proxy>,
 }
 
 impl Credentials {
@@ -108,7 +110,8 @@ impl Credentials {
         if pool == Pool::Bearer {
             config.auth_info = kube::config::AuthInfo::default();
         }
-        Self { config, ca_file: source.ca_file.clone(), exec_certificate: false }
+        let (ca_file, proxy) = (source.ca_file.clone(), source.proxy.clone());
+        Self { config, ca_file, exec_certificate: false, proxy }
     }
 
     /// The files whose change makes new connections necessary.
@@ -153,6 +156,7 @@ impl Credentials {
         tcp.set_keepalive(Some(TCP_KEEPALIVE));
         tcp.set_keepalive_interval(Some(TCP_KEEPALIVE));
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let road = Road::new(self.proxy.as_ref(), tcp, &tls);
         let mut https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
         if let Some(name) = &self.config.tls_server_name {
             let name = name.clone().try_into().map_err(|error| ConnectError::Server {
@@ -161,7 +165,7 @@ impl Credentials {
             })?;
             https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
         }
-        let connector = Connector(https.enable_all_versions().wrap_connector(tcp));
+        let connector = Connector(https.enable_all_versions().wrap_connector(road));
         // The client sends a request a second time only when the connection handed it back unread.
         Ok(legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())

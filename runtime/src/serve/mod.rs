@@ -35,6 +35,7 @@ pub use options::{
     AuthenticationOptions, AuthorizationOptions, RequestHeaderOptions, ServeError, ServeOptions, TlsOptions,
 };
 pub use routes::{SetVerbosity, Surface, configz};
+pub(crate) use text::percent_decode;
 pub use user::User;
 
 use authenticate::Authenticator;

@@ -2,7 +2,7 @@
 
 /// The text behind percent signs; `None` when one is not followed by two hexadecimal digits, or when the bytes are
 /// no UTF-8.
-pub(super) fn percent_decode(text: &str) -> Option<String> {
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {

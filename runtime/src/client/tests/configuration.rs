@@ -41,8 +41,8 @@ async fn configurations_that_cannot_be_used_say_what_to_do() {
         (write("server", &with_cluster(json!({}))), &["has no server", "--master=URL"]),
         (write("scheme", &with_cluster(json!({"server": "ftp://h"}))), &["ftp://h", "https://HOST:PORT"]),
         (
-            write("proxy", &with_cluster(json!({"server": "https://h", "proxy-url": "http://p"}))),
-            &["proxy-url", "http://p", "remove"],
+            write("proxy", &with_cluster(json!({"server": "https://h", "proxy-url": "quic://u:s3cret@p"}))),
+            &["proxy-url", "unsupported scheme \"quic\"", "http://HOST:PORT"],
         ),
         (
             write("no-ca", &with_cluster(json!({"server": "https://h", "certificate-authority": "none.crt"}))),

@@ -4,6 +4,7 @@
 
 mod accounts;
 mod configuration;
+mod proxies;
 mod rotation;
 mod server;
 mod transport;

@@ -30,8 +30,14 @@ pub(super) struct Authority {
 pub(super) struct Signed {
     pub(super) certificate: String,
     pub(super) key: String,
-    der: Vec<u8>,
+    pub(super) der: Vec<u8>,
     key_der: Vec<u8>,
+}
+
+impl Signed {
+    pub(super) fn private_key(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key_der.clone()))
+    }
 }
 
 impl Authority {
@@ -139,10 +145,9 @@ fn server_tls(server: &Signed, clients: &Authority, protocols: &[&str]) -> Arc<r
     let mut roots = RootCertStore::empty();
     roots.add(clients.der.clone().into()).expect("an authority");
     let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).allow_unauthenticated().build().expect("a verifier");
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(server.key_der.clone()));
     let mut tls = rustls::ServerConfig::builder()
         .with_client_cert_verifier(verifier)
-        .with_single_cert(vec![server.der.clone().into()], key)
+        .with_single_cert(vec![server.der.clone().into()], server.private_key())
         .expect("a server certificate");
     tls.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     Arc::new(tls)

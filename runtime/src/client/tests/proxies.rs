@@ -1,0 +1,178 @@
+//! The way through each kind of proxy, with and without a password.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+
+/// What proxies were asked for: a line each.
+type Asked = Arc<Mutex<Vec<String>>>;
+
+/// A proxy that leads everywhere to `server`, whatever it is asked for; over TLS with a certificate of `tls`.
+async fn proxy(server: SocketAddr, tls: Option<&Authority>) -> (SocketAddr, Asked) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let acceptor = tls.map(|authority| {
+        let signed = authority.sign("proxy");
+        let config = rustls::ServerConfig::builder().with_no_client_auth();
+        let config = config.with_single_cert(vec![signed.der.clone().into()], signed.private_key());
+        TlsAcceptor::from(Arc::new(config.expect("a certificate")))
+    });
+    let asked = Asked::default();
+    let told = asked.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, told) = (acceptor.clone(), told.clone());
+            tokio::spawn(async move {
+                match acceptor {
+                    None => lead(stream, server, &told).await,
+                    Some(acceptor) => lead(acceptor.accept(stream).await?, server, &told).await,
+                }
+            });
+        }
+    });
+    (address, asked)
+}
+
+async fn lead(
+    mut client: impl AsyncRead + AsyncWrite + Unpin,
+    server: SocketAddr,
+    asked: &Asked,
+) -> std::io::Result<()> {
+    const SOCKS: u8 = 5;
+    let first = client.read_u8().await?;
+    let told = if first == SOCKS { socks(&mut client).await? } else { connected(&mut client, first).await? };
+    let refused = told.contains("wrong");
+    asked.lock().expect("no panic").push(told);
+    if first != SOCKS {
+        let answer = if refused { "407 Proxy Authentication Required" } else { "200 OK" };
+        client.write_all(format!("HTTP/1.1 {answer}\r\n\r\n").as_bytes()).await?;
+    }
+    if !refused {
+        tokio::io::copy_bidirectional(&mut client, &mut TcpStream::connect(server).await?).await?;
+    }
+    Ok(())
+}
+
+/// The head of a CONNECT, in one line.
+async fn connected(client: &mut (impl AsyncRead + Unpin), first: u8) -> std::io::Result<String> {
+    let mut head = vec![first];
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(client.read_u8().await?);
+    }
+    Ok(String::from_utf8_lossy(&head).trim_end().replace("\r\n", " "))
+}
+
+/// RFC 1928 and 1929, as far as a client of ours goes.
+async fn socks(client: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::Result<String> {
+    const PASSWORD: u8 = 2;
+    let mut methods = vec![0; client.read_u8().await?.into()];
+    client.read_exact(&mut methods).await?;
+    let method = if methods.contains(&PASSWORD) { PASSWORD } else { 0 };
+    client.write_all(&[5, method]).await?;
+    let mut who = String::new();
+    if method == PASSWORD {
+        client.read_u8().await?;
+        for _ in 0..2 {
+            let mut text = vec![0; client.read_u8().await?.into()];
+            client.read_exact(&mut text).await?;
+            who = format!("{who} {}", String::from_utf8_lossy(&text));
+        }
+        client.write_all(&[1, 0]).await?;
+    }
+    let mut head = [0; 4];
+    client.read_exact(&mut head).await?;
+    let length = match head[3] {
+        1 => 4,
+        4 => 16,
+        _ => client.read_u8().await?.into(),
+    };
+    let mut host = vec![0; length];
+    client.read_exact(&mut host).await?;
+    let port = client.read_u16().await?;
+    client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
+    let host = if head[3] == 3 { String::from_utf8_lossy(&host).into_owned() } else { format!("{host:?}") };
+    Ok(format!("SOCKS {host}:{port}{who}"))
+}
+
+/// A kubeconfig whose server nobody else knows, with a `proxy-url` if one is given.
+fn through(place: &Place, proxy_url: Option<String>) -> ConnectOptions {
+    let cluster = json!({
+        "server": "https://api.nowhere.invalid:6443",
+        "tls-server-name": "localhost",
+        "certificate-authority": "ca.crt",
+        "proxy-url": proxy_url,
+    });
+    let config = json!({
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"client-certificate": "client.crt", "client-key": "client.key"}}],
+    });
+    let kubeconfig = file(place.directory.path(), "through", &config.to_string());
+    ConnectOptions { kubeconfig: Some(kubeconfig), proxies: ProxyEnvironment::default(), ..ConnectOptions::default() }
+}
+
+#[tokio::test]
+async fn each_kind_of_proxy_leads_to_the_server() {
+    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
+    let (plain, plainly) = proxy(place.server.address, None).await;
+    let (tls, securely) = proxy(place.server.address, Some(&place.authority)).await;
+    let connect_to = "CONNECT api.nowhere.invalid:6443 HTTP/1.1 Host: api.nowhere.invalid:6443";
+    // "ann:p@ss" in base64.
+    let basic = format!("{connect_to} Proxy-Authorization: Basic YW5uOnBAc3M=");
+    for (url, asked, wanted) in [
+        (format!("http://{plain}"), &plainly, connect_to),
+        (format!("http://ann:p%40ss@{plain}"), &plainly, basic.as_str()),
+        (format!("https://ann:p%40ss@{tls}"), &securely, basic.as_str()),
+        (format!("socks5://{plain}"), &plainly, "SOCKS api.nowhere.invalid:6443"),
+        (format!("socks5://ann:p%40ss@{plain}"), &plainly, "SOCKS api.nowhere.invalid:6443 ann p@ss"),
+    ] {
+        let clients = connect(&through(&place, Some(url.clone()))).await.expect("clients");
+        assert_eq!(status(&clients, Method::GET).await, 200, "{url}");
+        assert_eq!(asked.lock().expect("no panic").pop().as_deref(), Some(wanted), "{url}");
+    }
+    let seen = place.server.seen();
+    assert!(seen.iter().all(|seen| seen.version == http::Version::HTTP_2 && seen.certificate.is_some()));
+}
+
+#[tokio::test]
+async fn the_environments_proxy_is_used_unless_it_is_excepted() {
+    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
+    let (address, asked) = proxy(place.server.address, None).await;
+    let mut options = through(&place, None);
+    options.proxies.https = address.to_string();
+    let clients = connect(&options).await.expect("clients");
+    assert_eq!(status(&clients, Method::GET).await, 200);
+    assert_eq!(asked.lock().expect("no panic").len(), 1);
+
+    options.proxies.except = ".invalid".into();
+    let clients = connect(&options).await.expect("clients");
+    let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("no such host");
+    assert!(error.not_sent() && !error.to_string().contains("proxy"), "{error}");
+    assert_eq!(asked.lock().expect("no panic").len(), 1);
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_is_named_and_nothing_is_sent() {
+    let place = Place::new(User::Certificate, &["h2"], always(200)).await;
+    let (address, _) = proxy(place.server.address, None).await;
+    // A password that the proxy does not take, and a port where nobody listens.
+    let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
+    for (url, wanted) in
+        [(format!("http://{address}"), "proxy authorization required"), (format!("http://{closed}"), "refused")]
+    {
+        let mut options = through(&place, Some(url));
+        options.master = Some("https://wrong.nowhere.invalid:6443".into());
+        let clients = connect(&options).await.expect("clients");
+        let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("refused");
+        assert!(error.not_sent(), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("through the proxy") && text.contains(wanted), "{text}");
+    }
+    assert!(place.server.seen().is_empty());
+}
