@@ -32,6 +32,11 @@ pub struct Component {
     pub gates: &'static GateTable,
     /// Every controller of upstream's.
     pub controllers: &'static [UpstreamController],
+    /// Whether upstream's serves `/flagz` and `/statusz`, behind the gates `ComponentFlagz` and `ComponentStatusz`.
+    pub zpages: bool,
+    /// What upstream calls some controllers in `running_managed_controllers`, where it is not their name: name there
+    /// and here.
+    pub running_as: &'static [(&'static str, &'static str)],
     /// Records the rules that values break, alone and with one another and the settled gates.
     pub rules: fn(&Values, &Gates, &mut Broken),
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 use runtime::manager::Manager;
 use runtime::metrics::{BuildInfo, Controllers, Events, Leadership, Metrics, Stores};
 use runtime::serve::{
-    AuthenticationOptions, AuthorizationOptions, Check, Health, RequestHeaderOptions, ServeOptions, SetVerbosity,
-    Surface, TlsOptions, configz,
+    AuthenticationOptions, AuthorizationOptions, Check, Health, ProcessStatus, RequestHeaderOptions, ServeOptions,
+    SetVerbosity, Surface, TlsOptions, Zpages, configz,
 };
 use serde_json::{Map, Value, json};
 
 use crate::flags::Options;
-use crate::flags::value::Type;
+use crate::flags::value::{KUBE_VERSION, Type};
 
 /// How much longer than the lease a leader may go without renewing before it is unhealthy
 /// (cmd/kube-controller-manager/app, Run).
@@ -31,6 +31,7 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
         tls: TlsOptions {
             cert_file: file("tls-cert-file"),
             key_file: file("tls-private-key-file"),
+            sni: texts("tls-sni-cert-key"),
             cert_dir: file("cert-dir"),
             pair_name: values.component().name.into(),
             min_version: values.get_str("tls-min-version").to_owned(),
@@ -75,8 +76,24 @@ pub fn surface(
         health: Arc::new(health(options, manager)),
         metrics: metrics(options, manager, missing),
         configz: configz(options.values.component().config_group, effective(options)),
+        zpages: zpages(options),
         set_verbosity: Some(set_verbosity).filter(|_| options.values.get_bool("profiling")),
     }
+}
+
+/// `/flagz` and `/statusz` as the gates have them.
+fn zpages(options: &Options) -> Zpages {
+    let component = options.values.component();
+    let on = |gate| component.zpages && options.gates.enabled(gate);
+    let mut paths = vec!["/configz", "/debug", "/healthz", "/livez", "/metrics", "/readyz"];
+    let flags = on("ComponentFlagz").then(|| options.values.printed());
+    if flags.is_some() {
+        paths.insert(2, "/flagz");
+    }
+    let version = KUBE_VERSION.trim_start_matches('v');
+    let status = on("ComponentStatusz")
+        .then(|| ProcessStatus::new(version, format!("1.{}", options.gates.emulated_minor()), paths));
+    Zpages { component: component.name, flags, status }
 }
 
 /// The election's check, one for each controller while it runs, and, for readiness, whether the stores are complete.
@@ -108,7 +125,9 @@ fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> 
         metrics.collect(Leadership { lease, fence: manager.fence().clone() });
     }
     let (running, fence) = (manager.work_counts(), manager.fence().clone());
-    metrics.collect(Controllers { manager: options.values.component().name, running, missing, fence });
+    let component = options.values.component();
+    let (manager_name, running_as) = (component.name, component.running_as);
+    metrics.collect(Controllers { manager: manager_name, running_as, running, missing, fence });
     metrics.collect(Stores(manager.registry().stats()));
     metrics.collect(Events(manager.recorders().to_vec()));
     metrics

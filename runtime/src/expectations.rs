@@ -5,7 +5,7 @@
 //! the store shows that very object, by uid, as gone or going. There is nothing to count up or down, so nothing can be
 //! miscounted. (upstream: pkg/controller, UIDTrackingControllerExpectations; pkg/controller/util/consistency)
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -45,6 +45,7 @@ struct Expected {
 #[derive(Debug, Default)]
 pub struct Expectations {
     keys: Mutex<HashMap<ObjectKey, Expected>>,
+    skips: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
 }
 
 impl Expectations {
@@ -123,10 +124,16 @@ impl Expectations {
         match behind {
             None => true,
             Some(version) => {
+                *self.skips.lock().unwrap_or_else(PoisonError::into_inner).entry(kind).or_default() += 1;
                 progress.when_reached(version, wake);
                 false
             }
         }
+    }
+
+    /// How often something had to wait for the store of a kind, by the kind's group and plural name.
+    pub fn skips(&self) -> BTreeMap<(&'static str, &'static str), u64> {
+        self.skips.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether the store shows all objects of kind `K` that were deleted for `key` as gone or going.

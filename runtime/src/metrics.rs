@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use own::{Counts, Seconds};
+pub use own::{Count, Counts, Gauges, Seconds, StaleSyncs};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -234,8 +234,8 @@ pub fn untyped<const N: usize>(
     family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Unknown, samples)
 }
 
-/// Histograms of one family, by their labels.
-#[derive(Debug)]
+/// Histograms of one family, by their labels; cheap to clone, all clones count together.
+#[derive(Debug, Clone)]
 pub struct Histograms<const N: usize>(Family<Labels<N>, Histogram, Bounds>);
 
 #[derive(Debug, Clone)]
@@ -271,7 +271,13 @@ impl<const N: usize> Histograms<N> {
 /// So many bounds, each twice the one before (component-base, metrics.ExponentialBuckets).
 #[must_use]
 pub fn powers_of_two(first: f64, count: i32) -> Vec<f64> {
-    (0..count).map(|power| first * 2f64.powi(power)).collect()
+    powers(first, 2.0, count)
+}
+
+/// So many bounds, each `factor` times the one before (component-base, metrics.ExponentialBuckets).
+#[must_use]
+pub fn powers(first: f64, factor: f64, count: i32) -> Vec<f64> {
+    (0..count).map(|power| first * factor.powi(power)).collect()
 }
 
 /// Appends counts that are read when they are asked for; the name is without its `_total`.
@@ -319,6 +325,8 @@ impl Collector for Leadership {
 pub struct Controllers {
     /// The manager's name, for instance `kube-controller-manager`.
     pub manager: &'static str,
+    /// What upstream calls some of them in `running_managed_controllers`: name there and here.
+    pub running_as: &'static [(&'static str, &'static str)],
     /// Each controller with its counts.
     pub running: Vec<(&'static str, Arc<WorkCounts>)>,
     /// Controllers that are switched on and not in this binary.
@@ -342,7 +350,10 @@ impl Collector for Controllers {
             "Indicates where instances of a controller are currently running",
             self.running
                 .iter()
-                .map(|(name, _)| ([("name", (*name).into()), ("manager", self.manager.into())], f64::from(runs))),
+                .map(|(name, _)| {
+                    self.running_as.iter().find(|(_, own)| own == name).map_or(*name, |(theirs, _)| *theirs)
+                })
+                .map(|name| ([("name", name.into()), ("manager", self.manager.into())], f64::from(runs))),
         )?;
         gauges(
             &mut encoder,
@@ -607,7 +618,8 @@ mod tests {
         metrics.collect(Leadership { lease: "kube-controller-manager".into(), fence: Fence::open() });
         metrics.collect(Controllers {
             manager: "kube-controller-manager",
-            running: vec![("replicaset-controller", counts)],
+            running_as: &[("nodeipam", "node-ipam-controller")],
+            running: vec![("replicaset-controller", counts), ("node-ipam-controller", Arc::default())],
             missing: vec!["job-controller"],
             fence: Fence::open(),
         });
@@ -617,6 +629,7 @@ mod tests {
             "leader_election_master_status{name=\"kube-controller-manager\"} 1.0",
             "leader_election_slowpath_total{name=\"kube-controller-manager\"} 0.0",
             "running_managed_controllers{name=\"replicaset-controller\",manager=\"kube-controller-manager\"} 1.0",
+            "running_managed_controllers{name=\"nodeipam\",manager=\"kube-controller-manager\"} 1.0",
             "controllers_missing{name=\"job-controller\"} 1.0",
             "controllers_reconciles_total{controller=\"replicaset-controller\",outcome=\"failed\"} 2.0",
         ] {

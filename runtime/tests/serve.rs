@@ -20,8 +20,8 @@ use kube::config::Kubeconfig;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use runtime::metrics::Metrics;
 use runtime::serve::{
-    AuthenticationOptions, AuthorizationOptions, Check, Health, ServeError, ServeOptions, Server, Surface, TlsOptions,
-    configz,
+    AuthenticationOptions, AuthorizationOptions, Check, Health, ProcessStatus, ServeError, ServeOptions, Server,
+    Surface, TlsOptions, Zpages, configz,
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -44,6 +44,8 @@ const PATHS: &[&str] = &[
     "/%6detrics",
     "//metrics",
     "/configz",
+    "/flagz",
+    "/statusz",
     "/debug/flags",
     "/debug/flags/v",
     "/debug/pprof/",
@@ -114,6 +116,11 @@ impl Surroundings {
             )),
             metrics: Arc::new(Metrics::new()),
             configz: configz("example.config.k8s.io", serde_json::json!({"answer": 42})),
+            zpages: Zpages {
+                component: "manager",
+                flags: Some([("v".to_owned(), "2".to_owned())].into()),
+                status: Some(ProcessStatus::new("1.2.3", "", vec!["/flagz"])),
+            },
             set_verbosity: Some(Arc::new(move |text: &str| {
                 text.parse::<u32>().map_err(|error| error.to_string())?;
                 text.clone_into(&mut set.lock().expect("no panic"));
@@ -458,6 +465,7 @@ async fn a_panic_is_one_answer() -> Result<()> {
         )),
         metrics: Arc::new(Metrics::new()),
         configz: serde_json::Value::Null,
+        zpages: Zpages::default(),
         set_verbosity: None,
     };
     let options = ServeOptions {

@@ -27,6 +27,13 @@ pub static COMPONENT: Component = Component {
     flags: table::FLAGS,
     gates: &GATES,
     controllers: UPSTREAM,
+    zpages: false,
+    running_as: &[
+        ("cloud-node", "cloud-node-controller"),
+        ("cloud-node-lifecycle", "cloud-node-lifecycle-controller"),
+        ("route", "node-route-controller"),
+        ("service", "service-lb-controller"),
+    ],
     rules: rules::rules,
 };
 

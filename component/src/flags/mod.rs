@@ -5,6 +5,7 @@ pub mod gates;
 pub mod help;
 pub mod nearest;
 pub mod pflag;
+mod print;
 pub mod rules;
 pub mod table;
 pub mod value;

@@ -27,6 +27,8 @@ pub static COMPONENT: Component = Component {
     flags: table::FLAGS,
     gates: &GATES,
     controllers: UPSTREAM,
+    zpages: true,
+    running_as: &[("nodeipam", "node-ipam-controller")],
     rules: validate::rules,
 };
 

@@ -53,7 +53,7 @@ component::flags! {
         "tls-curve-preferences": Int32s = "[]", Effective, "Numbers of the key exchange groups that the server allows; empty for the library's default";
         "tls-min-version": Text = "", Effective, "Lowest TLS version: VersionTLS10, VersionTLS11, VersionTLS12 or VersionTLS13";
         "tls-private-key-file": Text = "", Effective, "PEM private key of --tls-cert-file";
-        "tls-sni-cert-key": CertKeys = "[]", NoEffectYet, "Certificate and key for the named hosts, as cert,key or cert,key:host,host; may be repeated";
+        "tls-sni-cert-key": CertKeys = "[]", Effective, "Certificate and key for the named hosts, as cert,key or cert,key:host,host; may be repeated";
     }
     "Authentication" {
         "authentication-kubeconfig": Text = "", Effective, "Kubeconfig for TokenReviews and for looking up client CAs; empty treats every token as anonymous";

@@ -9,7 +9,7 @@ use crate::client::{ConnectError, ConnectOptions, connect};
 use crate::election::{ElectionConfig, ElectionError, unique_identity};
 use crate::manager::{Ended, Manager, ManagerOptions};
 use crate::metrics::{Controllers, Events, Leadership, Stores};
-use crate::serve::{Check, Health, ServeError, ServeOptions, Server, Surface, TlsOptions, configz};
+use crate::serve::{Check, Health, ServeError, ServeOptions, Server, Surface, TlsOptions, Zpages, configz};
 
 /// How much longer than the lease a leader may go without renewing before it is unhealthy.
 const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
@@ -131,13 +131,14 @@ pub fn surface(name: &'static str, manager: &Manager) -> Surface {
     metrics.collect(manager.queues());
     metrics.collect(Leadership { lease: name.to_owned(), fence: manager.fence().clone() });
     let (running, fence) = (manager.work_counts(), manager.fence().clone());
-    metrics.collect(Controllers { manager: name, running, missing: Vec::new(), fence });
+    metrics.collect(Controllers { manager: name, running_as: &[], running, missing: Vec::new(), fence });
     metrics.collect(Stores(manager.registry().stats()));
     metrics.collect(Events(manager.recorders().to_vec()));
     Surface {
         health: Arc::new(Health::new(vec![leads], vec![complete])),
         metrics,
         configz: configz(name, serde_json::json!({})),
+        zpages: Zpages::default(),
         set_verbosity: None,
     }
 }

@@ -43,8 +43,18 @@ pub(super) fn json(value: &serde_json::Value) -> Answer {
     answer(StatusCode::OK, JSON, value.to_string())
 }
 
+/// A text that is JSON.
+pub(super) fn raw_json(text: String) -> Answer {
+    answer(StatusCode::OK, JSON, text)
+}
+
+/// A text that is YAML.
+pub(super) fn yaml(text: String) -> Answer {
+    answer(StatusCode::OK, "application/yaml", text)
+}
+
 /// A page of HTML.
-pub(super) fn html(text: &'static str) -> Answer {
+pub(super) fn html(text: impl Into<Bytes>) -> Answer {
     answer(StatusCode::OK, "text/html; charset=utf-8", text)
 }
 
@@ -93,6 +103,12 @@ pub(super) fn unauthorized() -> Answer {
     // This refusal comes before the one place that upstream sets the header in.
     answer.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
     answer
+}
+
+/// None of the media types offered is accepted (apiserver, handlers/negotiation, NewNotAcceptableError).
+pub(super) fn not_acceptable(offered: &[String]) -> Answer {
+    let message = format!("only the following media types are accepted: {}", offered.join(", "));
+    refusal(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", &message, None)
 }
 
 /// The user may not (apiserver, responsewriters.Forbidden).

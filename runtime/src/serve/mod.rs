@@ -14,10 +14,12 @@ mod options;
 mod peer;
 mod review;
 mod routes;
+mod sni;
 mod text;
 mod tls;
 mod trust;
 mod user;
+mod zpages;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -37,6 +39,7 @@ pub use options::{
 pub use routes::{SetVerbosity, Surface, configz};
 pub(crate) use text::percent_decode;
 pub use user::User;
+pub use zpages::{ProcessStatus, Zpages};
 
 use authenticate::Authenticator;
 use authorize::Authorizer;
@@ -192,7 +195,9 @@ async fn accept(
         };
         match accepted {
             Ok((stream, from)) => {
-                let (tls, routes, protocol, ended) = (tls.config(), routes.clone(), protocol.clone(), ended.clone());
+                let local = stream.local_addr().ok().map(|local| local.ip());
+                let (tls, routes, protocol, ended) =
+                    (tls.config(local), routes.clone(), protocol.clone(), ended.clone());
                 connections.spawn(async move {
                     if let Err(problem) = protocol.serve(stream, tls, routes, ended).await {
                         debug!(%from, problem, "a connection ended");

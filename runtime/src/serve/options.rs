@@ -55,6 +55,8 @@ pub struct TlsOptions {
     pub cert_file: Option<PathBuf>,
     /// `--tls-private-key-file`: PEM.
     pub key_file: Option<PathBuf>,
+    /// `--tls-sni-cert-key`: pairs for some hosts, as `cert,key` or `cert,key:host,host`. Read again when they change.
+    pub sni: Vec<String>,
     /// `--cert-dir`: keeps a self-signed pair as `<pair_name>.crt` and `.key`; `None`: it stays in memory.
     pub cert_dir: Option<PathBuf>,
     /// The name of a kept pair.

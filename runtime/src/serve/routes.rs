@@ -15,6 +15,7 @@ use super::authorize::{Authorizer, Denied};
 use super::health::{Health, Page, Probe};
 use super::text::percent_decode;
 use super::user::User;
+use super::zpages::Zpages;
 use crate::metrics::Metrics;
 
 /// The longest body that a request may have: the number of a verbosity.
@@ -32,6 +33,8 @@ pub struct Surface {
     pub metrics: Arc<Metrics>,
     /// `/configz`: the effective configuration under its API group. It must hold no secret.
     pub configz: serde_json::Value,
+    /// `/flagz` and `/statusz`.
+    pub zpages: Zpages,
     /// `/debug/flags/v`; `None` where that is switched off (upstream: with `--profiling=false`).
     pub set_verbosity: Option<SetVerbosity>,
 }
@@ -69,7 +72,7 @@ impl Routes {
         };
         let stranger = user.is_anonymous();
         let answer = match self.authorizer.check(&user, &verb, &path).await {
-            Ok(()) => self.page(&head.method, &path, head.uri.query().unwrap_or_default(), body).await,
+            Ok(()) => self.page(&head, &path, body).await,
             Err(Denied::Forbidden(reason)) => {
                 debug!(user = user.name, verb, path, reason, "forbidden");
                 answer::forbidden(&user, &verb, &path, &reason)
@@ -89,12 +92,16 @@ impl Routes {
         })
     }
 
-    async fn page<B>(&self, method: &Method, path: &str, query: &str, body: B) -> Answer
+    async fn page<B>(&self, head: &http::request::Parts, path: &str, body: B) -> Answer
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Surface { health, metrics, configz, set_verbosity } = &self.surface;
+        let Surface { health, metrics, configz, zpages, set_verbosity } = &self.surface;
+        let (method, query) = (&head.method, head.uri.query().unwrap_or_default());
+        if let Some(answer) = zpages.answer(path, query, &head.headers) {
+            return answer;
+        }
         match path {
             "/metrics" => answer::metrics(metrics.text()),
             "/metrics/slis" if method == Method::DELETE => {

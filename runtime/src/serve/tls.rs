@@ -1,5 +1,6 @@
 //! The server's end of TLS: which versions, ciphers and groups, and which certificate, renewed while it runs.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -10,11 +11,13 @@ use rustls::crypto::ring::{self, cipher_suite};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use rustls::{DistinguishedName, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion, version};
 use time::{Duration, OffsetDateTime};
 use tracing::{info, warn};
 
 use super::peer::AskForCertificate;
+use super::sni::{ByName, Choice, NamedFiles};
 use super::{ServeError, TlsOptions};
 
 /// Names that upstream knows for TLS 1.2, and what stands behind them here.
@@ -88,9 +91,9 @@ impl Settings {
         Ok(Self { provider: Arc::new(provider), versions, http1_only })
     }
 
-    /// The configuration with a certificate; `subjects` are the authorities told to clients, `None` asks for no
+    /// The configurations with certificates; `subjects` are the authorities told to clients, `None` asks for no
     /// certificate.
-    fn config(&self, pair: &Pair, subjects: Option<Vec<DistinguishedName>>) -> Result<ServerConfig, rustls::Error> {
+    fn configs(&self, keys: &Keys, subjects: Option<Vec<DistinguishedName>>) -> Result<Configs, rustls::Error> {
         let builder =
             ServerConfig::builder_with_provider(self.provider.clone()).with_protocol_versions(self.versions)?;
         let builder = match subjects {
@@ -98,11 +101,32 @@ impl Settings {
                 .with_client_cert_verifier(Arc::new(AskForCertificate { provider: self.provider.clone(), subjects })),
             None => builder.with_no_client_auth(),
         };
-        let mut config = builder.with_single_cert(pair.chain.clone(), pair.key.clone_key())?;
+        let choice = |unnamed: &Arc<CertifiedKey>| {
+            Arc::new(Choice { named: keys.named.clone(), usual: keys.usual.clone(), unnamed: unnamed.clone() })
+        };
+        let mut config = builder.with_cert_resolver(choice(&keys.usual));
         let protocols: &[&[u8]] = if self.http1_only { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok(config)
+        let at = |(address, key): (IpAddr, &Arc<CertifiedKey>)| {
+            let mut own = config.clone();
+            own.cert_resolver = choice(key);
+            (address, Arc::new(own))
+        };
+        let at = keys.named.addresses().map(at).collect();
+        Ok(Configs { usual: Arc::new(config), at })
     }
+}
+
+/// What is shown to whom.
+struct Keys {
+    usual: Arc<CertifiedKey>,
+    named: Arc<ByName>,
+}
+
+/// One configuration for all connections but those to some addresses.
+struct Configs {
+    usual: Arc<ServerConfig>,
+    at: HashMap<IpAddr, Arc<ServerConfig>>,
 }
 
 const TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
@@ -165,36 +189,30 @@ fn groups(numbers: &[i32]) -> Result<Vec<&'static dyn SupportedKxGroup>, ServeEr
     Ok(groups)
 }
 
-/// A certificate with its intermediates, and its key.
-struct Pair {
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-    text: (Vec<u8>, Vec<u8>),
-}
+/// A certificate with its intermediates and its key, as PEM.
+type Text = (Vec<u8>, Vec<u8>);
 
-impl Pair {
-    fn parse(certificate: Vec<u8>, key: Vec<u8>) -> Result<Self, String> {
-        let chain = CertificateDer::pem_slice_iter(&certificate)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| format!("the certificate is malformed: {error}"))?;
-        if chain.is_empty() {
-            return Err("the certificate file holds no PEM certificate".into());
-        }
-        let parsed = PrivateKeyDer::from_pem_slice(&key).map_err(|error| format!("the key is malformed: {error}"))?;
-        Ok(Self { chain, key: parsed, text: (certificate, key) })
+fn certified((certificate, key): &Text, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, String> {
+    let chain = CertificateDer::pem_slice_iter(certificate)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| format!("the certificate is malformed: {error}"))?;
+    if chain.is_empty() {
+        return Err("the certificate file holds no PEM certificate".into());
     }
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("the key is malformed: {error}"))?;
+    CertifiedKey::from_der(chain, key, provider).map(Arc::new).map_err(|error| error.to_string())
 }
 
-/// Where the pair comes from.
+/// Where a pair comes from.
 enum Source {
-    Memory,
+    Memory(Text),
     Files { flag: &'static str, certificate: PathBuf, key: PathBuf },
 }
 
 impl Source {
     fn wrong(&self, problem: impl ToString) -> ServeError {
         match self {
-            Self::Memory => {
+            Self::Memory(_) => {
                 ServeError::Pair { flag: "self-signed", files: "in memory".into(), problem: problem.to_string() }
             }
             Self::Files { flag, certificate, key } => ServeError::Pair {
@@ -204,86 +222,126 @@ impl Source {
             },
         }
     }
+
+    /// The pair as it is now. Blocks.
+    fn read(&self) -> Result<Text, ServeError> {
+        let read = |file: &Path| {
+            std::fs::read(file).map_err(|error| self.wrong(format!("{} cannot be read: {error}", file.display())))
+        };
+        match self {
+            Self::Memory(text) => Ok(text.clone()),
+            Self::Files { certificate, key, .. } => Ok((read(certificate)?, read(key)?)),
+        }
+    }
 }
 
 /// The configuration for the next connection, kept up to date.
 pub(super) struct Tls {
     settings: Settings,
-    source: Source,
+    usual: Source,
+    /// Each with the names that were given for it.
+    named: Vec<(Source, Vec<String>)>,
     now: RwLock<Now>,
 }
 
 struct Now {
-    text: (Vec<u8>, Vec<u8>),
+    /// The usual pair, then those with names.
+    texts: Vec<Text>,
     subjects: Option<Vec<DistinguishedName>>,
-    config: Arc<ServerConfig>,
+    configs: Configs,
 }
 
 impl Tls {
-    /// Reads or makes the certificate (apiserver, SecureServingOptions.MaybeDefaultWithSelfSignedCerts). Blocks.
+    /// Reads or makes the certificates (apiserver, SecureServingOptions.MaybeDefaultWithSelfSignedCerts). Blocks.
     pub(super) fn new(
         options: &TlsOptions,
         settings: Settings,
         bound: IpAddr,
         subjects: Option<Vec<DistinguishedName>>,
     ) -> Result<Self, ServeError> {
-        let (source, pair) = pair(options, bound)?;
-        let config = settings.config(&pair, subjects.clone()).map_err(|error| source.wrong(error))?;
-        let now = Now { text: pair.text, subjects, config: Arc::new(config) };
-        Ok(Self { settings, source, now: RwLock::new(now) })
+        let usual = usual(options, bound)?;
+        let named = options.sni.iter().map(|given| named(given)).collect::<Result<Vec<_>, _>>()?;
+        let texts = texts(&usual, &named)?;
+        let configs = configs(&settings, &usual, &named, &texts, subjects.clone())?;
+        Ok(Self { settings, usual, named, now: RwLock::new(Now { texts, subjects, configs }) })
     }
 
-    pub(super) fn config(&self) -> Arc<ServerConfig> {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).config.clone()
+    /// For a connection that came to this address.
+    pub(super) fn config(&self, local: Option<IpAddr>) -> Arc<ServerConfig> {
+        let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
+        let at = local.and_then(|local| now.configs.at.get(&local.to_canonical()));
+        at.unwrap_or(&now.configs.usual).clone()
     }
 
-    /// Takes up a changed pair and changed authorities; returns whether anything changed. Blocks.
+    /// Takes up changed pairs and changed authorities; returns whether anything changed. Blocks.
     ///
     /// # Errors
-    /// When the pair cannot be used, as in the middle of a rotation: the old one stays.
+    /// When a pair cannot be used, as in the middle of a rotation: the old ones stay.
     pub(super) fn refresh(&self, subjects: Option<Vec<DistinguishedName>>) -> Result<bool, ServeError> {
-        let (old, same_subjects) = {
+        let texts = texts(&self.usual, &self.named)?;
+        {
             let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
-            (now.text.clone(), bytes(&now.subjects) == bytes(&subjects))
-        };
-        let read = |file| std::fs::read(file).map_err(|error| self.source.wrong(error));
-        let text = match &self.source {
-            Source::Memory => old.clone(),
-            Source::Files { certificate, key, .. } => (read(certificate)?, read(key)?),
-        };
-        if text == old && same_subjects {
-            return Ok(false);
+            if now.texts == texts && bytes(&now.subjects) == bytes(&subjects) {
+                return Ok(false);
+            }
         }
-        let pair = Pair::parse(text.0, text.1).map_err(|problem| self.source.wrong(problem))?;
-        let config = self.settings.config(&pair, subjects.clone()).map_err(|error| self.source.wrong(error))?;
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) =
-            Now { text: pair.text, subjects, config: Arc::new(config) };
+        let configs = configs(&self.settings, &self.usual, &self.named, &texts, subjects.clone())?;
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Now { texts, subjects, configs };
         Ok(true)
     }
+}
+
+/// A value of `--tls-sni-cert-key`.
+fn named(given: &str) -> Result<(Source, Vec<String>), ServeError> {
+    const FLAG: &str = "--tls-sni-cert-key";
+    let NamedFiles { certificate, key, names } = NamedFiles::parse(given).ok_or_else(|| ServeError::Setting {
+        flag: FLAG,
+        problem: format!("{given:?} names no certificate and key; use certfile,keyfile or certfile,keyfile:host,host"),
+    })?;
+    Ok((Source::Files { flag: FLAG, certificate, key }, names))
+}
+
+fn texts(usual: &Source, named: &[(Source, Vec<String>)]) -> Result<Vec<Text>, ServeError> {
+    std::iter::once(usual).chain(named.iter().map(|(source, _)| source)).map(Source::read).collect()
+}
+
+fn configs(
+    settings: &Settings,
+    usual: &Source,
+    named: &[(Source, Vec<String>)],
+    texts: &[Text],
+    subjects: Option<Vec<DistinguishedName>>,
+) -> Result<Configs, ServeError> {
+    let key =
+        |(source, text): (&Source, &Text)| certified(text, &settings.provider).map_err(|problem| source.wrong(problem));
+    let sources = std::iter::once(usual).chain(named.iter().map(|(source, _)| source));
+    let keys = sources.zip(texts).map(key).collect::<Result<Vec<_>, _>>()?;
+    let of_names: Vec<_> = named.iter().zip(&keys[1..]).map(|((_, names), key)| (&names[..], key.clone())).collect();
+    let keys = Keys { usual: keys[0].clone(), named: Arc::new(ByName::new(&of_names)) };
+    settings.configs(&keys, subjects).map_err(|error| usual.wrong(error))
 }
 
 fn bytes(subjects: &Option<Vec<DistinguishedName>>) -> Option<Vec<&[u8]>> {
     subjects.as_ref().map(|subjects| subjects.iter().map(AsRef::as_ref).collect())
 }
 
-fn pair(options: &TlsOptions, bound: IpAddr) -> Result<(Source, Pair), ServeError> {
+/// Where the usual pair is; one that nobody gave is made.
+fn usual(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeError> {
     if options.cert_file.is_some() || options.key_file.is_some() {
         let source = Source::Files {
             flag: "--tls-cert-file, --tls-private-key-file",
             certificate: options.cert_file.clone().unwrap_or_default(),
             key: options.key_file.clone().unwrap_or_default(),
         };
-        let (Some(certificate), Some(key)) = (&options.cert_file, &options.key_file) else {
+        if options.cert_file.is_none() || options.key_file.is_none() {
             return Err(source.wrong("both flags are needed, or neither"));
-        };
-        let pair = read(certificate, key).map_err(|problem| source.wrong(problem))?;
-        return Ok((source, pair));
+        }
+        return Ok(source);
     }
     let Some(folder) = &options.cert_dir else {
-        let (certificate, key) = self_signed(bound).map_err(|error| Source::Memory.wrong(error))?;
+        let made = self_signed(bound).map_err(|error| Source::Memory(Text::default()).wrong(error))?;
         info!("serving with a self-signed certificate made in memory");
-        let pair = Pair::parse(certificate.into(), key.into()).map_err(|problem| Source::Memory.wrong(problem))?;
-        return Ok((Source::Memory, pair));
+        return Ok(Source::Memory((made.0.into(), made.1.into())));
     };
     let certificate = folder.join(format!("{}.crt", options.pair_name));
     let key = folder.join(format!("{}.key", options.pair_name));
@@ -297,13 +355,7 @@ fn pair(options: &TlsOptions, bound: IpAddr) -> Result<(Source, Pair), ServeErro
         keep(folder, &key, &secret, 0o600).map_err(|error| source.wrong(error))?;
         info!(certificate = %certificate.display(), "made a self-signed certificate");
     }
-    let pair = read(&certificate, &key).map_err(|problem| source.wrong(problem))?;
-    Ok((source, pair))
-}
-
-fn read(certificate: &Path, key: &Path) -> Result<Pair, String> {
-    let read = |file: &Path| std::fs::read(file).map_err(|error| format!("{} cannot be read: {error}", file.display()));
-    Pair::parse(read(certificate)?, read(key)?)
+    Ok(source)
 }
 
 fn keep(folder: &Path, file: &Path, text: &str, mode: u32) -> io::Result<()> {
@@ -408,15 +460,43 @@ mod tests {
         let options =
             TlsOptions { cert_file: Some(certificate.clone()), key_file: Some(key.clone()), ..TlsOptions::default() };
         let tls = tls(&options).expect("a pair");
-        let before = tls.config();
+        let before = tls.config(None);
         assert!(!tls.refresh(None).expect("readable"));
         write(&(second.0.clone(), first.1.clone()));
         assert!(tls.refresh(None).is_err(), "certificate and key do not fit");
-        assert!(Arc::ptr_eq(&before, &tls.config()));
+        assert!(Arc::ptr_eq(&before, &tls.config(None)));
         write(&second);
         assert!(tls.refresh(None).expect("a pair"));
-        assert!(!Arc::ptr_eq(&before, &tls.config()));
+        assert!(!Arc::ptr_eq(&before, &tls.config(None)));
         assert!(tls.refresh(Some(Vec::new())).expect("readable"), "other authorities make another handshake");
+    }
+
+    #[test]
+    fn pairs_with_names_are_taken_up_anew_and_one_that_is_broken_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let pair = self_signed(LOCAL).expect("a pair");
+        std::fs::write(at("a.crt"), &pair.0).expect("written");
+        std::fs::write(at("a.key"), &pair.1).expect("written");
+        let given = format!("{},{}", at("a.crt").display(), at("a.key").display());
+        let with = |sni: String| TlsOptions { sni: vec![sni], ..TlsOptions::default() };
+        let tls = Tls::new(
+            &with(format!("{given}:10.0.0.1,x.io")),
+            Settings::new(&TlsOptions::default(), false).expect("usable"),
+            LOCAL,
+            None,
+        )
+        .expect("two pairs");
+        let address = "::ffff:10.0.0.1".parse().ok();
+        assert!(!Arc::ptr_eq(&tls.config(address), &tls.config(None)), "an address has a certificate of its own");
+        assert!(Arc::ptr_eq(&tls.config(Some(LOCAL)), &tls.config(None)));
+        assert!(!tls.refresh(None).expect("readable"));
+        let other = self_signed(LOCAL).expect("a pair");
+        std::fs::write(at("a.crt"), &other.0).expect("written");
+        let error = tls.refresh(None).expect_err("certificate and key do not fit").to_string();
+        assert!(error.starts_with("--tls-sni-cert-key: ") && error.contains("a.crt"), "{error}");
+        std::fs::write(at("a.key"), &other.1).expect("written");
+        assert!(tls.refresh(None).expect("a pair"));
     }
 
     #[test]

@@ -164,6 +164,11 @@ impl<K: Kind> Store<K> {
         })
     }
 
+    /// All records, in no order: for whoever looks at everything because a person asked, never for a key's sake.
+    pub fn all(&self) -> Vec<Arc<K>> {
+        self.read(|records| records.iter().cloned().collect())
+    }
+
     /// How many records there are.
     pub fn len(&self) -> usize {
         self.read(Indexed::len)

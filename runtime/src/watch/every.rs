@@ -5,6 +5,7 @@
 //! kind whose watch fails has no fresh metadata; nothing else suffers.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -168,6 +169,8 @@ pub struct EveryKind {
     untyped: RwLock<HashMap<Name, Arc<Untyped>>>,
     subscribers: Mutex<Vec<Subscriber>>,
     definitions_changed: Arc<Notify>,
+    /// Looks at discovery that failed.
+    failures: AtomicU64,
     /// What is served, once that is known.
     served: watch::Sender<Option<HashSet<Name>>>,
 }
@@ -186,8 +189,14 @@ impl EveryKind {
             untyped: RwLock::default(),
             subscribers: Mutex::default(),
             definitions_changed: Arc::default(),
+            failures: AtomicU64::new(0),
             served: watch::Sender::new(None),
         }
+    }
+
+    /// How often it could not be found out which kinds are served.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 
     /// Calls `subscriber` for each change of any object, also of kinds that come later. It must be quick and must not
@@ -264,7 +273,10 @@ impl EveryKind {
                     let served = snapshot.preferred().iter().map(|served| name(&served.resource)).collect();
                     self.served.send_replace(Some(served));
                 }
-                Err(error) => warn!(%error, "it is not known which kinds are served; those that were known stay"),
+                Err(error) => {
+                    self.failures.fetch_add(1, Ordering::Relaxed);
+                    warn!(%error, "it is not known which kinds are served; those that were known stay");
+                }
             }
             while tasks.try_join_next().is_some() {}
             match soon.next() {

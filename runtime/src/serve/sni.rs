@@ -1,0 +1,177 @@
+//! Which certificate a connection gets: by the name that the client asks for, or by the address that it came to, or
+//! else the usual one (apiserver, server/dynamiccertificates).
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use webpki::EndEntityCert;
+
+use super::peer;
+
+/// A pair of files for some names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NamedFiles {
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+    /// Host names, `*.` and a domain, or addresses; with none the certificate says for whom it is.
+    pub(super) names: Vec<String>,
+}
+
+impl NamedFiles {
+    /// As `certificate,key` or `certificate,key:name,name` (component-base, cli/flag, NamedCertKey).
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (files, names) = text.split_once(':').unwrap_or((text, ""));
+        let (certificate, key) = files.split_once(',')?;
+        let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+        Some(Self {
+            certificate: certificate.trim().into(),
+            key: key.trim().into(),
+            names: names.map(str::to_owned).collect(),
+        })
+    }
+}
+
+/// Certificates by name.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ByName(HashMap<String, Arc<CertifiedKey>>);
+
+impl ByName {
+    /// Of pairs with the names given for them. A name that was given comes before one that a certificate brings, an
+    /// earlier pair before a later one.
+    pub(super) fn new(pairs: &[(&[String], Arc<CertifiedKey>)]) -> Self {
+        let mut found = HashMap::new();
+        for (names, key) in pairs {
+            for name in *names {
+                found.entry(name.to_ascii_lowercase()).or_insert_with(|| key.clone());
+            }
+        }
+        for (_, key) in pairs.iter().filter(|(names, _)| names.is_empty()) {
+            for name in key.cert.first().map(own_names).unwrap_or_default() {
+                found.entry(name.to_ascii_lowercase()).or_insert_with(|| key.clone());
+            }
+        }
+        Self(found)
+    }
+
+    /// The one for a host, by its name or by a star in place of its first label.
+    fn host(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
+        let name = name.to_ascii_lowercase();
+        let starred = || format!("*{}", name.find('.').map_or("", |dot| &name[dot..]));
+        self.0.get(&name).or_else(|| self.0.get(&starred()))
+    }
+
+    /// Those that were given for addresses.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = (IpAddr, &Arc<CertifiedKey>)> {
+        self.0.iter().filter_map(|(name, key)| Some((name.parse().ok()?, key)))
+    }
+}
+
+/// The names that a certificate is for: its common name, where that is a host's, and its alternative names.
+fn own_names(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let common = peer::common_name(certificate).ok().filter(|name| is_host(name));
+    let parsed = EndEntityCert::try_from(certificate).ok();
+    let alternative = parsed.iter().flat_map(|parsed| parsed.valid_dns_names().map(str::to_owned));
+    common.into_iter().chain(alternative).collect()
+}
+
+/// A star, or a DNS subdomain with or without a star in front; an address is none.
+fn is_host(name: &str) -> bool {
+    let label = |label: &str| {
+        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    let domain = name.strip_prefix("*.").unwrap_or(name);
+    name == "*" || (domain.len() <= 253 && domain.split('.').all(label) && name.parse::<IpAddr>().is_err())
+}
+
+/// Chooses for the connections to one address.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) named: Arc<ByName>,
+    /// For names that nothing else is for.
+    pub(super) usual: Arc<CertifiedKey>,
+    /// For clients that name no host.
+    pub(super) unnamed: Arc<CertifiedKey>,
+}
+
+impl ResolvesServerCert for Choice {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(match hello.server_name() {
+            None => self.unnamed.clone(),
+            Some(name) => self.named.host(name).unwrap_or(&self.usual).clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair};
+    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+    use super::*;
+
+    /// A key whose certificate has this common name and these alternative names.
+    fn key(common: &str, names: &[&str]) -> Arc<CertifiedKey> {
+        let mut params =
+            CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).expect("names");
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, common);
+        let pair = KeyPair::generate().expect("a key");
+        let chain = vec![params.self_signed(&pair).expect("a certificate").der().clone()];
+        let secret = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pair.serialize_der()));
+        Arc::new(CertifiedKey::from_der(chain, secret, &rustls::crypto::ring::default_provider()).expect("a pair"))
+    }
+
+    #[test]
+    fn flags_name_files_and_hosts() {
+        let parsed = |text: &str| NamedFiles::parse(text).map(|files| (files.certificate, files.key, files.names));
+        let (crt, key) = (PathBuf::from("a.crt"), PathBuf::from("a.key"));
+        assert_eq!(parsed("a.crt,a.key"), Some((crt.clone(), key.clone(), vec![])));
+        assert_eq!(
+            parsed("a.crt, a.key: x.io ,*.y.io"),
+            Some((crt, key, vec!["x.io".to_owned(), "*.y.io".to_owned()]))
+        );
+        assert_eq!(parsed("a.crt"), None);
+    }
+
+    #[test]
+    fn names_choose_certificates() {
+        let given = ["Given.io".to_owned(), "*.given.io".to_owned(), "10.0.0.1".to_owned()];
+        let keys = [
+            key("127.0.0.9", &["own.io", "127.0.0.1", "*.own.io"]),
+            key("common.io", &["own.io", "given.io"]),
+            key("Not a host", &["x.io"]),
+            key("other.io", &[]),
+        ];
+        let named = ByName::new(&[
+            (&[], keys[0].clone()),
+            (&[], keys[1].clone()),
+            (&given, keys[2].clone()),
+            (&given[..1], keys[3].clone()),
+        ]);
+        for (name, wanted) in [
+            ("own.io", Some(0)),
+            ("a.own.io", Some(0)),
+            ("a.b.own.io", None),
+            ("common.io", Some(1)),
+            ("given.io", Some(2)),
+            ("a.GIVEN.io", Some(2)),
+            ("x.io", None),
+            ("other.io", None),
+            ("127.0.0.1", None),
+            ("127.0.0.9", None),
+            ("localhost", None),
+        ] {
+            let found = named.host(name).and_then(|found| keys.iter().position(|key| Arc::ptr_eq(key, found)));
+            assert_eq!(found, wanted, "{name}");
+        }
+        let addresses: Vec<IpAddr> = named.addresses().map(|(address, _)| address).collect();
+        assert_eq!(addresses, ["10.0.0.1".parse::<IpAddr>().expect("an address")]);
+        assert!(ByName::new(&[(&[], key("*", &[]))]).host("localhost").is_some());
+    }
+}

@@ -1,0 +1,384 @@
+//! `/flagz` and `/statusz`: the command line and the version of a process, as text and as versioned objects (apiserver,
+//! server/flagz and server/statusz).
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::answer::{self, Answer};
+use super::text::query;
+
+const GROUP: &str = "config.k8s.io";
+const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
+const DEPRECATED: &str = "v1alpha1";
+/// What is offered, in upstream's order.
+const OFFERED: [(&str, &str); 3] = [("application", "json"), ("application", "yaml"), ("text", "plain")];
+
+/// What a process tells about itself. Each page is `None` where it is switched off.
+#[derive(Debug, Clone, Default)]
+pub struct Zpages {
+    /// The component's name, as `kube-controller-manager`.
+    pub component: &'static str,
+    /// `/flagz`: every flag with its value as pflag prints it.
+    pub flags: Option<BTreeMap<String, String>>,
+    /// `/statusz`.
+    pub status: Option<ProcessStatus>,
+}
+
+/// What `/statusz` tells.
+#[derive(Debug, Clone)]
+pub struct ProcessStatus {
+    /// When the process began.
+    pub started: Timestamp,
+    /// Its version, as `1.37.0`.
+    pub binary_version: String,
+    /// The version of Kubernetes that it behaves like, as `1.37`; empty for its own.
+    pub emulation_version: String,
+    /// First segments of the paths that it serves, sorted.
+    pub paths: Vec<&'static str>,
+}
+
+impl Zpages {
+    /// The answer at a path; `None` where there is no such page.
+    pub(super) fn answer(&self, path: &str, asked: &str, headers: &HeaderMap) -> Option<Answer> {
+        let page = match path {
+            "/flagz" => {
+                Page { kind: "Flagz", name: "flagz", zpages: self, content: Content::Flags(self.flags.as_ref()?) }
+            }
+            "/statusz" => {
+                let content = Content::Status(self.status.as_ref()?);
+                Page { kind: "Statusz", name: "statusz", zpages: self, content }
+            }
+            _ => return None,
+        };
+        Some(page.answer(asked, headers))
+    }
+}
+
+enum Content<'a> {
+    Flags(&'a BTreeMap<String, String>),
+    Status(&'a ProcessStatus),
+}
+
+struct Page<'a> {
+    kind: &'static str,
+    name: &'static str,
+    zpages: &'a Zpages,
+    content: Content<'a>,
+}
+
+impl Page<'_> {
+    fn answer(&self, asked: &str, headers: &HeaderMap) -> Answer {
+        let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();
+        let accept = text(header::ACCEPT);
+        if accept.trim().is_empty() {
+            return answer::plain(StatusCode::OK, self.text());
+        }
+        let Some(form) = negotiate(accept, self.kind) else {
+            let offered: Vec<String> = OFFERED.iter().map(|(kind, sub)| format!("{kind}/{sub}")).collect();
+            return answer::not_acceptable(&offered);
+        };
+        let Form::Object { version, yaml, pretty } = form else { return answer::plain(StatusCode::OK, self.text()) };
+        let object = self.object(version);
+        let mut answer = match yaml {
+            true => answer::yaml(as_yaml(&object)),
+            false if pretty || is_for_people(asked, text(header::USER_AGENT)) => {
+                answer::raw_json(as_json(&object, true))
+            }
+            false => answer::raw_json(as_json(&object, false) + "\n"),
+        };
+        if version == DEPRECATED {
+            let warning = format!(
+                "299 - \"This version of the {} endpoint is deprecated. Please use a newer version.\"",
+                self.name
+            );
+            if let Ok(warning) = HeaderValue::try_from(warning) {
+                answer.headers_mut().insert(header::WARNING, warning);
+            }
+        }
+        answer
+    }
+
+    fn text(&self) -> String {
+        let (component, name) = (self.zpages.component, self.name);
+        let mut text = format!(
+            "\n{component} {name}\nWarning: This endpoint is not meant to be machine parseable, has no formatting \
+             compatibility guarantees and is for debugging purposes only.\n"
+        );
+        // Writing to a String cannot fail.
+        let _ = match &self.content {
+            Content::Flags(flags) => flags.iter().try_for_each(|(flag, value)| writeln!(text, "{flag}={value}")),
+            Content::Status(status) => status.write(&mut text),
+        };
+        text
+    }
+
+    /// The fields in the order of upstream's types.
+    fn object(&self, version: &str) -> Vec<(&'static str, Value)> {
+        let mut object = vec![
+            ("kind", self.kind.into()),
+            ("apiVersion", format!("{GROUP}/{version}").into()),
+            ("metadata", serde_json::json!({"name": self.zpages.component})),
+        ];
+        match &self.content {
+            Content::Flags(flags) if flags.is_empty() => {}
+            Content::Flags(flags) => object.push(("flags", serde_json::json!(flags))),
+            Content::Status(status) => {
+                let seconds = (Timestamp::now() - status.started).total(jiff::Unit::Second).unwrap_or_default();
+                object.extend([
+                    ("startTime", format!("{:.0}", status.started).into()),
+                    ("uptimeSeconds", (seconds.max(0.0) as i64).into()),
+                    ("goVersion", "".into()),
+                    ("binaryVersion", status.binary_version.as_str().into()),
+                ]);
+                if !status.emulation_version.is_empty() {
+                    object.push(("emulationVersion", status.emulation_version.as_str().into()));
+                }
+                object.push(("paths", serde_json::json!(status.paths)));
+            }
+        }
+        object
+    }
+}
+
+impl ProcessStatus {
+    /// Of a process that begins now.
+    pub fn new(
+        binary_version: impl Into<String>,
+        emulation_version: impl Into<String>,
+        paths: Vec<&'static str>,
+    ) -> Self {
+        Self {
+            started: Timestamp::now(),
+            binary_version: binary_version.into(),
+            emulation_version: emulation_version.into(),
+            paths,
+        }
+    }
+
+    fn write(&self, text: &mut String) -> std::fmt::Result {
+        let up = (Timestamp::now().as_second() - self.started.as_second()).max(0);
+        let started = self.started.strftime("%a %b %e %H:%M:%S UTC %Y");
+        writeln!(text, "\nStarted: {started}")?;
+        writeln!(text, "Up: {} hr {:02} min {:02} sec", up / 3600, (up / 60) % 60, up % 60)?;
+        writeln!(text, "Go version: \nBinary version: {}", self.binary_version)?;
+        match self.emulation_version.as_str() {
+            "" => writeln!(text)?,
+            version => writeln!(text, "Emulation version: {version}")?,
+        }
+        writeln!(text, "Paths: {}", self.paths.join(" "))
+    }
+}
+
+/// The form in which a page is answered.
+#[derive(Debug, PartialEq, Eq)]
+enum Form {
+    Text,
+    Object { version: &'static str, yaml: bool, pretty: bool },
+}
+
+/// What the first acceptable clause asks for; `None` when none is. Objects must be asked for by kind, group and version
+/// (apiserver, handlers/negotiation).
+fn negotiate(accept: &str, kind: &str) -> Option<Form> {
+    let mut clauses: Vec<Clause> = accept.split(',').filter_map(Clause::parse).collect();
+    clauses.sort_by_key(|clause| (Reverse(clause.quality), clause.kind == "*", clause.sub == "*"));
+    let forms = clauses.iter().flat_map(|clause| OFFERED.iter().map(move |offer| clause.form(offer, kind)));
+    forms.flatten().next()
+}
+
+/// One part of an `Accept` header.
+struct Clause<'a> {
+    kind: &'a str,
+    sub: &'a str,
+    /// In thousandths.
+    quality: u32,
+    params: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Clause<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let mut parts = text.split(';').map(str::trim);
+        let media = parts.next()?;
+        let (kind, sub) = if media == "*" { ("*", "*") } else { media.split_once('/')? };
+        let (mut quality, mut params) = (1000, Vec::new());
+        for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+            let value = value.trim_matches('"');
+            match name {
+                "q" => quality = (value.parse::<f32>().unwrap_or(1.0).clamp(0.0, 1.0) * 1000.0) as u32,
+                _ => params.push((name, value)),
+            }
+        }
+        Some(Self { kind: kind.trim(), sub: sub.trim(), quality, params })
+    }
+
+    fn form(&self, offer: &(&str, &str), object: &str) -> Option<Form> {
+        let matches =
+            (self.kind == offer.0 && (self.sub == offer.1 || self.sub == "*")) || (self.kind == "*" && self.sub == "*");
+        let param = |wanted| self.params.iter().rev().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
+        let refused = ["stream", "sv"].into_iter().any(|name| param(name).is_some_and(|value| !value.is_empty()));
+        if !matches || refused {
+            return None;
+        }
+        let asked = (param("as"), param("g"), param("v"));
+        if *offer == ("text", "plain") {
+            return (asked == (None, None, None)).then_some(Form::Text);
+        }
+        let version = VERSIONS.into_iter().find(|version| asked == (Some(object), Some(GROUP), Some(version)))?;
+        Some(Form::Object { version, yaml: offer.1 == "yaml", pretty: param("pretty") == Some("1") })
+    }
+}
+
+/// Whether JSON is laid out for people: by the query, or for programs that people use.
+fn is_for_people(asked: &str, agent: &str) -> bool {
+    match query(asked).into_iter().find(|(name, value)| name == "pretty" && !value.is_empty()) {
+        Some((_, value)) => matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"),
+        None => ["curl", "Wget", "Mozilla/5.0"].into_iter().any(|known| agent.starts_with(known)),
+    }
+}
+
+/// The fields as a JSON object, escaped as Go does it.
+fn as_json(object: &[(&'static str, Value)], pretty: bool) -> String {
+    let fields: Vec<String> = object
+        .iter()
+        .map(|(name, value)| match pretty {
+            false => format!("\"{name}\":{value}"),
+            true => format!("  \"{name}\": {}", format!("{value:#}").replace('\n', "\n  ")),
+        })
+        .collect();
+    let json = if pretty { format!("{{\n{}\n}}", fields.join(",\n")) } else { format!("{{{}}}", fields.join(",")) };
+    // None of them stands outside of a text.
+    json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
+}
+
+/// The fields as YAML, sorted; texts in JSON's quotes, which YAML knows.
+fn as_yaml(object: &[(&'static str, Value)]) -> String {
+    let mut object = object.to_vec();
+    object.sort_by_key(|(name, _)| *name);
+    let mut yaml = String::new();
+    for (name, value) in object {
+        // Writing to a String cannot fail.
+        let _ = match value {
+            Value::Object(fields) => {
+                let _ = writeln!(yaml, "{name}:");
+                fields.iter().try_for_each(|(field, value)| writeln!(yaml, "  {field}: {value}"))
+            }
+            Value::Array(items) => {
+                let _ = writeln!(yaml, "{name}:");
+                items.iter().try_for_each(|item| writeln!(yaml, "- {item}"))
+            }
+            value => writeln!(yaml, "{name}: {value}"),
+        };
+    }
+    yaml
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    fn zpages() -> Zpages {
+        Zpages {
+            component: "kube-controller-manager",
+            flags: Some([("v", "2"), ("a", "<b>")].map(|(name, value)| (name.into(), value.into())).into()),
+            status: Some(ProcessStatus::new("1.37.0", "1.37", vec!["/flagz", "/metrics"])),
+        }
+    }
+
+    /// Status, media type, warning and body.
+    async fn ask(zpages: &Zpages, path: &str, query: &str, accept: &str) -> (u16, String, String, String) {
+        let mut headers = HeaderMap::new();
+        if !accept.is_empty() {
+            headers.insert(header::ACCEPT, accept.parse().expect("a header"));
+        }
+        let answer = zpages.answer(path, query, &headers).expect("a page");
+        let header =
+            |name: &str| answer.headers().get(name).map_or("", |value| value.to_str().expect("text")).to_owned();
+        let (status, kind, warning) = (answer.status().as_u16(), header("content-type"), header("warning"));
+        let body = answer.into_body().collect().await.expect("whole").to_bytes().to_vec();
+        (status, kind, warning, String::from_utf8(body).expect("text"))
+    }
+
+    #[test]
+    fn clauses_choose_the_form_as_upstreams_tests_say() {
+        let object = |version, yaml| Some(Form::Object { version, yaml, pretty: false });
+        for (accept, wanted) in [
+            ("text/plain", Some(Form::Text)),
+            ("text/*", Some(Form::Text)),
+            ("*/*", Some(Form::Text)),
+            ("application/json;v=v1beta1;g=config.k8s.io;as=Flagz", object("v1beta1", false)),
+            ("application/json; v=v1alpha1; g=config.k8s.io; as=Flagz", object("v1alpha1", false)),
+            ("application/yaml;v=v1beta1;g=config.k8s.io;as=Flagz", object("v1beta1", true)),
+            ("application/json;v=foo;g=config.k8s.io;as=Flagz,*/*", Some(Form::Text)),
+            ("application/json;v=v1beta1;g=config.k8s.io;as=Flagz;q=0.1,text/plain", Some(Form::Text)),
+            ("*/*,application/yaml;v=v1beta1;g=config.k8s.io;as=Flagz", object("v1beta1", true)),
+            ("application/xml", None),
+            ("application/json", None),
+            ("application/json;v=v1beta1;g=config.k8s.io", None),
+            ("application/json;v=v1beta1;g=config.k8s.io;as=Statusz", None),
+            ("application/cbor;v=v1beta1;g=config.k8s.io;as=Flagz", None),
+            ("application/json;v=v1beta1;g=config.k8s.io;as=Flagz;stream=watch", None),
+        ] {
+            assert_eq!(negotiate(accept, "Flagz"), wanted, "{accept}");
+        }
+    }
+
+    #[tokio::test]
+    async fn flags_are_told_in_each_form() {
+        let zpages = zpages();
+        let (status, kind, _, text) = ask(&zpages, "/flagz", "", "").await;
+        assert_eq!((status, kind.as_str()), (200, "text/plain; charset=utf-8"));
+        assert!(
+            text.starts_with("\nkube-controller-manager flagz\nWarning: ") && text.ends_with("\na=<b>\nv=2\n"),
+            "{text}"
+        );
+        let json = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz";
+        let (_, kind, warning, body) = ask(&zpages, "/flagz", "", json).await;
+        assert_eq!((kind.as_str(), warning.as_str()), ("application/json", ""));
+        assert_eq!(
+            body,
+            "{\"kind\":\"Flagz\",\"apiVersion\":\"config.k8s.io/v1beta1\",\"metadata\":{\"name\":\
+             \"kube-controller-manager\"},\"flags\":{\"a\":\"\\u003cb\\u003e\",\"v\":\"2\"}}\n"
+        );
+        let (.., pretty) = ask(&zpages, "/flagz", "pretty=true", json).await;
+        let value = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+        assert!(pretty.starts_with("{\n  \"kind\": \"Flagz\",\n") && value(&pretty) == value(&body), "{pretty}");
+        let (_, kind, warning, yaml) =
+            ask(&zpages, "/flagz", "", "application/yaml;v=v1alpha1;g=config.k8s.io;as=Flagz").await;
+        assert_eq!(kind, "application/yaml");
+        assert!(warning.contains("version of the flagz endpoint is deprecated"), "{warning}");
+        assert_eq!(
+            yaml,
+            "apiVersion: \"config.k8s.io/v1alpha1\"\nflags:\n  a: \"<b>\"\n  v: \"2\"\nkind: \"Flagz\"\n\
+             metadata:\n  name: \"kube-controller-manager\"\n"
+        );
+        let (status, _, _, body) = ask(&zpages, "/flagz", "", "application/xml").await;
+        assert_eq!((status, value(&body)["reason"].as_str()), (406, Some("NotAcceptable")));
+        let message = value(&body)["message"].as_str().map(str::to_owned).unwrap_or_default();
+        assert!(message.ends_with("application/json, application/yaml, text/plain"), "{message}");
+    }
+
+    #[tokio::test]
+    async fn the_status_is_told_in_each_form() {
+        let zpages = zpages();
+        let (.., text) = ask(&zpages, "/statusz", "", "*/*").await;
+        for line in
+            ["Up: 0 hr 00 min 00 sec", "Binary version: 1.37.0", "Emulation version: 1.37", "Paths: /flagz /metrics"]
+        {
+            assert!(text.lines().any(|own| own == line), "{line} is not in {text}");
+        }
+        let (.., json) = ask(&zpages, "/statusz", "", "application/json;v=v1beta1;g=config.k8s.io;as=Statusz").await;
+        let status: Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!((&status["binaryVersion"], &status["uptimeSeconds"]), (&"1.37.0".into(), &0.into()));
+        assert_eq!(status["paths"], serde_json::json!(["/flagz", "/metrics"]));
+        assert!(status["startTime"].as_str().is_some_and(|time| time.len() == 20 && time.ends_with('Z')), "{status}");
+        let off = Zpages::default();
+        assert!(off.answer("/statusz", "", &HeaderMap::new()).is_none());
+        assert!(zpages.answer("/flagz/", "", &HeaderMap::new()).is_none());
+    }
+}
