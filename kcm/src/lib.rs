@@ -32,6 +32,7 @@ pub mod nodelifecycle;
 pub mod pod_certificate_cleaning;
 pub mod podautoscaler;
 pub mod podgc;
+mod publishing;
 pub mod reference;
 pub mod replicaset;
 pub mod resourcequota;

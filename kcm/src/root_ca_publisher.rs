@@ -18,8 +18,10 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Store};
 use runtime::watch::Builder;
 use runtime::write::{WriteError, Writer};
+use tokio::time::Instant;
 
 use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::publishing::{Syncs, WELL, code};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -50,6 +52,11 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let (of_namespaces, of_maps) = (queue.clone(), queue.clone());
     namespaces.subscribe(move |change| of_namespace(change).into_iter().for_each(|key| of_namespaces.add(key)));
     maps.subscribe(move |change| of_map(change).into_iter().for_each(|key| of_maps.add(key)));
+    let syncs = Syncs::register(
+        manager.metrics(),
+        "root_ca_cert_publisher",
+        ["Number of namespace syncs happened in root ca cert publisher."; 2],
+    );
     let reconciler = Arc::new(Publisher {
         // PEM is ASCII; what else stands around it survives as well as text can.
         root_ca: String::from_utf8_lossy(&settings.credentials.root_ca).into(),
@@ -57,6 +64,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         writer: manager.writer(DESCRIPTOR.service_account),
         expectations: Expectations::default(),
         queue: queue.clone(),
+        syncs,
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
@@ -92,18 +100,28 @@ struct Publisher {
     writer: Writer,
     expectations: Expectations,
     queue: Arc<Queue<ObjectKey>>,
+    syncs: Syncs,
 }
 
 impl Reconcile for Publisher {
     type Key = ObjectKey;
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
-        self.sync(key).boxed()
+        async move {
+            let (begun, mut answered) = (Instant::now(), WELL);
+            let outcome = self.sync(key, &mut answered).await;
+            if outcome != Ok(Outcome::Parked) {
+                self.syncs.done(answered, begun.elapsed());
+            }
+            outcome
+        }
+        .boxed()
     }
 }
 
 impl Publisher {
-    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+    /// Says what the server answered to a write that did not go well.
+    async fn sync(&self, key: &ObjectKey, answered: &mut u16) -> Result<Outcome, ReconcileError> {
         let (queue, again) = (self.queue.clone(), key.clone());
         if !self.expectations.caught_up(key, &self.maps, move || queue.add(again)) {
             return Ok(Outcome::Parked);
@@ -136,8 +154,10 @@ impl Publisher {
                 self.expectations.forget(key);
                 Ok(Outcome::Done)
             }
-            Err(error) if error.is_conflict() || error.is_already_exists() => Ok(Outcome::Backoff),
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                *answered = code(&error);
+                if error.is_conflict() || error.is_already_exists() { Ok(Outcome::Backoff) } else { Err(error.into()) }
+            }
         }
     }
 

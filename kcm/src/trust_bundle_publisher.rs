@@ -18,8 +18,10 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store, index_key};
 use runtime::watch::Builder;
 use runtime::write::Writer;
+use tokio::time::Instant;
 
 use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::publishing::{Syncs, WELL, code};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -56,6 +58,14 @@ fn start(manager: &mut Manager, settings: &Settings) {
     });
     queue.add(key);
     let content = String::from_utf8_lossy(&settings.credentials.root_ca);
+    let syncs = Syncs::register(
+        manager.metrics(),
+        "clustertrustbundle_publisher",
+        [
+            "Number of syncs that occurred in cluster trust bundle publisher.",
+            "The time it took to sync a cluster trust bundle.",
+        ],
+    );
     let reconciler = Arc::new(Publisher {
         name: bundle_name(content.as_bytes()).into(),
         content: content.into(),
@@ -63,6 +73,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         writer: manager.writer(DESCRIPTOR.service_account),
         expectations: Expectations::default(),
         queue: queue.clone(),
+        syncs,
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
@@ -97,18 +108,28 @@ struct Publisher {
     writer: Writer,
     expectations: Expectations,
     queue: Arc<Queue<ObjectKey>>,
+    syncs: Syncs,
 }
 
 impl Reconcile for Publisher {
     type Key = ObjectKey;
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
-        self.sync(key).boxed()
+        async move {
+            let (begun, mut answered) = (Instant::now(), WELL);
+            let outcome = self.sync(key, &mut answered).await;
+            if outcome != Ok(Outcome::Parked) {
+                self.syncs.done(answered, begun.elapsed());
+            }
+            outcome
+        }
+        .boxed()
     }
 }
 
 impl Publisher {
-    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+    /// Says what the server answered to a write that did not go well.
+    async fn sync(&self, key: &ObjectKey, answered: &mut u16) -> Result<Outcome, ReconcileError> {
         let (queue, again) = (self.queue.clone(), key.clone());
         if !self.expectations.caught_up(key, &self.bundles, move || queue.add(again)) {
             return Ok(Outcome::Parked);
@@ -134,8 +155,11 @@ impl Publisher {
                     self.expectations.wrote(key, &self.bundles, meta.version);
                 }
             }
-            Err(error) if error.is_conflict() || error.is_already_exists() => return Ok(Outcome::Backoff),
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                *answered = code(&error);
+                let again = error.is_conflict() || error.is_already_exists();
+                return if again { Ok(Outcome::Backoff) } else { Err(error.into()) };
+            }
         }
         let mut failed = None;
         for bundle in stale.iter().filter(|bundle| !bundle.meta.is_deleting()) {
@@ -144,7 +168,10 @@ impl Publisher {
                 _ => {}
             }
         }
-        failed.map_or(Ok(Outcome::Done), |error| Err(error.into()))
+        failed.map_or(Ok(Outcome::Done), |error| {
+            *answered = code(&error);
+            Err(error.into())
+        })
     }
 }
 

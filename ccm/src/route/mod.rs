@@ -11,6 +11,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -78,9 +79,11 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let queue =
         Queue::new(QueueOptions { window: WINDOW, longest_window: LONGEST_WINDOW, ..QueueOptions::named("Routes") });
     let nodes = manager.registry().store::<Node>();
-    let changed = queue.clone();
+    let (changed, woken) = (queue.clone(), Arc::new(AtomicBool::new(false)));
+    let wakes = woken.clone();
     nodes.subscribe(move |change| {
         if kubernetes::routes_differ(change) {
+            wakes.store(true, Ordering::Release);
             changed.add_coalesced(Pass);
         }
     });
@@ -93,11 +96,13 @@ fn start(manager: &mut Manager, settings: &Settings) {
         clock: settings.clock.clone(),
     };
     let period = values.get_duration("route-reconciliation-period").max(WINDOW);
-    let reconciler = Arc::new(NodeRoutes {
-        table: RouteTable::new(kubernetes, routes, cluster, period),
-        cloud: settings.cloud.clone(),
-        queue: queue.clone(),
-    });
+    let mut table = RouteTable::new(kubernetes, routes, cluster, period);
+    table.woken = woken;
+    table.passes = manager.metrics().counts(
+        "route_controller_route_sync",
+        "A metric counting the number of route reconciles with the cloud provider, labeled by the trigger (periodic or node_change) and the outcome (error if the reconcile failed, changed if at least one route was created or deleted, otherwise noop).",
+    );
+    let reconciler = Arc::new(NodeRoutes { table, cloud: settings.cloud.clone(), queue: queue.clone() });
     let name = DESCRIPTOR.controller.name;
     manager.add(WorkOptions { name, workers: 1, max_retries: None }, queue, reconciler);
 }

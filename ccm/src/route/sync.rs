@@ -1,6 +1,7 @@
 //! One pass: list the routes once, make the difference in one call, tell each node.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use futures::future::join_all;
 use ipnet::IpNet;
 use providers::{CloudError, ErrorKind, RouteChange, Routes, async_trait};
 use runtime::controller::Outcome;
+use runtime::metrics::Counts;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -49,6 +51,10 @@ pub struct RouteTable<S> {
     pub cluster: Vec<IpNet>,
     /// `--route-reconciliation-period`.
     pub period: Duration,
+    /// Passes by what began them and what they did.
+    pub passes: Counts<2>,
+    /// Set when a node has changed since the last pass began.
+    pub woken: Arc<AtomicBool>,
     failed: Mutex<HashMap<IpNet, Failed>>,
     told: Mutex<HashMap<(String, String), Told>>,
 }
@@ -56,16 +62,25 @@ pub struct RouteTable<S> {
 impl<S: Surroundings> RouteTable<S> {
     /// A table that nothing was done for yet.
     pub fn new(kubernetes: S, cloud: Arc<dyn Routes>, cluster: Vec<IpNet>, period: Duration) -> Self {
-        Self { kubernetes, cloud, cluster, period, failed: Mutex::default(), told: Mutex::default() }
+        let (passes, woken) = (Counts::default(), Arc::default());
+        Self { kubernetes, cloud, cluster, period, passes, woken, failed: Mutex::default(), told: Mutex::default() }
     }
 
     /// Makes one pass.
     pub async fn pass(&self) -> Outcome {
+        let trigger = if self.woken.swap(false, Ordering::AcqRel) { "node_change" } else { "periodic" };
+        let (outcome, result) = self.run().await;
+        self.passes.add([("outcome", result.to_owned()), ("trigger", trigger.to_owned())]);
+        outcome
+    }
+
+    /// What to do next, and what this pass did in one of upstream's words.
+    async fn run(&self) -> (Outcome, &'static str) {
         let routes = match self.cloud.list().await {
             Ok(routes) => routes,
             Err(error) => {
                 warn!(%error, "routes could not be listed");
-                return Outcome::After(self.period.max(error.retry_after().unwrap_or_default()));
+                return (Outcome::After(self.period.max(error.retry_after().unwrap_or_default())), "error");
             }
         };
         let (nodes, complete) = self.kubernetes.nodes();
@@ -79,15 +94,23 @@ impl<S: Surroundings> RouteTable<S> {
             .filter_map(|(node, fate)| Some((node, self.outcome(node, fate.as_ref()?, &plan.changes, &results, now))))
             .filter(|(node, created)| node.told != Some(*created))
             .collect();
+        let mut failed = results.iter().any(Result::is_err);
         for some in outcomes.chunks(AT_ONCE) {
             let told: Vec<_> = some.iter().map(|(node, created)| self.kubernetes.tell(node, *created)).collect();
             for error in join_all(told).await.into_iter().filter_map(Result::err) {
+                failed = true;
                 warn!(error, "a node could not be told of its routes");
             }
         }
         self.forget_others(&nodes);
         // What the cloud asked to wait for is not waited for longer than that.
-        Outcome::After(again.map_or(self.period, |again| failure::again_after(again).min(self.period)))
+        let next = again.map_or(self.period, |again| failure::again_after(again).min(self.period));
+        let result = match failed {
+            true => "error",
+            false if plan.changes.is_empty() => "noop",
+            false => "changed",
+        };
+        (Outcome::After(next), result)
     }
 
     /// Makes the changes that do not rest; each result is good, or the time until it is tried again and why.

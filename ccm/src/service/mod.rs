@@ -8,6 +8,7 @@ mod course;
 mod decide;
 mod keys;
 mod kubernetes;
+mod metrics;
 mod surroundings;
 mod sync;
 mod targets;
@@ -27,6 +28,7 @@ use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::by_namespace;
 use runtime::watch::Builder;
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::cloud::Cloud;
@@ -35,6 +37,7 @@ use crate::failure::{self, LONGEST_WAIT};
 use course::Courses;
 use keys::Key;
 use kubernetes::Kubernetes;
+use metrics::Hosts;
 use sync::Balancers;
 
 /// Name of the event source.
@@ -117,6 +120,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
             cluster: settings.options.values.get_str("cluster-name").to_owned(),
             resync: RESYNC,
             courses: Courses::default(),
+            hosts: Hosts::register(manager.metrics()),
         },
         cloud: settings.cloud.clone(),
         queue: queue.clone(),
@@ -170,11 +174,13 @@ impl ServiceBalancers {
 
     /// Looks at those Services whose balancers have other targets now.
     fn nodes(&self) -> Outcome {
+        let begun = Instant::now();
         if self.balancers.kubernetes.gather_nodes() {
             for key in self.balancers.courses.with_nodes() {
                 self.queue.add(Key::Service(key));
             }
         }
+        self.balancers.hosts.passed(begun.elapsed());
         Outcome::Done
     }
 

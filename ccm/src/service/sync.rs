@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use super::course::{Announced, Course, Courses, Pause, Settled};
 use super::decide::{self, Wish};
+use super::metrics::Hosts;
 use super::surroundings::{Refusal, Surroundings, about};
 use crate::failure;
 
@@ -36,6 +37,8 @@ pub struct Balancers<S> {
     /// From one look for drift to the next, about.
     pub resync: Duration,
     pub courses: Courses,
+    /// What is counted.
+    pub hosts: Hosts,
 }
 
 /// A Service that wants a balancer, with what it asks for.
@@ -133,7 +136,10 @@ impl<S: Surroundings> Balancers<S> {
             let due = settled.at + decide::resync_after(self.resync, &wanted.spec.id.uid);
             if !same_targets(wanted.targeting, &settled.targets, &targets) {
                 course.settled = None;
-                match self.cloud.set_targets(&wanted.spec, &targets).await {
+                let begun = Instant::now();
+                let set = self.cloud.set_targets(&wanted.spec, &targets).await;
+                self.hosts.updated(begun.elapsed(), set.is_ok());
+                match set {
                     Ok(()) => {
                         course.settled = Some(Settled { targets: targets.clone(), ..settled });
                         self.updated(wanted, course, &targets);

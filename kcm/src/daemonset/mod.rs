@@ -21,6 +21,7 @@ use std::time::Duration;
 use kinds::{ControllerRevision, DaemonSet, Node, Pod, Sections};
 use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
+use runtime::metrics::StaleSyncs;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
@@ -87,6 +88,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
         begun: Default::default(),
     });
     keys::subscribe(&reconciler);
+    let expectations = reconciler.expectations.clone();
+    manager.collect(StaleSyncs { subsystem: "daemonset_controller", kind: "DaemonSet", expectations });
     let workers = settings.workers("concurrent-daemonset-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }

@@ -5,6 +5,7 @@
 
 mod decide;
 mod keys;
+mod metrics;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use crate::controllers::{Descriptor, Settings, Verb, Write};
 use crate::service_endpoints::MAX_RETRIES;
 use crate::service_endpoints::slice_keys::{self, by_service};
 use crate::service_endpoints::slice_writes::SliceWrites;
+use metrics::{Counts, Told};
 use sync::Mirror;
 
 /// Name of the event source.
@@ -59,6 +61,9 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let (endpoints, services, slices) =
         (registry.store::<Endpoints>(), registry.store::<Service>(), registry.store::<EndpointSlice>());
     let values = &settings.options.values;
+    let most = usize::try_from(values.get_i64("mirroring-max-endpoints-per-subset")).unwrap_or(1).max(1);
+    let counts = Arc::new(Counts::new(slices.clone(), most));
+    manager.collect(Told(counts.clone()));
     let reconciler = Arc::new(Mirror {
         endpoints: endpoints.clone(),
         services: services.clone(),
@@ -71,7 +76,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
             manager: MIRRORED,
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-        most: usize::try_from(values.get_i64("mirroring-max-endpoints-per-subset")).unwrap_or(1).max(1),
+        most,
+        counts,
     });
     keys::subscribe(&endpoints, &services, &queue);
     let batch = values.get_duration("mirroring-endpointslice-updates-batch-period");

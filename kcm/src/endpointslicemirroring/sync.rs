@@ -10,9 +10,11 @@ use kinds::{Endpoints, Kind, Service};
 use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, Recorder};
 use runtime::store::Store;
+use tokio::time::Instant;
 
 use super::decide::{self, decide};
 use super::keys::may_be_mirrored;
+use super::metrics::Counts;
 use crate::reference::about;
 use crate::service_endpoints::slice_writes::{Failed, Heads, SliceWrites, prefix};
 
@@ -24,13 +26,21 @@ pub struct Mirror {
     pub recorder: Recorder,
     /// Most addresses of a subset that are mirrored.
     pub most: usize,
+    /// What is counted.
+    pub counts: Arc<Counts>,
 }
 
 impl Reconcile for Mirror {
     type Key = ObjectKey;
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
-        self.sync(key).boxed()
+        async move {
+            let begun = Instant::now();
+            let outcome = self.sync(key).await;
+            self.counts.took(begun.elapsed());
+            outcome
+        }
+        .boxed()
     }
 }
 
@@ -52,13 +62,18 @@ impl Mirror {
         if endpoints.meta.is_deleting() {
             decision.plan.create.clear();
         }
+        self.counts.decided(&decision);
         self.say(&endpoints, &decision);
         let (labels, annotations) = (decide::labels(&endpoints), decide::annotations(&endpoints));
         let owner = endpoints.controller_ref();
         let head = Head { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
         let heads = Heads { prefix: &prefix(&key.name), new: head, updated: head };
         match self.writes.write(key, &heads, &decision.plan).await {
-            Ok(()) => Ok(Outcome::Done),
+            Ok(()) => {
+                let plan = &decision.plan;
+                self.counts.wrote([plan.create.len(), plan.update.len(), plan.delete.len()]);
+                Ok(Outcome::Done)
+            }
             Err(Failed { error, .. }) if error.is_conflict() || error.is_not_found() => Ok(Outcome::Backoff),
             Err(failed) => Err(failure(key, failed)),
         }
@@ -78,6 +93,7 @@ impl Mirror {
         }
         let deletions = join_all(slices.iter().map(|slice| self.writes.delete(key, slice))).await;
         deletions.into_iter().collect::<Result<(), Failed>>().map_err(|failed| failure(key, failed))?;
+        self.counts.wrote([0, 0, slices.len()]);
         Ok(Outcome::Done)
     }
 

@@ -12,12 +12,15 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::sync::Arc;
 
+use prometheus_client::encoding::DescriptorEncoder;
 use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
+use runtime::metrics::counters;
 use runtime::queue::{Queue, QueueOptions};
-use runtime::watch::Builder;
+use runtime::watch::{Builder, EveryKind};
 
 use crate::controllers::{Descriptor, Settings, Verb, Write};
 use sync::{Collector, Links, Orphaner, Work};
@@ -55,6 +58,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let kinds = manager.registry().every_kind();
     let watched = links.clone();
     kinds.subscribe(move |change| watched.take_in(change));
+    manager.collect(SyncErrors(kinds.clone()));
     let collector = Arc::new(Collector {
         links,
         kinds,
@@ -68,4 +72,22 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let options = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
     manager.add(options, orphans, Arc::new(Orphaner(collector.clone())));
     manager.add(options, checks, collector);
+}
+
+/// How often it could not be found out which kinds are served, under upstream's name
+/// (pkg/controller/garbagecollector/metrics).
+struct SyncErrors(Arc<EveryKind>);
+
+impl fmt::Debug for SyncErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SyncErrors")
+    }
+}
+
+impl prometheus_client::collector::Collector for SyncErrors {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (name, help) =
+            ("garbagecollector_controller_resources_sync_error", "Number of garbage collector resources sync errors");
+        counters(&mut encoder, name, help, [([], self.0.failures() as f64)])
+    }
 }

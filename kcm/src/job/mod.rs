@@ -23,6 +23,7 @@ use std::time::Duration;
 use kinds::{Job, Pod};
 use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
+use runtime::metrics::StaleSyncs;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
@@ -82,6 +83,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
         memory: Default::default(),
         begun: Default::default(),
     });
+    let expectations = reconciler.expectations.clone();
+    manager.collect(StaleSyncs { subsystem: "job_controller", kind: "Job", expectations });
     let workers = settings.workers("concurrent-job-syncs");
     let work = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
     manager.add(work, queue, reconciler);

@@ -4,6 +4,7 @@
 //! its node is gone. Follows upstream pkg/controller/nodeipam.
 
 pub mod config;
+mod metrics;
 mod pool;
 mod range;
 mod sync;
@@ -19,6 +20,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 
 use crate::controllers::{Descriptor, Settings, Verb, Write};
+use metrics::Usage;
 use pool::Pool;
 use sync::Allocator;
 
@@ -52,6 +54,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let nodes = manager.registry().store::<Node>();
     let pool = Arc::new(Mutex::new(Pool::new(&config)));
     sync::subscribe(&nodes, &queue, &pool);
+    manager.collect(Usage(pool.clone()));
     let allocator = Arc::new(Allocator {
         nodes,
         pool,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use ipnet::IpNet;
 use kinds::{Node, Str, Uid};
+use runtime::metrics::{Histograms, powers};
 
 use super::config::Config;
 use super::range::{Parts, Range};
@@ -46,13 +47,21 @@ struct Held {
 pub struct Pool {
     ranges: Vec<Range>,
     held: HashMap<Str, Held>,
+    /// How many parts were looked at for each allocation.
+    tries: Histograms<1>,
 }
 
 impl Pool {
     /// A pool of which nobody holds anything.
     pub fn new(config: &Config) -> Self {
         let range = |share| Range::new(share, &config.services);
-        Self { ranges: config.shares.iter().copied().map(range).collect(), held: HashMap::new() }
+        let tries = Histograms::new(powers(1.0, 5.0, 5));
+        Self { ranges: config.shares.iter().copied().map(range).collect(), held: HashMap::new(), tries }
+    }
+
+    /// The cluster's ranges, and how many parts were looked at for each allocation.
+    pub fn usage(&self) -> (&[Range], Histograms<1>) {
+        (&self.ranges, self.tries.clone())
     }
 
     /// Takes note of what a node has; what was set aside for it and is not its own is free again.
@@ -111,6 +120,9 @@ impl Pool {
             return Err(PoolError::Exhausted(index));
         }
         let taken: Vec<IpNet> = self.ranges.iter_mut().filter_map(Range::take).collect();
+        for range in &self.ranges {
+            self.tries.observe([("clusterCIDR", range.whole().to_string())], range.counts().tries as f64);
+        }
         self.held.insert(name.clone(), Held { uid: uid.clone(), ranges: taken.clone() });
         Ok(taken)
     }

@@ -22,6 +22,19 @@ pub struct Range {
     reserved: Option<Parts>,
     /// Taken parts and how often: two nodes may have one by mistake.
     taken: BTreeMap<u128, u32>,
+    /// What became of its parts so far.
+    counts: Counts,
+}
+
+/// What became of the parts of a range so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Parts that became somebody's.
+    pub allocations: u64,
+    /// Parts that became free.
+    pub releases: u64,
+    /// Parts that were looked at for the last allocation.
+    pub tries: u64,
 }
 
 fn number(address: IpAddr) -> u128 {
@@ -35,7 +48,8 @@ impl Range {
     /// A range of which nothing is taken, but for what overlaps with the ranges of services.
     pub fn new(share: Share, services: &[IpNet]) -> Self {
         let count = 1 << (share.prefix - share.range.prefix_len());
-        let mut range = Self { share, count, next: 0, reserved: None, taken: BTreeMap::new() };
+        let mut range =
+            Self { share, count, next: 0, reserved: None, taken: BTreeMap::new(), counts: Counts::default() };
         // Ranges of services are of two families, so that at most one of them overlaps.
         range.reserved = services.iter().find_map(|service| range.parts(*service));
         range
@@ -81,25 +95,47 @@ impl Range {
         self.reserved.is_some_and(|(first, last)| (first..=last).contains(&index))
     }
 
+    /// The range itself.
+    pub fn whole(&self) -> IpNet {
+        self.share.range
+    }
+
+    /// How many parts it has, and how many of them are taken.
+    pub fn fill(&self) -> (u128, usize) {
+        (self.count, self.taken.len())
+    }
+
+    /// What became of its parts so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// Takes the next free part; `None` if there is none.
     pub fn take(&mut self) -> Option<IpNet> {
         if self.is_full() {
             return None;
         }
         let mut index = self.next;
+        self.counts.tries = 1;
         while self.is_reserved(index) || self.taken.contains_key(&index) {
             // Past the whole of what is reserved at once: it may be most of the range.
             let after = self.reserved.filter(|_| self.is_reserved(index)).map_or(index, |(_, last)| last);
             index = (after + 1) % self.count;
+            self.counts.tries += 1;
         }
         self.next = (index + 1) % self.count;
         self.taken.insert(index, 1);
+        self.counts.allocations += 1;
         Some(self.part(index))
     }
 
     /// Takes parts that a node has already.
     pub fn occupy(&mut self, (first, last): Parts) {
-        (first..=last).for_each(|index| *self.taken.entry(index).or_default() += 1);
+        for index in first..=last {
+            let times = self.taken.entry(index).or_default();
+            self.counts.allocations += u64::from(*times == 0);
+            *times += 1;
+        }
     }
 
     /// Gives parts back.
@@ -109,6 +145,7 @@ impl Range {
                 *times -= 1;
                 if *times == 0 {
                     self.taken.remove(&index);
+                    self.counts.releases += 1;
                 }
             }
         }

@@ -9,6 +9,7 @@ mod decide_health;
 mod decide_taints;
 mod decide_zones;
 mod keys;
+mod metrics;
 mod monitor;
 mod sight;
 mod sync;
@@ -28,6 +29,7 @@ use crate::by_node::by_node;
 use crate::controllers::{Descriptor, Settings, Verb, Write};
 use decide_health::Grace;
 use decide_zones::Rates;
+use metrics::ZoneMetrics;
 use monitor::{Limits, Loop, Monitor};
 use sync::Nodes;
 
@@ -86,6 +88,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         loops.clone(),
         settings.clock.clone(),
         limits(settings),
+        ZoneMetrics::register(manager.metrics()),
     ));
     manager.add(work(Loop::ALL), loops, monitor);
 }

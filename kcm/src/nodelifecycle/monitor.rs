@@ -26,6 +26,7 @@ use tracing::{debug, error, info, warn};
 use super::decide_health::{Grace, Health, is_silent, observe, silenced};
 use super::decide_taints::{execution, is_excluded, no_execute, zone};
 use super::decide_zones::{Census, Rates, Turn, Zone, turn};
+use super::metrics::ZoneMetrics;
 use super::sight::{Sight, Watchman};
 use super::{EVERY, sync};
 use crate::by_node::{by_node, on_node};
@@ -117,6 +118,7 @@ pub struct Monitor {
     queue: Arc<Queue<Loop>>,
     clock: Clock,
     limits: Limits,
+    metrics: ZoneMetrics,
     state: Mutex<State>,
     zones: Mutex<BTreeMap<Str, Zone>>,
 }
@@ -143,9 +145,10 @@ impl Monitor {
         queue: Arc<Queue<Loop>>,
         clock: Clock,
         limits: Limits,
+        metrics: ZoneMetrics,
     ) -> Self {
         let state = Mutex::default();
-        Self { nodes, leases, pods, writer, recorder, queue, clock, limits, state, zones: Mutex::default() }
+        Self { nodes, leases, pods, writer, recorder, queue, clock, limits, metrics, state, zones: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -163,6 +166,7 @@ impl Monitor {
     async fn pass(&self) -> Result<Outcome, ReconcileError> {
         let now = Instant::now();
         let nodes = self.nodes.by_index(&EVERY, 0);
+        let count = nodes.len();
         self.greet(&nodes).await;
         if self.may_conclude(now) {
             self.examine(nodes, now).await;
@@ -170,6 +174,7 @@ impl Monitor {
         if let Some(watchman) = &mut self.state().watchman {
             watchman.passed(Instant::now());
         }
+        self.metrics.took(now.elapsed(), count);
         Ok(Outcome::After(self.limits.period))
     }
 
@@ -409,6 +414,7 @@ impl Monitor {
                 count.ready += usize::from(ready.as_deref() == Some("True"));
             }
         }
+        self.metrics.counted(&census);
         let turned = {
             let mut zones = self.zones();
             zones.retain(|name, _| places.contains(name));
@@ -541,6 +547,7 @@ impl Monitor {
         match written {
             Ok(written) => {
                 info!(node = %node.meta.name, taint = wanted, written, "the node's pods have to go");
+                self.metrics.evicted(zone_name);
                 true
             }
             Err(error) => {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use kinds::{Pod, ReplicaSet, ReplicationController, Sections};
 use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
+use runtime::metrics::StaleSyncs;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
@@ -86,6 +87,11 @@ fn start<K: PodSet>(manager: &mut Manager, settings: &Settings) {
         begun: Default::default(),
     });
     keys::subscribe(&sets, &pods, &queue, &reconciler.expectations);
+    // The metric is of ReplicaSets by its name.
+    if K::CONTROLLER == ReplicaSet::CONTROLLER {
+        let expectations = reconciler.expectations.clone();
+        manager.collect(StaleSyncs { subsystem: "replicaset_controller", kind: "ReplicaSet", expectations });
+    }
     let workers = settings.workers(K::WORKERS);
     manager.add(WorkOptions { name: K::CONTROLLER, workers, max_retries: None }, queue, reconciler);
 }

@@ -8,6 +8,7 @@ mod act;
 mod decide;
 mod identity;
 mod keys;
+mod metrics;
 mod pods;
 mod retention;
 mod revisions;
@@ -22,12 +23,14 @@ use std::time::Duration;
 use kinds::{ControllerRevision, PersistentVolumeClaim, Pod, Sections, StatefulSet};
 use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
+use runtime::metrics::StaleSyncs;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
 
 use crate::controllers::{Descriptor, Settings, Verb, Write};
 use decide::Gates;
+use metrics::Availability;
 use sync::StatefulSets;
 
 /// Name of the event source.
@@ -95,6 +98,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
         looked: Default::default(),
         begun: Default::default(),
     });
+    let bounded = reconciler.gates.max_unavailable;
+    manager.collect(Availability { sets: reconciler.sets.clone(), bounded });
     keys::subscribe(&keys::Wiring {
         sets: &reconciler.sets,
         pods: &reconciler.pods,
@@ -103,6 +108,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
         expectations: &reconciler.expectations,
         memory: &reconciler.memory,
     });
+    let expectations = reconciler.expectations.clone();
+    manager.collect(StaleSyncs { subsystem: "statefulset_controller", kind: "StatefulSet", expectations });
     let workers = settings.workers("concurrent-statefulset-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }

@@ -21,7 +21,7 @@ use runtime::watch::Builder;
 use crate::by_node::by_node;
 use crate::controllers::{Descriptor, Settings, Verb, Write};
 use countdown::Countdowns;
-use sync::Evictions;
+use sync::{Deletions, Evictions};
 
 /// Name of the event source.
 const COMPONENT: &str = "taint-eviction-controller";
@@ -62,6 +62,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         countdowns,
         comparing: settings.options.gates.enabled("TaintTolerationComparisonOperators"),
         asked: Default::default(),
+        deletions: Deletions::register(manager.metrics()),
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }

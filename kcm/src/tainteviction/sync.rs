@@ -10,6 +10,7 @@ use kinds::meta::ObjectKey;
 use kinds::{Kind, Node, Pod, Str};
 use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::metrics::{Count, Metrics, Seconds};
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
 use tokio::time::Instant;
@@ -26,6 +27,36 @@ const WORD: Duration = Duration::from_secs(1);
 /// When the server said what of a node; `None`: there is no such node.
 type Word = (Instant, Option<Arc<Node>>);
 
+/// Deletions and how late they were, under upstream's names (pkg/controller/tainteviction/metrics).
+pub struct Deletions {
+    total: Count,
+    latency: Seconds,
+}
+
+impl Deletions {
+    /// Nothing counted yet.
+    pub fn register(metrics: &Metrics) -> Self {
+        const BOUNDS: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
+        Self {
+            total: metrics.count(
+                "taint_eviction_controller_pod_deletions",
+                "Total number of Pods deleted by TaintEvictionController since its start.",
+            ),
+            latency: metrics.seconds(
+                "taint_eviction_controller_pod_deletion_duration_seconds",
+                "Latency, in seconds, between the time when a taint effect has been activated for the Pod and its deletion via TaintEvictionController.",
+                &BOUNDS,
+            ),
+        }
+    }
+
+    /// A pod was deleted that had to go so long ago.
+    fn done(&self, late: Duration) {
+        self.total.add();
+        self.latency.observe(late.as_secs_f64());
+    }
+}
+
 /// The controller's state.
 pub struct Evictions {
     pub nodes: Arc<Store<Node>>,
@@ -38,6 +69,8 @@ pub struct Evictions {
     pub comparing: bool,
     /// What the server said last.
     pub asked: Mutex<HashMap<Str, Word>>,
+    /// What is counted.
+    pub deletions: Deletions,
 }
 
 impl Reconcile for Evictions {
@@ -107,6 +140,12 @@ impl Evictions {
     }
 
     async fn evict(&self, key: &ObjectKey, pod: &Pod, running: Option<&Stage>) -> Result<Outcome, ReconcileError> {
+        let now = Instant::now();
+        // An end that lies ahead was cancelled: the pod has to go at once.
+        let due = match running {
+            Some(Stage::Until(end)) => now.min(*end),
+            _ => now,
+        };
         if let Some(node) = self.ask(&pod.node).await?
             && decide(self.bears(&node, pod), running, Instant::now()) != Decision::Evict
         {
@@ -123,6 +162,7 @@ impl Evictions {
         }
         match self.delete(key, pod).await {
             Ok(()) => {
+                self.deletions.done(due.elapsed());
                 self.countdowns.set(key, &pod.meta.uid, Stage::Deleted);
                 Ok(Outcome::Done)
             }

@@ -19,11 +19,13 @@ use providers::{
 };
 use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
 use runtime::events::{EventType, ObjectReference};
+use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use tokio::task::JoinSet;
 
 use crate::service::course::Courses;
 use crate::service::decide::FINALIZER;
+use crate::service::metrics::Hosts;
 use crate::service::surroundings::{Refusal, Surroundings};
 use crate::service::sync::Balancers;
 
@@ -451,6 +453,7 @@ impl Process {
             cluster: CLUSTER.into(),
             resync: RESYNC,
             courses: Courses::default(),
+            hosts: Hosts::register(&Metrics::default()),
         });
         let queue = Queue::new(QueueOptions {
             base_delay: Duration::from_secs(5),

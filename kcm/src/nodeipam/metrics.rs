@@ -1,0 +1,86 @@
+//! How full the cluster's ranges are, under upstream's names (pkg/controller/nodeipam/ipam/cidrset, metrics).
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use runtime::metrics::{counters, gauges};
+
+use super::pool::Pool;
+use super::range::Range;
+
+/// Looks into the pool when it is asked.
+#[derive(Debug)]
+pub struct Usage(pub Arc<Mutex<Pool>>);
+
+impl Collector for Usage {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ranges, tries) = pool.usage();
+        let encoder = &mut encoder;
+        let each = |value: fn(&Range) -> f64| {
+            ranges.iter().map(move |range| ([("clusterCIDR", range.whole().to_string())], value(range)))
+        };
+        counters(
+            encoder,
+            "node_ipam_controller_cidrset_cidrs_allocations",
+            "Counter measuring total number of CIDR allocations.",
+            each(|range| range.counts().allocations as f64),
+        )?;
+        counters(
+            encoder,
+            "node_ipam_controller_cidrset_cidrs_releases",
+            "Counter measuring total number of CIDR releases.",
+            each(|range| range.counts().releases as f64),
+        )?;
+        // Upstream spells it so.
+        gauges(
+            encoder,
+            "node_ipam_controller_cirdset_max_cidrs",
+            "Maximum number of CIDRs that can be allocated.",
+            each(|range| range.fill().0 as f64),
+        )?;
+        gauges(
+            encoder,
+            "node_ipam_controller_cidrset_usage_cidrs",
+            "Gauge measuring percentage of allocated CIDRs.",
+            each(|range| range.fill().1 as f64 / range.fill().0 as f64),
+        )?;
+        tries.encode(
+            encoder,
+            "node_ipam_controller_cidrset_allocation_tries_per_request",
+            "Number of endpoints added on each Service sync",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::Uid;
+    use runtime::metrics::Metrics;
+
+    use super::super::config::{Config, Share};
+    use super::*;
+
+    #[test]
+    fn ranges_tell_how_full_they_are() {
+        let share = Share { range: "10.0.0.0/22".parse().expect("a range"), prefix: 24 };
+        let mut pool = Pool::new(&Config { shares: vec![share], services: vec![] });
+        pool.set_aside(&"a".into(), &Uid::parse("a")).expect("room");
+        pool.set_aside(&"b".into(), &Uid::parse("b")).expect("room");
+        pool.release(&"a".into(), &Uid::parse("a"));
+        let metrics = Metrics::default();
+        metrics.collect(Usage(Arc::new(Mutex::new(pool))));
+        let text = metrics.text();
+        for line in [
+            "node_ipam_controller_cidrset_cidrs_allocations_total{clusterCIDR=\"10.0.0.0/22\"} 2.0",
+            "node_ipam_controller_cidrset_cidrs_releases_total{clusterCIDR=\"10.0.0.0/22\"} 1.0",
+            "node_ipam_controller_cirdset_max_cidrs{clusterCIDR=\"10.0.0.0/22\"} 4.0",
+            "node_ipam_controller_cidrset_usage_cidrs{clusterCIDR=\"10.0.0.0/22\"} 0.25",
+            "node_ipam_controller_cidrset_allocation_tries_per_request_bucket{le=\"1\",clusterCIDR=\"10.0.0.0/22\"} 2",
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line} is not in {text}");
+        }
+    }
+}
