@@ -6,3 +6,6 @@ component::controllers! {
     "node-route-controller", ["route"], On, [], AnyOrder;
     "service-lb-controller", ["service"], On, [], AnyOrder;
 }
+
+/// Of which kind the keys of queues are, where they are of one: by the queue's name.
+pub const KEY_KINDS: &[(&str, &str)] = &[("service", "Service")];

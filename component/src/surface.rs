@@ -72,11 +72,13 @@ pub fn surface(
     missing: Vec<&'static str>,
     set_verbosity: SetVerbosity,
 ) -> Surface {
+    let component = options.values.component();
     Surface {
         health: Arc::new(health(options, manager)),
         metrics: metrics(options, manager, missing),
-        configz: configz(options.values.component().config_group, effective(options)),
+        configz: configz(component.config_group, effective(options)),
         zpages: zpages(options),
+        explainer: Some(Arc::new(manager.explainer(component.name, component.key_kinds))),
         set_verbosity: Some(set_verbosity).filter(|_| options.values.get_bool("profiling")),
     }
 }

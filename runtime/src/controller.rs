@@ -6,9 +6,9 @@
 use std::fmt;
 use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, debug, error, info_span, warn};
 
 use crate::queue::Queue;
+use crate::stuck::{Ended, Journal, Notes, noted};
 use crate::write::WriteError;
 
 /// What a reconcile that went well asks for.
@@ -93,6 +94,8 @@ pub struct WorkCounts {
     pub panicked: AtomicU64,
     /// Reconciles that waited for a store to catch up.
     pub parked: AtomicU64,
+    /// The last decisions and the keys that fail.
+    pub journal: Journal,
 }
 
 /// Starts a controller's workers; they end when the queue is closed, each after what it is doing.
@@ -107,11 +110,14 @@ pub fn work<R: Reconcile>(
     for _ in 0..options.workers.max(1) {
         let (queue, reconciler, counts) = (queue.clone(), reconciler.clone(), counts.clone());
         tasks.spawn(async move {
+            let notes = Arc::new(Mutex::new(Notes::default()));
             while let Some(key) = queue.next().await {
+                let begun = Instant::now();
                 let span = info_span!("reconcile", controller = options.name, %key);
-                let run = AssertUnwindSafe(async { reconciler.reconcile(&key).await }).catch_unwind();
+                let run = AssertUnwindSafe(noted(&notes, async { reconciler.reconcile(&key).await })).catch_unwind();
                 let outcome = run.instrument(span.clone()).await;
-                span.in_scope(|| settle(&options, &queue, &counts, &key, outcome));
+                let (ended, error) = span.in_scope(|| settle(&options, &queue, &counts, &key, outcome));
+                counts.journal.record(key.to_string(), ended, begun.elapsed(), Notes::take(&notes), error);
                 queue.done(&key);
             }
         });
@@ -126,7 +132,7 @@ fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
     counts: &WorkCounts,
     key: &K,
     ran: Ran,
-) {
+) -> (Ended, Option<String>) {
     let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
     match ran {
         Ok(Ok(outcome)) => {
@@ -134,7 +140,7 @@ fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
                 Outcome::Parked => {
                     count(&counts.parked);
                     debug!("waiting for a store to catch up");
-                    return;
+                    return (Ended::Parked, None);
                 }
                 Outcome::Backoff => queue.add_rate_limited(key.clone()),
                 Outcome::After(delay) => {
@@ -144,26 +150,37 @@ fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
                 Outcome::Done => queue.forget(key),
             }
             count(&counts.succeeded);
+            let ended = match outcome {
+                Outcome::Backoff => Ended::Again,
+                Outcome::After(delay) => Ended::After(delay),
+                Outcome::Done | Outcome::Parked => Ended::Done,
+            };
+            (ended, None)
         }
         Ok(Err(error)) if error.hopeless => {
             count(&counts.failed);
             debug!(%error, "not tried again until something changes");
             queue.forget(key);
+            (Ended::Dropped, Some(error.message))
         }
         Ok(Err(error)) if options.max_retries.is_some_and(|most| queue.failures(key) >= most) => {
             count(&counts.failed);
             error!(%error, "failed too often; dropped until something changes");
             queue.forget(key);
+            (Ended::Dropped, Some(error.message))
         }
         Ok(Err(error)) => {
             count(&counts.failed);
             warn!(%error, "failed; trying again");
             queue.add_rate_limited(key.clone());
+            (Ended::Failed, Some(error.message))
         }
         Err(panic) => {
             count(&counts.panicked);
-            error!(panic = panic_text(&*panic), "panicked; trying again");
+            let text = panic_text(&*panic);
+            error!(panic = text, "panicked; trying again");
             queue.add_rate_limited(key.clone());
+            (Ended::Panicked, Some(format!("it panicked: {text}")))
         }
     }
 }

@@ -14,6 +14,7 @@ use kinds::{Kind, Resource, Str};
 use tokio::time::Instant;
 
 use crate::store::{Progress, Store};
+use crate::stuck::note;
 
 /// After this time an expected deletion is taken as seen, for its object may never go (pkg/controller,
 /// ExpectationsTimeout).
@@ -124,6 +125,7 @@ impl Expectations {
         match behind {
             None => true,
             Some(version) => {
+                note(|| format!("the store of {} has not come to version {version} yet", resource.plural));
                 *self.skips.lock().unwrap_or_else(PoisonError::into_inner).entry(kind).or_default() += 1;
                 progress.when_reached(version, wake);
                 false

@@ -19,6 +19,7 @@ pub mod queue;
 pub mod sdk;
 pub mod serve;
 pub mod store;
+pub mod stuck;
 pub mod testing;
 pub mod watch;
 pub mod write;

@@ -19,7 +19,8 @@ use crate::discovery::Discovery;
 use crate::election::{Election, ElectionConfig, ElectionError, Fence, Lost};
 use crate::events::Recorder;
 use crate::metrics::Metrics;
-use crate::queue::{Queue, QueueStats, Queues};
+use crate::queue::{Queue, QueueLook, QueueStats, Queues};
+use crate::stuck::{Explainer, Watched};
 use crate::watch::Registry;
 use crate::write::Writer;
 
@@ -69,6 +70,8 @@ struct Running {
     start: Start,
     close: Box<dyn Fn() + Send + Sync>,
     stats: Arc<dyn QueueStats>,
+    look: Arc<dyn QueueLook>,
+    workers: usize,
     counts: Arc<WorkCounts>,
 }
 
@@ -167,12 +170,14 @@ impl Manager {
     /// Adds a controller.
     pub fn add<R: Reconcile>(&mut self, options: WorkOptions, queue: Arc<Queue<R::Key>>, reconciler: Arc<R>) {
         let counts = Arc::new(WorkCounts::default());
-        let (closed, stats, counted) = (queue.clone(), queue.clone(), counts.clone());
+        let (closed, stats, look, counted) = (queue.clone(), queue.clone(), queue.clone(), counts.clone());
         self.controllers.push(Running {
             name: options.name,
             start: Box::new(move |tasks| work(options, &queue, &reconciler, &counted, tasks)),
             close: Box::new(move || closed.close()),
             stats,
+            look,
+            workers: options.workers.max(1),
             counts,
         });
     }
@@ -210,6 +215,25 @@ impl Manager {
     /// The metrics of all queues.
     pub fn queues(&self) -> Queues {
         Queues::new(self.controllers.iter().map(|controller| controller.stats.clone()))
+    }
+
+    /// Answers why something is stuck. `kinds` says of which kind the keys of queues are, by the queue's name.
+    pub fn explainer(&self, component: &'static str, kinds: &'static [(&'static str, &'static str)]) -> Explainer {
+        let watched = |running: &Running| Watched {
+            name: running.name,
+            workers: running.workers,
+            queue: running.look.clone(),
+            counts: running.counts.clone(),
+        };
+        Explainer {
+            component,
+            kinds,
+            controllers: self.controllers.iter().map(watched).collect(),
+            sources: self.registry.sources(),
+            every: self.registry.every_kind_if_any(),
+            stores: self.registry.stats(),
+            fence: self.fence.clone(),
+        }
     }
 
     /// Runs until `shutdown` completes or the lease is lost. Dropping the future stops everything at once, as a crash

@@ -19,6 +19,7 @@ use kinds::{Decode, DecodeError, Interner, Kind, Resource};
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, SendError};
 use crate::election::Fence;
+use crate::stuck::note;
 use crate::watch::refusal;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
@@ -306,8 +307,27 @@ impl Writer {
         }
     }
 
-    /// Sends a write whose body is not one of the above (events).
+    /// Sends a write whose body is not one of the above (events); the reconcile that does it notes it.
     pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: String,
+        content_type: &str,
+        accept: &str,
+        body: Bytes,
+    ) -> Result<Answer, WriteError> {
+        let reads = method == Method::GET;
+        let what = format!("{method} {}", path.split_once('?').map_or(&*path, |(path, _)| path));
+        let answer = self.send_unnoted(method, path, content_type, accept, body).await;
+        match &answer {
+            Ok(_) if reads => {}
+            Ok(_) => note(|| what),
+            Err(error) => note(|| format!("{what}: {error}")),
+        }
+        answer
+    }
+
+    async fn send_unnoted(
         &self,
         method: Method,
         path: String,

@@ -121,6 +121,7 @@ impl Surroundings {
                 flags: Some([("v".to_owned(), "2".to_owned())].into()),
                 status: Some(ProcessStatus::new("1.2.3", "", vec!["/flagz"])),
             },
+            explainer: None,
             set_verbosity: Some(Arc::new(move |text: &str| {
                 text.parse::<u32>().map_err(|error| error.to_string())?;
                 text.clone_into(&mut set.lock().expect("no panic"));
@@ -466,6 +467,7 @@ async fn a_panic_is_one_answer() -> Result<()> {
         metrics: Arc::new(Metrics::new()),
         configz: serde_json::Value::Null,
         zpages: Zpages::default(),
+        explainer: None,
         set_verbosity: None,
     };
     let options = ServeOptions {

@@ -31,6 +31,8 @@ pub(crate) use body::random_uuid;
 use correlate::{Correlated, Correlator, Occurrence};
 use repeats::Repeats;
 
+use crate::stuck::note;
+
 const QUEUED: usize = 1000;
 const TRIES: u32 = 12;
 const BETWEEN_TRIES: Duration = Duration::from_secs(10);
@@ -179,6 +181,7 @@ impl Recorder {
             kind = %about.kind, namespace = %about.namespace, name = %about.name,
             r#type = kind.as_str(), reason, message, "event occurred"
         );
+        note(|| format!("event {reason}: {message}"));
         let occurrence = Occurrence { about: about.clone(), kind, reason, message, at: (self.clock)() };
         let accepted = !*self.closing.borrow() && self.queue.try_send(occurrence).is_ok();
         if !accepted {

@@ -8,6 +8,7 @@ mod stats;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -49,6 +50,47 @@ impl QueueOptions {
             longest_window: Duration::ZERO,
             rest: 0,
         }
+    }
+}
+
+/// Where a key is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting<K> {
+    /// The key.
+    pub key: K,
+    /// It waits for a worker.
+    pub ready: bool,
+    /// It has been worked on for so long.
+    pub working: Option<Duration>,
+    /// It is looked at after this time, if nothing happens before.
+    pub due: Option<Duration>,
+    /// It failed so often in a row.
+    pub failures: u32,
+}
+
+/// A queue as people see it.
+pub trait QueueLook: Send + Sync {
+    /// Its name in metrics.
+    fn name(&self) -> &'static str;
+    /// All keys that are in it, in no order. Looks at each of them: for whoever asks because a person did.
+    fn waiting(&self) -> Vec<Waiting<String>>;
+}
+
+impl<K: Clone + Eq + Hash + Send + Sync + fmt::Display> QueueLook for Queue<K> {
+    fn name(&self) -> &'static str {
+        self.options.name
+    }
+
+    fn waiting(&self) -> Vec<Waiting<String>> {
+        let text = |Waiting { key, ready, working, due, failures }: Waiting<K>| Waiting {
+            key: key.to_string(),
+            ready,
+            working,
+            due,
+            failures,
+        };
+        // Without the lock: texts are slow.
+        Queue::waiting(self).into_iter().map(text).collect()
     }
 }
 
@@ -277,6 +319,20 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         if let Some(until) = coalesced {
             self.add_at(key.clone(), until);
         }
+    }
+
+    /// All keys that are in the queue, in no order.
+    pub fn waiting(&self) -> Vec<Waiting<K>> {
+        let (now, state) = (Instant::now(), self.lock());
+        let items = state.items.iter().filter(|(_, item)| !item.is_idle(now));
+        let waiting = items.map(|(key, item)| Waiting {
+            key: key.clone(),
+            ready: item.ready.is_some() || item.again.is_some(),
+            working: item.working.map(|since| now - since),
+            due: item.due.map(|due| due.saturating_duration_since(now)),
+            failures: item.failures,
+        });
+        waiting.collect()
     }
 
     /// Keys that wait to be worked on now.

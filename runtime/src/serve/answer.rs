@@ -1,7 +1,7 @@
 //! Answers as upstream forms them: plain texts, JSON, and the API's Status for refusals.
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
@@ -56,6 +56,16 @@ pub(super) fn yaml(text: String) -> Answer {
 /// A page of HTML.
 pub(super) fn html(text: impl Into<Bytes>) -> Answer {
     answer(StatusCode::OK, "text/html; charset=utf-8", text)
+}
+
+/// A page of HTML that brings everything with it: nothing may be loaded or run, and nobody may frame it.
+pub(super) fn page(text: String) -> Answer {
+    let mut answer = html(text);
+    let policy =
+        "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+    answer.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    answer.headers_mut().insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    answer
 }
 
 /// There is no such page.

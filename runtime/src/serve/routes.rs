@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use rustls::pki_types::CertificateDer;
 use serde_json::json;
@@ -13,10 +13,11 @@ use super::answer::{self, Answer};
 use super::authenticate::Authenticator;
 use super::authorize::{Authorizer, Denied};
 use super::health::{Health, Page, Probe};
-use super::text::percent_decode;
+use super::text::{percent_decode, query};
 use super::user::User;
 use super::zpages::Zpages;
 use crate::metrics::Metrics;
+use crate::stuck::{self, Explainer, Form, Wanted};
 
 /// The longest body that a request may have: the number of a verbosity.
 const LONGEST_BODY: usize = 1024;
@@ -35,6 +36,8 @@ pub struct Surface {
     pub configz: serde_json::Value,
     /// `/flagz` and `/statusz`.
     pub zpages: Zpages,
+    /// `/debug/reconcile`: why something is stuck.
+    pub explainer: Option<Arc<Explainer>>,
     /// `/debug/flags/v`; `None` where that is switched off (upstream: with `--profiling=false`).
     pub set_verbosity: Option<SetVerbosity>,
 }
@@ -97,10 +100,13 @@ impl Routes {
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Surface { health, metrics, configz, zpages, set_verbosity } = &self.surface;
-        let (method, query) = (&head.method, head.uri.query().unwrap_or_default());
-        if let Some(answer) = zpages.answer(path, query, &head.headers) {
+        let Surface { health, metrics, configz, zpages, explainer, set_verbosity } = &self.surface;
+        let (method, asked) = (&head.method, head.uri.query().unwrap_or_default());
+        if let Some(answer) = zpages.answer(path, asked, &head.headers) {
             return answer;
+        }
+        if let Some(explainer) = explainer.as_ref().filter(|_| path == stuck::PATH) {
+            return explain(explainer, asked, &head.headers);
         }
         match path {
             "/metrics" => answer::metrics(metrics.text()),
@@ -113,7 +119,7 @@ impl Routes {
             _ => match set_verbosity {
                 Some(set) if path == "/debug/flags/v" => verbosity(set, method, body).await,
                 Some(_) if path == "/debug/flags" || path.starts_with("/debug/flags/") => answer::html(FLAGS),
-                _ => self.probe(path, query),
+                _ => self.probe(path, asked),
             },
         }
     }
@@ -130,6 +136,25 @@ impl Routes {
             }
         }
         answer::not_found()
+    }
+}
+
+/// JSON for whoever asks for it or does not ask for HTML, as browsers do. Everything is looked up at once, without
+/// waiting for anything.
+fn explain(explainer: &Explainer, asked: &str, headers: &HeaderMap) -> Answer {
+    let pairs = query(asked);
+    let value = |wanted: &str| pairs.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let form = match value("format") {
+        Some("json") => Form::Json,
+        Some("html") => Form::Html,
+        _ if accept.contains("text/html") => Form::Html,
+        _ => Form::Json,
+    };
+    let text = explainer.answer(Wanted::read(&pairs).as_ref(), form);
+    match form {
+        Form::Json => answer::raw_json(text),
+        Form::Html => answer::page(text),
     }
 }
 

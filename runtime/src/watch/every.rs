@@ -88,6 +88,8 @@ pub trait Source: Send + Sync {
     fn resource(&self) -> Resource;
     /// The metadata of one object.
     fn meta(&self, key: &ObjectKey) -> Option<Meta>;
+    /// Hands over the metadata of each object, in no order: for whoever looks at everything because a person asked.
+    fn each(&self, look: &mut dyn FnMut(&Meta));
     /// Whether the first list is complete.
     fn is_synced(&self) -> bool;
     /// Waits until the first list is complete.
@@ -103,6 +105,10 @@ impl<K: Kind> Source for Store<K> {
 
     fn meta(&self, key: &ObjectKey) -> Option<Meta> {
         self.get(key).map(|record| record.meta().clone())
+    }
+
+    fn each(&self, look: &mut dyn FnMut(&Meta)) {
+        self.all().iter().for_each(|record| look(record.meta()));
     }
 
     fn is_synced(&self) -> bool {
@@ -139,6 +145,10 @@ impl Source for Untyped {
 
     fn meta(&self, key: &ObjectKey) -> Option<Meta> {
         Source::meta(&*self.store, key)
+    }
+
+    fn each(&self, look: &mut dyn FnMut(&Meta)) {
+        Source::each(&*self.store, look);
     }
 
     fn is_synced(&self) -> bool {

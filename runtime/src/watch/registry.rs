@@ -159,9 +159,9 @@ impl Builder {
             stats.push(built.stats);
             sources.push(built.source);
         }
-        let every = self.every.map(|indexes| Arc::new(EveryKind::new(interner, indexes, sources)));
+        let every = self.every.map(|indexes| Arc::new(EveryKind::new(interner, indexes, sources.clone())));
         let lists = Arc::new(Semaphore::new(LISTS_AT_ONCE));
-        Registry { stores, runners: Mutex::new(runners), synced, stats, every, lists }
+        Registry { stores, runners: Mutex::new(runners), synced, stats, sources, every, lists }
     }
 }
 
@@ -171,6 +171,7 @@ pub struct Registry {
     runners: Mutex<Vec<Runner>>,
     synced: Vec<Waiter>,
     stats: Vec<Arc<dyn WatchStats>>,
+    sources: Vec<Arc<dyn Source>>,
     every: Option<Arc<EveryKind>>,
     lists: Arc<Semaphore>,
 }
@@ -179,6 +180,16 @@ impl Registry {
     /// All stores and their watches, for health and metrics.
     pub fn stats(&self) -> Vec<Arc<dyn WatchStats>> {
         self.stats.clone()
+    }
+
+    /// The metadata in all typed stores.
+    pub(crate) fn sources(&self) -> Vec<Arc<dyn Source>> {
+        self.sources.clone()
+    }
+
+    /// The metadata of every kind, if anybody needs it.
+    pub(crate) fn every_kind_if_any(&self) -> Option<Arc<EveryKind>> {
+        self.every.clone()
     }
 
     /// The store of a kind.

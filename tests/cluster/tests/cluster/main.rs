@@ -32,13 +32,18 @@ mod replicaset_pods;
 mod replicationcontroller;
 mod resourcequota;
 mod rollout;
+mod serving;
 mod statefulset;
 mod statefulset_takeover;
+mod stuck;
 mod takeover;
 
 use cluster_tests::{Case, cases, run};
 
 fn main() -> std::process::ExitCode {
+    if let Some(ended) = serving::role() {
+        return ended;
+    }
     let mut cases: Vec<Case> = cases![Usual:
         replicaset::{
             pods_come_and_are_told_of, deleted_pods_come_back, scales_both_ways, a_quota_is_told_of_until_it_is_lifted,
@@ -105,6 +110,8 @@ fn main() -> std::process::ExitCode {
             a_lease_lost_in_the_middle_costs_no_pod, an_update_keeps_within_its_bounds, recreation_never_overlaps, a_frozen_watch_leads_to_no_second_set, crash_after_a_sample_of_writes,
             each_write_fails_each_way,
         },
+        serving::{strangers_get_in_nowhere, ccm_is_a_process},
+        stuck::{a_quota_and_a_finalizer_are_named},
         endpoints::{
             slices_and_endpoints_follow_pods, a_headless_service_publishes_all, endpoints_of_people_are_mirrored,
             what_others_do_to_slices_is_repaired, a_frozen_watch_leads_to_no_second_slice,

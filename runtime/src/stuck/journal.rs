@@ -1,0 +1,258 @@
+//! A controller's last decisions and its failing keys, in bounded space.
+//!
+//! What a reconcile does is noted as it happens, by whoever does it (the Writer, a recorder of events, expectations), and
+//! belongs to the reconcile that runs in the same task.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// Decisions that a controller remembers.
+pub const RECENT: usize = 64;
+/// Failing keys that a controller remembers; of more, the oldest are forgotten.
+pub const FAILING: usize = 256;
+/// Different notes of one reconcile that are kept.
+const NOTES: usize = 6;
+/// Bytes of all notes of one reconcile.
+const LONGEST_NOTES: usize = 320;
+/// Bytes of an error.
+const LONGEST_ERROR: usize = 512;
+
+tokio::task_local! {
+    static RUNNING: Arc<Mutex<Notes>>;
+}
+
+/// What a reconcile did so far.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    kept: Vec<(String, u32)>,
+    more: u32,
+}
+
+impl Notes {
+    fn add(&mut self, text: String) {
+        if let Some((_, times)) = self.kept.iter_mut().find(|(known, _)| *known == text) {
+            *times += 1;
+        } else if self.kept.len() < NOTES {
+            self.kept.push((text, 1));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// Everything in one line; nothing is left.
+    pub(crate) fn take(notes: &Mutex<Self>) -> String {
+        let Self { kept, more } = std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut line = String::new();
+        for (text, times) in kept {
+            let separator = if line.is_empty() { "" } else { "; " };
+            // Writing to a String cannot fail.
+            let _ = match times {
+                1 => write!(line, "{separator}{text}"),
+                _ => write!(line, "{separator}{text} ({times} times)"),
+            };
+        }
+        if more > 0 {
+            let _ = write!(line, "; and {more} more");
+        }
+        shortened(line, LONGEST_NOTES)
+    }
+}
+
+/// Notes what the reconcile that runs in this task does; outside of one it does nothing.
+pub fn note(text: impl FnOnce() -> String) {
+    // The error says that no reconcile runs here.
+    let _ = RUNNING.try_with(|notes| notes.lock().unwrap_or_else(PoisonError::into_inner).add(text()));
+}
+
+/// Runs a reconcile whose notes go there.
+pub(crate) fn noted<F: Future>(notes: &Arc<Mutex<Notes>>, reconcile: F) -> impl Future<Output = F::Output> + use<F> {
+    RUNNING.scope(notes.clone(), reconcile)
+}
+
+/// The first bytes of a text, and a mark if there were more.
+fn shortened(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// How a reconcile ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Nothing more until something changes.
+    Done,
+    /// It is looked at again after this time.
+    After(Duration),
+    /// It waits for a store.
+    Parked,
+    /// It could not be finished and is tried again.
+    Again,
+    /// It failed and is tried again.
+    Failed,
+    /// It failed and is not tried again until something changes.
+    Dropped,
+    /// It panicked and is tried again.
+    Panicked,
+}
+
+impl Ended {
+    fn failed(self) -> bool {
+        matches!(self, Self::Again | Self::Failed | Self::Dropped | Self::Panicked)
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self::Done => "done: nothing more until something changes".into(),
+            Self::After(time) => format!("looks again after {}", super::words(time.as_secs_f64())),
+            Self::Parked => "waits for a store to show what was written".into(),
+            Self::Again => "could not be finished; tried again after a growing time".into(),
+            Self::Failed => "failed; tried again after a growing time".into(),
+            Self::Dropped => "failed; not tried again until something changes".into(),
+            Self::Panicked => "panicked; tried again after a growing time".into(),
+        }
+    }
+}
+
+/// A decision on a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: Box<str>,
+    /// When it was over.
+    pub at: Timestamp,
+    /// How long it took.
+    pub took: Duration,
+    ended: Ended,
+    /// What was done, and with what success; empty when nothing was.
+    pub did: Box<str>,
+}
+
+impl Entry {
+    /// How it ended, in words.
+    #[must_use]
+    pub fn outcome(&self) -> String {
+        self.ended.words()
+    }
+
+    /// It waits for a store.
+    #[must_use]
+    pub fn is_parked(&self) -> bool {
+        self.ended == Ended::Parked
+    }
+
+    /// After which time it is looked at again, if it asked for that.
+    #[must_use]
+    pub fn again_after(&self) -> Option<Duration> {
+        match self.ended {
+            Ended::After(time) => Some(time),
+            _ => None,
+        }
+    }
+}
+
+/// A key that fails.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The last error.
+    pub error: Box<str>,
+    /// When the first of these failures in a row was.
+    pub since: Timestamp,
+    /// When the last one was.
+    pub last: Timestamp,
+    /// How many there were in a row.
+    pub times: u32,
+    /// It is not tried again until something changes.
+    pub dropped: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    recent: VecDeque<Entry>,
+    failing: HashMap<Box<str>, Failure>,
+    forgotten: u64,
+}
+
+/// A controller's last decisions and its failing keys.
+#[derive(Debug, Default)]
+pub struct Journal(Mutex<State>);
+
+impl Journal {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a decision in; `error` says why it failed, if it did.
+    pub(crate) fn record(&self, key: String, ended: Ended, took: Duration, did: String, error: Option<String>) {
+        let (at, key) = (Timestamp::now(), key.into_boxed_str());
+        let mut state = self.state();
+        if ended.failed() {
+            let error = error.filter(|error| !error.is_empty()).unwrap_or_else(|| did.clone());
+            let error = shortened(error, LONGEST_ERROR).into_boxed_str();
+            state.fail(&key, error, at, ended == Ended::Dropped);
+        } else if ended != Ended::Parked && !state.failing.is_empty() {
+            state.failing.remove(&key);
+        }
+        if let Some(known) = state.recent.iter().position(|entry| entry.key == key) {
+            state.recent.remove(known);
+        } else if state.recent.len() >= RECENT {
+            state.recent.pop_front();
+        }
+        state.recent.push_back(Entry { key, at, took, ended, did: did.into_boxed_str() });
+    }
+
+    /// The last decisions, the newest first.
+    #[must_use]
+    pub fn recent(&self) -> Vec<Entry> {
+        self.state().recent.iter().rev().cloned().collect()
+    }
+
+    /// The last decision on a key, if it is remembered.
+    #[must_use]
+    pub fn last(&self, key: &str) -> Option<Entry> {
+        self.state().recent.iter().find(|entry| *entry.key == *key).cloned()
+    }
+
+    /// The failing keys, those that fail longest first, and how many more were forgotten so far.
+    #[must_use]
+    pub fn failing(&self) -> (Vec<(Box<str>, Failure)>, u64) {
+        let state = self.state();
+        let mut failing: Vec<_> = state.failing.iter().map(|(key, failure)| (key.clone(), failure.clone())).collect();
+        failing.sort_by(|a, b| (a.1.since, &a.0).cmp(&(b.1.since, &b.0)));
+        (failing, state.forgotten)
+    }
+
+    /// How a key fails, if it does.
+    #[must_use]
+    pub fn failure(&self, key: &str) -> Option<Failure> {
+        self.state().failing.get(key).cloned()
+    }
+
+    /// How many keys fail.
+    #[must_use]
+    pub fn failures(&self) -> usize {
+        self.state().failing.len()
+    }
+}
+
+impl State {
+    fn fail(&mut self, key: &str, error: Box<str>, at: Timestamp, dropped: bool) {
+        if let Some(failure) = self.failing.get_mut(key) {
+            let times = failure.times.saturating_add(1);
+            *failure = Failure { error, since: failure.since, last: at, times, dropped };
+            return;
+        }
+        if self.failing.len() >= FAILING {
+            let oldest = self.failing.iter().min_by_key(|(_, failure)| failure.last).map(|(key, _)| key.clone());
+            oldest.into_iter().for_each(|key| drop(self.failing.remove(&key)));
+            self.forgotten += 1;
+        }
+        self.failing.insert(key.into(), Failure { error, since: at, last: at, times: 1, dropped });
+    }
+}

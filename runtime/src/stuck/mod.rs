@@ -1,0 +1,118 @@
+//! Why is this stuck? What a process knows of its controllers' work, and of one object, in words.
+//!
+//! Nothing is kept for an object at rest. A controller remembers its last [`RECENT`] decisions and the keys that fail, at
+//! most [`FAILING`] of them; all else is read from queues and stores when somebody asks.
+
+mod finalizers;
+mod html;
+mod journal;
+mod object;
+mod overview;
+
+use std::sync::Arc;
+
+pub(crate) use html::PATH;
+pub(crate) use journal::{Ended, Notes, noted};
+pub use journal::{Entry, FAILING, Failure, Journal, RECENT, note};
+
+use crate::controller::WorkCounts;
+use crate::election::Fence;
+use crate::queue::QueueLook;
+use crate::watch::{EveryKind, Source, WatchStats};
+
+/// A controller's queue and what its workers did.
+pub(crate) struct Watched {
+    pub(crate) name: &'static str,
+    pub(crate) workers: usize,
+    pub(crate) queue: Arc<dyn QueueLook>,
+    pub(crate) counts: Arc<WorkCounts>,
+}
+
+/// Answers why something is stuck.
+pub struct Explainer {
+    pub(crate) component: &'static str,
+    /// Kinds that the keys of queues are of, by the queue's name.
+    pub(crate) kinds: &'static [(&'static str, &'static str)],
+    pub(crate) controllers: Vec<Watched>,
+    pub(crate) sources: Vec<Arc<dyn Source>>,
+    pub(crate) every: Option<Arc<EveryKind>>,
+    pub(crate) stores: Vec<Arc<dyn WatchStats>>,
+    pub(crate) fence: Fence,
+}
+
+/// How an answer is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// For people.
+    Html,
+    /// For scripts.
+    Json,
+}
+
+/// An object that is asked about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its kind, or its resource's plural name, with its group behind a dot if need be; in capitals or not.
+    pub kind: String,
+    /// Its namespace; empty for kinds without one.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Wanted {
+    /// What a query asks about: `None` without `kind` and `name`.
+    #[must_use]
+    pub fn read(pairs: &[(String, String)]) -> Option<Self> {
+        let value = |wanted: &str| {
+            pairs.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+        };
+        let wanted = Self { kind: value("kind"), namespace: value("namespace"), name: value("name") };
+        (!wanted.kind.is_empty() && !wanted.name.is_empty()).then_some(wanted)
+    }
+}
+
+impl Explainer {
+    /// The page about an object, or about everything.
+    #[must_use]
+    pub fn answer(&self, wanted: Option<&Wanted>, form: Form) -> String {
+        match (wanted, form) {
+            (None, Form::Json) => json(&self.overview()),
+            (None, Form::Html) => html::overview(&self.overview()),
+            (Some(wanted), Form::Json) => json(&self.object(wanted)),
+            (Some(wanted), Form::Html) => html::object(&self.object(wanted)),
+        }
+    }
+
+    /// The kind that a controller's keys are of, if they are of one and it is known.
+    fn kind_of(&self, watched: &Watched) -> Option<&'static str> {
+        self.kinds.iter().find(|(queue, _)| *queue == watched.queue.name()).map(|(_, kind)| *kind)
+    }
+
+    /// All kinds that are watched.
+    fn all_sources(&self) -> Vec<Arc<dyn Source>> {
+        self.every.as_ref().map_or_else(|| self.sources.clone(), |every| every.sources())
+    }
+}
+
+/// Reports hold texts and numbers only, which always become JSON.
+fn json(report: &impl serde::Serialize) -> String {
+    let mut text = serde_json::to_string_pretty(report).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// A time in words, as `2h 5m` or `1.5s`.
+fn words(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match whole {
+        0..10 => format!("{seconds:.1}s"),
+        10..60 => format!("{whole}s"),
+        60..3600 => format!("{}m {}s", whole / 60, whole % 60),
+        3600..86_400 => format!("{}h {}m", whole / 3600, whole / 60 % 60),
+        _ => format!("{}d {}h", whole / 86_400, whole / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Everything at a glance: each controller's queue, workers, failing keys and last decisions; the stores.
+
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+
+use super::{Explainer, FAILING, Watched};
+use crate::queue::Waiting;
+
+/// Keys of one controller that are listed.
+const LISTED: usize = 50;
+
+/// All controllers and stores.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Overview {
+    pub(super) component: &'static str,
+    /// Only a leader works; others keep their stores filled.
+    pub(super) leader: bool,
+    pub(super) time: String,
+    pub(super) controllers: Vec<Controller>,
+    pub(super) stores: Vec<Store>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Controller {
+    pub(super) name: &'static str,
+    /// The kind that its keys are of, if that is one and known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kind: Option<&'static str>,
+    pub(super) queue: Queue,
+    pub(super) workers: usize,
+    pub(super) reconciles: Reconciles,
+    /// Those that fail longest first.
+    pub(super) failing: Vec<Failing>,
+    /// Failing keys that are not listed here.
+    pub(super) failing_not_listed: u64,
+    /// The newest first.
+    pub(super) recent: Vec<Decision>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Queue {
+    pub(super) name: &'static str,
+    /// Keys that wait for a worker.
+    pub(super) depth: usize,
+    /// Keys whose time has not come.
+    pub(super) delayed: usize,
+    /// Keys that are worked on.
+    pub(super) working: usize,
+    /// How long the longest of them has been worked on.
+    pub(super) longest_working_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Reconciles {
+    pub(super) succeeded: u64,
+    pub(super) failed: u64,
+    pub(super) panicked: u64,
+    pub(super) parked: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Failing {
+    pub(super) key: String,
+    pub(super) error: String,
+    pub(super) since: String,
+    pub(super) times: u32,
+    /// `null` when it is not tried again until something changes.
+    pub(super) next_try_in_seconds: Option<f64>,
+}
+
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Decision {
+    pub(super) key: String,
+    pub(super) at: String,
+    pub(super) took_seconds: f64,
+    pub(super) outcome: String,
+    pub(super) did: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Store {
+    pub(super) resource: String,
+    pub(super) objects: usize,
+    /// Its first list is complete.
+    pub(super) synced: bool,
+    pub(super) undecodable: usize,
+    pub(super) restarts: u64,
+}
+
+/// When a key is looked at next: now (0), after a time, or not before something changes.
+pub(super) fn next_try(waiting: &[Waiting<String>], key: &str) -> Option<f64> {
+    let waiting = waiting.iter().find(|waiting| waiting.key == key)?;
+    if waiting.ready || waiting.working.is_some() {
+        return Some(0.0);
+    }
+    waiting.due.map(|due| due.as_secs_f64())
+}
+
+impl Explainer {
+    pub(super) fn overview(&self) -> Overview {
+        let stores = self.stores.iter().map(|store| Store {
+            resource: store.resource(),
+            objects: store.objects(),
+            synced: store.is_synced(),
+            undecodable: store.undecodable(),
+            restarts: store.restarts(),
+        });
+        let mut stores: Vec<Store> = stores.collect();
+        stores.sort_by(|a, b| a.resource.cmp(&b.resource));
+        let mut controllers: Vec<Controller> =
+            self.controllers.iter().map(|watched| self.controller(watched)).collect();
+        controllers.sort_by_key(|controller| controller.name);
+        Overview {
+            component: self.component,
+            leader: self.fence.is_leader(),
+            time: seconds(jiff::Timestamp::now()),
+            controllers,
+            stores,
+        }
+    }
+
+    fn controller(&self, watched: &Watched) -> Controller {
+        let waiting = watched.queue.waiting();
+        let count = |which: fn(&Waiting<String>) -> bool| waiting.iter().filter(|waiting| which(waiting)).count();
+        let working = waiting.iter().filter_map(|waiting| waiting.working);
+        let counts = &watched.counts;
+        let (failing, forgotten) = counts.journal.failing();
+        let hidden = failing.len().saturating_sub(LISTED) as u64;
+        // Of keys that were forgotten some may have got well; what is said must not be too little.
+        let forgotten = if failing.len() < FAILING { 0 } else { forgotten };
+        Controller {
+            name: watched.name,
+            kind: self.kind_of(watched),
+            queue: Queue {
+                name: watched.queue.name(),
+                depth: count(|waiting| waiting.ready),
+                delayed: count(|waiting| waiting.due.is_some()),
+                working: count(|waiting| waiting.working.is_some()),
+                longest_working_seconds: working.max().unwrap_or_default().as_secs_f64(),
+            },
+            workers: watched.workers,
+            reconciles: Reconciles {
+                succeeded: counts.succeeded.load(Ordering::Relaxed),
+                failed: counts.failed.load(Ordering::Relaxed),
+                panicked: counts.panicked.load(Ordering::Relaxed),
+                parked: counts.parked.load(Ordering::Relaxed),
+            },
+            failing: failing
+                .into_iter()
+                .take(LISTED)
+                .map(|(key, failure)| Failing {
+                    next_try_in_seconds: next_try(&waiting, &key).filter(|_| !failure.dropped),
+                    key: key.into(),
+                    error: failure.error.into(),
+                    since: seconds(failure.since),
+                    times: failure.times,
+                })
+                .collect(),
+            failing_not_listed: hidden + forgotten,
+            recent: counts.journal.recent().into_iter().take(LISTED).map(Decision::from).collect(),
+        }
+    }
+}
+
+impl From<super::Entry> for Decision {
+    fn from(entry: super::Entry) -> Self {
+        Self {
+            at: seconds(entry.at),
+            took_seconds: entry.took.as_secs_f64(),
+            outcome: entry.outcome(),
+            key: entry.key.into(),
+            did: entry.did.into(),
+        }
+    }
+}
+
+/// A time of day to the second, as the API writes it.
+pub(super) fn seconds(at: jiff::Timestamp) -> String {
+    format!("{at:.0}")
+}

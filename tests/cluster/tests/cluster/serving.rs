@@ -1,0 +1,360 @@
+//! kcm and ccm as processes of their own: who gets in where, what the pages say, and how they end when they are asked to.
+//!
+//! The test's own binary takes their place ([`role`]): it holds all of them, and starts as any process does.
+
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use cluster_tests::{Space, eventually};
+use control_plane::{ControlPlane, Identity, Options};
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio_rustls::TlsConnector;
+
+/// Which binary this process is to be.
+const ROLE: &str = "CLUSTER_TEST_ROLE";
+
+/// Runs the binary that this process is to be, if it is to be one.
+pub fn role() -> Option<ExitCode> {
+    let arguments = std::env::args().skip(1);
+    match std::env::var(ROLE).ok()?.as_str() {
+        "kcm" => Some(kcm::app::main(arguments)),
+        "ccm" => Some(ccm::app::main(arguments, &[provider_mock::factory()])),
+        _ => None,
+    }
+}
+
+/// Everything that is served, in several spellings, and what is not; true for what is open to everybody.
+const PATHS: &[(&str, bool)] = &[
+    ("/healthz", true),
+    ("/livez", true),
+    ("/readyz", true),
+    ("/healthz?verbose", true),
+    ("/healthz/leaderElection", false),
+    ("/livez/leaderElection", false),
+    ("/readyz/stores", false),
+    ("/metrics", false),
+    ("/metrics/slis", false),
+    ("/%6detrics", false),
+    ("//metrics", false),
+    ("/metrics/", false),
+    ("/healthz/../metrics", false),
+    ("/configz", false),
+    ("/flagz", false),
+    ("/statusz", false),
+    ("/debug/flags", false),
+    ("/debug/flags/v", false),
+    ("/debug/pprof/", false),
+    ("/debug/reconcile", false),
+    ("/debug/reconcile?kind=Secret&namespace=kube-system&name=any", false),
+    ("/debug/%72econcile", false),
+    ("/debug/controllers/garbagecollector/graph", false),
+    ("/", false),
+    ("/nothing", false),
+];
+
+/// A certificate and its key, as PEM.
+type Pair = (String, String);
+
+/// What a client shows.
+#[derive(Clone, Default)]
+pub struct Shown {
+    certificate: Option<Pair>,
+    headers: Vec<(&'static str, String)>,
+}
+
+impl Shown {
+    pub fn certificate(pair: Pair) -> Self {
+        Self { certificate: Some(pair), ..Self::default() }
+    }
+
+    /// Shows a header too.
+    pub fn with(mut self, name: &'static str, value: &str) -> Self {
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+
+    fn token(token: &str) -> Self {
+        Self { headers: vec![("Authorization", format!("Bearer {}", token.trim()))], ..Self::default() }
+    }
+}
+
+/// A running binary.
+pub struct Running {
+    child: Child,
+    address: SocketAddr,
+    folder: PathBuf,
+}
+
+/// What came back.
+pub struct Got {
+    pub status: u16,
+    /// In small letters.
+    pub head: String,
+    pub body: String,
+}
+
+impl Running {
+    /// Starts it, and waits until it leads.
+    pub async fn start(cluster: &ControlPlane, binary: &str, flags: &[String]) -> Result<Self> {
+        let folder = cluster.folder().join(format!("serving-{binary}"));
+        std::fs::create_dir_all(&folder)?;
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let kubeconfig = cluster.kubeconfig(match binary {
+            "ccm" => Identity::Admin,
+            _ => Identity::ControllerManager,
+        })?;
+        let file = kubeconfig.display();
+        let child = Command::new(std::env::current_exe()?)
+            .env(ROLE, binary)
+            .args([
+                format!("--kubeconfig={file}"),
+                format!("--authentication-kubeconfig={file}"),
+                format!("--authorization-kubeconfig={file}"),
+                "--bind-address=127.0.0.1".to_owned(),
+                format!("--secure-port={}", address.port()),
+                format!("--cert-dir={}", folder.display()),
+                "--use-service-account-credentials=true".to_owned(),
+            ])
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(folder.join("log"))?)
+            .kill_on_drop(true)
+            .spawn()?;
+        let running = Self { child, address, folder };
+        let leads = eventually(format!("{binary} leads"), || async {
+            let healthz = running.ask(&Shown::default(), "GET", "/readyz", "").await?;
+            ensure!(healthz.status == 200, "{}", healthz.body);
+            ensure!(running.log()?.contains("starting workers"), "it does not lead yet");
+            Ok(())
+        });
+        leads.await.with_context(|| running.log().unwrap_or_default())?;
+        Ok(running)
+    }
+
+    fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.folder.join("log"))?)
+    }
+
+    /// Asks over a connection of its own.
+    pub async fn ask(&self, shown: &Shown, method: &str, path: &str, body: &str) -> Result<Got> {
+        let name =
+            if self.folder.ends_with("serving-ccm") { "cloud-controller-manager" } else { "kube-controller-manager" };
+        let own = std::fs::read(self.folder.join(format!("{name}.crt")))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(&own)?)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let config = match &shown.certificate {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<_, _>>()?;
+                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes())?)?
+            }
+        };
+        let stream = TcpStream::connect(self.address).await?;
+        let mut stream =
+            TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?;
+        let headers: String = shown.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        // The server need not say goodbye in TLS's way.
+        let _ = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8(answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+        let status = head.split(' ').nth(1).context("no status")?.parse()?;
+        Ok(Got { status, head: head.to_lowercase(), body: body.to_owned() })
+    }
+
+    /// Asks it to end as an operator does, and waits until it has.
+    pub async fn terminate(mut self) -> Result<()> {
+        let pid = self.child.id().context("it has ended already")?;
+        let asked = Command::new("kill").args(["-TERM", &pid.to_string()]).status().await?;
+        ensure!(asked.success(), "kill: {asked}");
+        let ended = tokio::time::timeout(Duration::from_secs(15), self.child.wait()).await.context("it goes on")??;
+        ensure!(ended.success(), "it ended with {ended}: {}", self.log()?);
+        ensure!(TcpStream::connect(self.address).await.is_err(), "somebody still listens");
+        Ok(())
+    }
+}
+
+/// The client certificate inside a kubeconfig of the control plane, which has one user.
+pub fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
+    let text = std::fs::read_to_string(kubeconfig)?;
+    let field = |name: &str| -> Result<String> {
+        let line =
+            text.lines().find_map(|line| line.trim().trim_start_matches("- ").strip_prefix(name)?.strip_prefix(':'));
+        let value = line.with_context(|| format!("no {name}"))?;
+        Ok(String::from_utf8(BASE64.decode(value.trim().trim_matches('"'))?)?)
+    };
+    Ok((field("client-certificate-data")?, field("client-key-data")?))
+}
+
+/// A certificate of an administrator by an authority with this key.
+fn sign(key: KeyPair, shape: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
+    let mut authority = CertificateParams::default();
+    authority.distinguished_name = rcgen::DistinguishedName::new();
+    authority.distinguished_name.push(DnType::CommonName, "kubernetes");
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "kubernetes-admin");
+    params.distinguished_name.push(DnType::OrganizationName, "system:masters");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    shape(&mut params);
+    let own = KeyPair::generate()?;
+    Ok((params.signed_by(&own, &Issuer::new(authority, key))?.pem(), own.serialize_pem()))
+}
+
+/// Everybody who must not get in, with what they are told at a door that is closed, and at one that is open.
+fn strangers(cluster: &ControlPlane) -> Result<Vec<(&'static str, Shown, u16, u16)>> {
+    let ca = || -> Result<KeyPair> { Ok(KeyPair::from_pem(&std::fs::read_to_string(cluster.ca_key())?)?) };
+    let expired = sign(ca()?, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1))?;
+    let early = sign(ca()?, |params| params.not_before = rcgen::date_time_ymd(2999, 1, 1))?;
+    let foreign = sign(KeyPair::generate()?, |_| {})?;
+    let for_servers = sign(ca()?, |params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth])?;
+    for account in ["stranger", "leaver"] {
+        cluster.kubectl(&["create", "serviceaccount", account])?;
+    }
+    let token = |account: &str, more: &[&str]| cluster.kubectl(&[&["create", "token", account], more].concat());
+    let stranger = token("stranger", &[])?;
+    let for_another = token("stranger", &["--audience=another"])?;
+    let leaver = token("leaver", &[])?;
+    cluster.kubectl(&["delete", "serviceaccount", "leaver"])?;
+    let (head, signature) = stranger.trim().rsplit_once('.').context("no token")?;
+    let forged = format!("{head}.{}", signature.chars().rev().collect::<String>());
+    let proxied = ["X-Remote-User", "X-Remote-Group", "Impersonate-User", "X-Forwarded-User"];
+    let claims = proxied
+        .map(|name| (name, if name.ends_with("Group") { "system:masters" } else { "kubernetes-admin" }.to_owned()));
+    Ok(vec![
+        ("nobody", Shown::default(), 403, 200),
+        ("who claims to be proxied", Shown { headers: claims.into(), ..Shown::default() }, 403, 200),
+        ("a wrong token", Shown::token("wrong"), 401, 401),
+        ("an empty token", Shown::token(""), 403, 200),
+        ("a forged token", Shown::token(&forged), 401, 401),
+        ("a token for somebody else", Shown::token(&for_another), 401, 401),
+        ("a token of an account that is gone", Shown::token(&leaver), 401, 401),
+        ("a token without rights", Shown::token(&stranger), 403, 200),
+        ("an expired certificate", Shown::certificate(expired), 401, 401),
+        ("a certificate of tomorrow", Shown::certificate(early), 401, 401),
+        ("a foreign certificate", Shown::certificate(foreign), 401, 401),
+        ("a server's certificate", Shown::certificate(for_servers), 401, 401),
+        (
+            "a basic password",
+            Shown { headers: vec![("Authorization", "Basic YWRtaW46YWRtaW4=".to_owned())], ..Shown::default() },
+            403,
+            200,
+        ),
+    ])
+}
+
+async fn nobody_gets_in(running: &Running, strangers: &[(&'static str, Shown, u16, u16)]) -> Result<()> {
+    for (who, shown, closed, open) in strangers {
+        for (path, is_open) in PATHS {
+            let wanted = if *is_open { *open } else { *closed };
+            let got = running.ask(shown, "GET", path, "").await.with_context(|| format!("{who} at {path}"))?;
+            ensure!(got.status == wanted, "{who} at {path}: {} instead of {wanted}", got.status);
+            ensure!(*is_open || got.body.len() < 400, "{who} at {path} is told {}", got.body);
+        }
+        for method in ["PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS"] {
+            for path in ["/debug/flags/v", "/metrics/slis", "/debug/reconcile", "/healthz/leaderElection"] {
+                let got = running.ask(shown, method, path, if method == "HEAD" { "" } else { "9" }).await?;
+                ensure!(got.status == *closed, "{who}: {method} {path}: {} instead of {closed}", got.status);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A control plane without anything else that works.
+pub async fn bare() -> Result<ControlPlane> {
+    ControlPlane::start(Options { kwok: false, scheduler: false, ..Options::default() }).await
+}
+
+/// Every path of both binaries, asked by everybody who must not get in.
+pub async fn strangers_get_in_nowhere(_: Space) -> Result<()> {
+    let cluster = bare().await?;
+    let strangers = strangers(&cluster)?;
+    let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    for (binary, flags) in [
+        ("kcm", vec!["--controllers=serviceaccount-controller".to_owned()]),
+        ("ccm", vec!["--cloud-provider=mock".to_owned(), "--controllers=cloud-node".to_owned()]),
+    ] {
+        let running = Running::start(&cluster, binary, &flags).await?;
+        nobody_gets_in(&running, &strangers).await.with_context(|| binary)?;
+        for (path, open) in PATHS {
+            let got = running.ask(&admin, "GET", path, "").await?;
+            ensure!(!open || got.status == 200, "{binary}: the administrator at {path}: {}", got.status);
+            ensure!(![401, 403].contains(&got.status), "{binary}: the administrator at {path}: {}", got.status);
+        }
+        let log = running.log()?;
+        ensure!(!log.contains("debug") || !log.contains("eyJ"), "a token is in the log");
+        running.terminate().await.with_context(|| binary)?;
+    }
+    Ok(())
+}
+
+/// ccm tells what it does under upstream's names, and ends as it is asked to, leaving its Lease to others.
+pub async fn ccm_is_a_process(_: Space) -> Result<()> {
+    let cluster = bare().await?;
+    let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    let flags = [
+        "--cloud-provider=mock",
+        "--configure-cloud-routes=true",
+        "--allocate-node-cidrs=true",
+        "--cluster-cidr=10.0.0.0/16",
+    ];
+    let running = Running::start(&cluster, "ccm", &flags.map(str::to_owned)).await?;
+    let lease = || {
+        cluster.kubectl(&[
+            "get",
+            "lease",
+            "cloud-controller-manager",
+            "-n",
+            "kube-system",
+            "-o",
+            "jsonpath={.spec.holderIdentity}",
+        ])
+    };
+    ensure!(!lease()?.is_empty(), "nobody holds the Lease");
+    let metrics = running.ask(&admin, "GET", "/metrics", "").await?.body;
+    let manager = "manager=\"cloud-controller-manager\"";
+    for line in [
+        "leader_election_master_status{name=\"cloud-controller-manager\"} 1.0".to_owned(),
+        format!("running_managed_controllers{{name=\"cloud-node\",{manager}}} 1.0"),
+        format!("running_managed_controllers{{name=\"cloud-node-lifecycle\",{manager}}} 1.0"),
+        format!("running_managed_controllers{{name=\"route\",{manager}}} 1.0"),
+        format!("running_managed_controllers{{name=\"service\",{manager}}} 1.0"),
+        "# TYPE service_controller_loadbalancer_sync_total counter".to_owned(),
+        "service_controller_nodesync_error_total 0".to_owned(),
+        "# TYPE service_controller_update_loadbalancer_host_latency_seconds histogram".to_owned(),
+        "# TYPE route_controller_route_sync_total counter".to_owned(),
+        "# TYPE workqueue_depth gauge".to_owned(),
+        "# TYPE rest_client_requests_total counter".to_owned(),
+        "# TYPE process_resident_memory_bytes gauge".to_owned(),
+    ] {
+        ensure!(metrics.contains(&line), "{line} is not in\n{metrics}");
+    }
+    ensure!(running.ask(&admin, "GET", "/flagz", "").await?.status == 404, "upstream's has no such page");
+    running.terminate().await?;
+    ensure!(lease()?.is_empty(), "the Lease is still held");
+    Ok(())
+}
