@@ -115,20 +115,19 @@ pub fn page(body: &[u8]) -> Result<Page<'_>, DecodeError> {
         let field = field?;
         match field.number {
             1 => {
-                for field in fields(field.value.bytes()) {
-                    let field = field?;
-                    match field.number {
-                        list_meta::RESOURCE_VERSION => page.version = parse_version(field.value.str())?,
-                        list_meta::CONTINUE => page.next = field.value.str(),
-                        _ => {}
-                    }
-                }
+                page.version = list_version(field.value.bytes())?;
+                page.next = std::str::from_utf8(find(field.value.bytes(), list_meta::CONTINUE)).unwrap_or_default();
             }
             2 => page.items.push(field.value.bytes()),
             _ => {}
         }
     }
     Ok(page)
+}
+
+/// The version in a list's metadata.
+pub fn list_version(metadata: &[u8]) -> Result<u64, DecodeError> {
+    parse_version(std::str::from_utf8(find(metadata, list_meta::RESOURCE_VERSION)).unwrap_or_default())
 }
 
 /// The API's error answer.

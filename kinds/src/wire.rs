@@ -137,6 +137,36 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
+/// The beginning of a field that is a string, bytes or a message, whose value may not be there yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// Field number.
+    pub number: u32,
+    /// Bytes of the tag and the length.
+    pub size: usize,
+    /// Bytes of the value.
+    pub length: usize,
+}
+
+impl Head {
+    /// Reads the head of the field that `message` begins with; `None` when not all of it is there yet.
+    ///
+    /// # Errors
+    /// When the field is of another type, or no field at all.
+    pub fn read(message: &[u8]) -> Result<Option<Self>, WireError> {
+        const LONGEST: usize = 20;
+        let mut reader = fields(message);
+        let Some((tag, length)) = reader.varint().and_then(|tag| Some((tag, reader.varint()?))) else {
+            let damaged = message.len() >= LONGEST;
+            return if damaged { Err(WireError { at: 0, len: message.len() }) } else { Ok(None) };
+        };
+        match (u32::try_from(tag >> 3), tag & 7, usize::try_from(length)) {
+            (Ok(number @ 1..), 2, Ok(length)) => Ok(Some(Self { number, size: reader.at, length })),
+            _ => Err(WireError { at: 0, len: message.len() }),
+        }
+    }
+}
+
 /// The key and value of a `map<string, string>` entry.
 pub fn map_entry(entry: &[u8]) -> Result<(&str, &str), WireError> {
     let (mut key, mut value) = ("", "");

@@ -150,6 +150,7 @@ impl Pod {
 
 impl Kind for Pod {
     const RESOURCE: Resource = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+    const MANY: bool = true;
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);

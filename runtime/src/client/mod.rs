@@ -34,6 +34,7 @@ pub use send::SendError;
 
 use crate::metrics::RestClient;
 use layer::Hooked;
+pub(crate) use pool::Alone;
 use pool::{Connections, Transport};
 use reload::{TokenFile, Watched};
 

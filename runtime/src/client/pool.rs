@@ -1,4 +1,4 @@
-//! Connections to the server: HTTP/2 over rustls, many requests on one, never one request twice.
+//! Connections to the server: HTTP/2 over rustls, many requests on one, never one request twice; long answers apart.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
@@ -66,9 +66,15 @@ impl Service<Uri> for Connector {
 
 type Http = legacy::Client<Connector, Body>;
 
+/// In a request's extensions: it goes over an HTTP/1.1 connection of its own, which ends with it. A long answer comes
+/// faster so, as nobody cuts it into frames, and holds up no other.
+#[derive(Clone, Copy)]
+pub(crate) struct Alone;
+
 /// Connections with the same credentials, in practice one.
 struct Line {
     http: Http,
+    alone: Http,
     /// The last request was answered, so there is a connection to share.
     works: AtomicBool,
     /// Held by the request that goes ahead.
@@ -76,13 +82,16 @@ struct Line {
 }
 
 impl Line {
-    fn new(http: Http) -> Arc<Self> {
-        Arc::new(Self { http, works: AtomicBool::new(false), ahead: tokio::sync::Mutex::default() })
+    fn new([http, alone]: [Http; 2]) -> Arc<Self> {
+        Arc::new(Self { http, alone, works: AtomicBool::new(false), ahead: tokio::sync::Mutex::default() })
     }
 
     /// Sends `request`. Without a working connection one request goes ahead and the others follow
     /// when it is answered, or else each of them would open a connection of its own.
     async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, legacy::Error> {
+        if request.extensions().get::<Alone>().is_some() {
+            return self.alone.request(request).await;
+        }
         let ahead = if self.works.load(Ordering::Acquire) {
             None
         } else {
@@ -149,7 +158,8 @@ impl Credentials {
         Ok(tls)
     }
 
-    fn http(&self, tls: rustls::ClientConfig) -> Result<Http, ConnectError> {
+    /// For shared connections, and for those of one request each.
+    fn http(&self, tls: rustls::ClientConfig) -> Result<[Http; 2], ConnectError> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -157,17 +167,21 @@ impl Credentials {
         tcp.set_keepalive_interval(Some(TCP_KEEPALIVE));
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let road = Road::new(self.proxy.as_ref(), tcp, &tls);
-        let mut https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-        if let Some(name) = &self.config.tls_server_name {
+        let https = || -> Result<_, ConnectError> {
+            let https = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
+            let Some(name) = &self.config.tls_server_name else { return Ok(https) };
             let name = name.clone().try_into().map_err(|error| ConnectError::Server {
                 value: name.clone(),
                 problem: format!("tls-server-name: {error}"),
             })?;
-            https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
-        }
-        let connector = Connector(https.enable_all_versions().wrap_connector(road));
+            Ok(https.with_server_name_resolver(FixedServerNameResolver::new(name)))
+        };
+        let alone = legacy::Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(0)
+            .build(Connector(https()?.enable_http1().wrap_connector(road.clone())));
+        let connector = Connector(https()?.enable_all_versions().wrap_connector(road));
         // The client sends a request a second time only when the connection handed it back unread.
-        Ok(legacy::Client::builder(TokioExecutor::new())
+        let shared = legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
@@ -176,7 +190,8 @@ impl Credentials {
             .http2_keep_alive_while_idle(true)
             .http2_initial_stream_window_size(STREAM_WINDOW)
             .http2_initial_connection_window_size(CONNECTION_WINDOW)
-            .build(connector))
+            .build(connector);
+        Ok([shared, alone])
     }
 }
 

@@ -7,7 +7,7 @@ use kinds::Form;
 use super::json;
 
 /// No object is near this size (etcd takes 1.5 MB): a longer frame is damage.
-const LONGEST_FRAME: usize = 64 << 20;
+pub(super) const LONGEST_FRAME: usize = 64 << 20;
 
 /// Why a body could not be read on.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +18,12 @@ pub enum FrameError {
     /// The length of a frame makes no sense.
     #[error("a frame of {0} bytes: not a protobuf watch")]
     Length(usize),
+    /// A body is not the list that was asked for.
+    #[error("not a list: {0}")]
+    NoList(&'static str),
+    /// A list's bytes make no sense.
+    #[error("not a list: {0}")]
+    Damaged(#[from] kinds::DecodeError),
     /// A line is no watch event.
     #[error("a line is no watch event: {0}")]
     Line(#[from] serde_json::Error),

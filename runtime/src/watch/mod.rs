@@ -2,6 +2,7 @@
 
 mod every;
 mod frames;
+mod items;
 pub(crate) mod json;
 mod reflector;
 mod registry;

@@ -1,6 +1,7 @@
 //! The loop that keeps one store equal to what the API server has.
 //!
-//! It lists once by streaming (or by pages where the server refuses), then watches on from there. A broken watch goes
+//! It lists once by streaming (by pages where the server refuses, in one answer what there is much of), then watches on
+//! from there. A broken watch goes
 //! on from the last version; only when the server no longer has that version is everything listed anew, in its newest
 //! state, so that time never runs backwards. If the server itself went back (its storage was restored), the loop says
 //! so and starts over.
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use super::frames::Frames;
+use super::items::Items;
 use super::json;
 use super::request::{self, Backoff, Scope, WatchError};
 use crate::client::Clients;
@@ -35,12 +37,24 @@ pub struct Reflector<K: Kind> {
     pub store: Arc<Store<K>>,
     /// Permits for initial lists, shared by all kinds.
     pub lists: Arc<Semaphore>,
-    streaming: bool,
+    listing: Listing,
+}
+
+/// How everything there is comes at first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Listing {
+    /// One answer over a connection of its own.
+    Whole,
+    /// As the first events of the watch.
+    Streamed,
+    /// Page by page.
+    Paged,
 }
 
 impl<K: Kind> Reflector<K> {
     pub fn new(clients: Arc<Clients>, scope: Scope, store: Arc<Store<K>>, lists: Arc<Semaphore>) -> Self {
-        Self { clients, scope, store, lists, streaming: true }
+        let listing = if K::MANY { Listing::Whole } else { Listing::Streamed };
+        Self { clients, scope, store, lists, listing }
     }
 
     /// Runs until it is dropped.
@@ -61,9 +75,9 @@ impl<K: Kind> Reflector<K> {
                     info!(kind, %error, "the watched version is gone; listing anew");
                     listed = false;
                 }
-                Err(error) if !listed && self.streaming && error.no_streaming() => {
+                Err(error) if !listed && self.listing == Listing::Streamed && error.no_streaming() => {
                     info!(kind, %error, "no streaming lists here; listing by pages");
-                    self.streaming = false;
+                    self.listing = Listing::Paged;
                     continue;
                 }
                 Err(error @ WatchError::BackInTime { .. }) => {
@@ -82,25 +96,38 @@ impl<K: Kind> Reflector<K> {
     }
 
     async fn list_and_watch(&mut self, listed: &mut bool) -> Result<(), WatchError> {
-        if !self.streaming {
-            let permit = self.lists.clone().acquire_owned().await;
-            self.list_pages().await?;
-            drop(permit);
-            *listed = true;
-            return self.watch().await;
-        }
         let permit = self.lists.clone().acquire_owned().await;
+        match self.listing {
+            Listing::Streamed => {
+                let frames = self.list_streamed().await?;
+                *listed = frames.is_some();
+                drop(permit);
+                return match frames {
+                    Some(frames) => self.follow(frames).await,
+                    // The server may end the watch before the list is complete; nothing is concluded from half a list.
+                    None => Ok(()),
+                };
+            }
+            Listing::Whole => self.list_whole().await?,
+            Listing::Paged => self.list_pages().await?,
+        }
+        drop(permit);
+        *listed = true;
+        self.watch().await
+    }
+
+    /// The watch behind its initial events; `None` when it ended before them.
+    async fn list_streamed(
+        &self,
+    ) -> Result<Option<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>>, WatchError> {
         let mut frames = self.frames(self.scope.streaming_list()).await?;
         let mut seen = HashSet::new();
         loop {
-            let Some(frame) = frames.next().await? else {
-                // The server may end the watch before the list is complete; nothing is concluded from half a list.
-                return Ok(());
-            };
+            let Some(frame) = frames.next().await? else { return Ok(None) };
             match watch_event(&frame)? {
                 WatchEvent::Bookmark { version, initial_end: true } => {
                     self.finish_list(seen, version);
-                    break;
+                    return Ok(Some(frames));
                 }
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     seen.extend(self.take_in(object));
@@ -114,9 +141,16 @@ impl<K: Kind> Reflector<K> {
                 WatchEvent::Error(status) => return Err(WatchError::Refused(status)),
             }
         }
-        *listed = true;
-        drop(permit);
-        self.follow(frames).await
+    }
+
+    async fn list_whole(&self) -> Result<(), WatchError> {
+        let mut items = Items::new(request::whole(&self.clients, self.scope.whole(), self.scope.list_type()).await?);
+        let mut seen = HashSet::new();
+        while let Some(object) = items.next().await? {
+            seen.extend(self.take_in(&object));
+        }
+        self.finish_list(seen, items.version()?);
+        Ok(())
     }
 
     async fn list_pages(&self) -> Result<(), WatchError> {

@@ -12,7 +12,7 @@ use kube::client::Body;
 use rand::Rng;
 
 use super::frames::FrameError;
-use crate::client::{Clients, Identity, SendError};
+use crate::client::{Alone, Clients, Identity, SendError};
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const JSON: &str = "application/json";
@@ -113,6 +113,12 @@ impl Scope {
         ))
     }
 
+    /// All there is, in the newest state.
+    pub fn whole(&self) -> String {
+        let uri = self.uri("");
+        uri.trim_end_matches(['?', '&']).to_owned()
+    }
+
     /// A watch that goes on after a version.
     pub fn watch(&self, version: u64) -> String {
         let seconds = timeout_seconds();
@@ -137,8 +143,22 @@ pub async fn open(
     uri: String,
     accept: &str,
 ) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
-    let answer = get(clients, uri, accept).await?;
-    Ok(answer.into_body().into_data_stream().map(|chunk| chunk.map_err(|error| error.to_string())).boxed())
+    Ok(chunks(get(clients, uri, accept).await?))
+}
+
+/// Asks for a whole list over a connection of its own.
+pub async fn whole(
+    clients: &Clients,
+    uri: String,
+    accept: &str,
+) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
+    let mut request = reading(uri, accept);
+    request.extensions_mut().insert(Alone);
+    Ok(chunks(answered(clients, request).await?))
+}
+
+fn chunks(answer: Response<Body>) -> impl futures::Stream<Item = Result<Bytes, String>> + Unpin {
+    answer.into_body().into_data_stream().map(|chunk| chunk.map_err(|error| error.to_string())).boxed()
 }
 
 /// Reads one page of a list into one buffer.
@@ -153,12 +173,19 @@ pub async fn page(clients: &Clients, uri: String, accept: &str) -> Result<Bytes,
 }
 
 async fn get(clients: &Clients, uri: String, accept: &str) -> Result<Response<Body>, WatchError> {
-    let request = Request::builder()
+    answered(clients, reading(uri, accept)).await
+}
+
+fn reading(uri: String, accept: &str) -> Request<Bytes> {
+    Request::builder()
         .method(Method::GET)
         .uri(uri)
         .header(header::ACCEPT, accept)
         .body(Bytes::new())
-        .expect("a path of valid names and numbers is a valid request");
+        .expect("a path of valid names and numbers is a valid request")
+}
+
+async fn answered(clients: &Clients, request: Request<Bytes>) -> Result<Response<Body>, WatchError> {
     let answer = clients.send(&Identity::Own, request).await?;
     if answer.status() == StatusCode::OK {
         return Ok(answer);

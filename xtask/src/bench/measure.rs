@@ -178,10 +178,11 @@ impl Row {
         self.scenario.goal(self.metric)
     }
 
-    /// Whether the goal is met; nothing if there is none or it cannot be told.
+    /// Whether the goal is met, by the two decimals that a ratio is printed with: a time that the scheduler sets for
+    /// both managers comes out one way or the other in the third. Nothing if there is no goal or it cannot be told.
     pub fn met(&self) -> Option<bool> {
         match self.goal()? {
-            Goal::Ratio(most) => Some(self.ratio()? <= most),
+            Goal::Ratio(most) => Some((self.ratio()? * 100.0).round() <= (most * 100.0).round()),
             Goal::Zero => Some(self.ours? == 0.0),
         }
     }
@@ -236,6 +237,7 @@ mod tests {
         assert!(rows.is_empty());
         assert_eq!((row.ours, row.upstream), (Some(2.0), Some(6.0)));
         assert_eq!(row.met(), Some(true));
+        assert_eq!(Row { ours: Some(2.004), ..row.clone() }.met(), Some(true));
         assert_eq!(Row { ours: Some(2.1), ..row.clone() }.met(), Some(false));
         assert_eq!(Row { upstream: None, ..row.clone() }.met(), None);
         assert_eq!(Row { upstream: Some(0.0), ..row }.ratio(), None);

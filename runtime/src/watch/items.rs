@@ -1,0 +1,191 @@
+//! A list's body read object by object as it arrives, so that no more than one object of it is ever held.
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use kinds::envelope::{MAGIC, list_version};
+use kinds::schema::unknown;
+use kinds::wire::Head;
+
+use super::frames::{FrameError, LONGEST_FRAME};
+
+/// Metadata is field 1 and items are field 2 in every list kind.
+const METADATA: u32 = 1;
+const ITEMS: u32 = 2;
+
+/// Reads the objects of a list from the chunks of a protobuf body.
+pub struct Items<S> {
+    chunks: S,
+    buffer: BytesMut,
+    place: Place,
+    version: Option<u64>,
+}
+
+/// Where in the body the buffer begins.
+#[derive(Clone, Copy)]
+enum Place {
+    Magic,
+    Envelope,
+    /// Inside the list, which has so many bytes left.
+    List(usize),
+}
+
+impl<S, E> Items<S>
+where
+    S: Stream<Item = Result<Bytes, E>> + Unpin,
+    E: std::fmt::Display,
+{
+    /// The objects in a body's chunks.
+    pub fn new(chunks: S) -> Self {
+        Self { chunks, buffer: BytesMut::new(), place: Place::Magic, version: None }
+    }
+
+    /// The list's version, once all of it was read.
+    ///
+    /// # Errors
+    /// [`FrameError::NoList`] when it names none.
+    pub fn version(&self) -> Result<u64, FrameError> {
+        self.version.ok_or(FrameError::NoList("it names no resourceVersion"))
+    }
+
+    /// The next object; `None` at the orderly end of the body.
+    ///
+    /// # Errors
+    /// When the connection breaks, or what comes is no list.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
+        loop {
+            match self.place {
+                Place::Magic => {
+                    if !self.fill(MAGIC.len()).await? || !self.buffer.starts_with(MAGIC) {
+                        return Err(FrameError::NoList("it does not begin as protobuf of the API server"));
+                    }
+                    self.buffer.advance(MAGIC.len());
+                    self.place = Place::Envelope;
+                }
+                Place::Envelope => match self.head().await? {
+                    None => return Ok(None),
+                    Some(head) if head.number == unknown::RAW => {
+                        self.buffer.advance(head.size);
+                        self.place = Place::List(head.length);
+                    }
+                    Some(head) => drop(self.field(head).await?),
+                },
+                Place::List(0) => self.place = Place::Envelope,
+                Place::List(left) => {
+                    let head = self.head().await?.ok_or(FrameError::NoList("it ends too early"))?;
+                    let left = left.checked_sub(head.size + head.length);
+                    self.place = Place::List(left.ok_or(FrameError::NoList("a field reaches beyond its end"))?);
+                    let field = self.field(head).await?;
+                    match head.number {
+                        ITEMS => return Ok(Some(field)),
+                        METADATA => self.version = Some(list_version(&field)?),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// The head of the field that comes next; `None` at the end of the body.
+    async fn head(&mut self) -> Result<Option<Head>, FrameError> {
+        loop {
+            match Head::read(&self.buffer).map_err(kinds::DecodeError::from)? {
+                Some(head) if head.length > LONGEST_FRAME && !self.opens_list(head) => {
+                    return Err(FrameError::Length(head.length));
+                }
+                Some(head) => return Ok(Some(head)),
+                None => {
+                    let wanted = self.buffer.len() + 1;
+                    if !self.fill(wanted).await? {
+                        let ended = self.buffer.is_empty();
+                        return if ended { Ok(None) } else { Err(FrameError::NoList("it ends inside a field")) };
+                    }
+                }
+            }
+        }
+    }
+
+    /// The list itself may be of any length: it is never held.
+    fn opens_list(&self, head: Head) -> bool {
+        matches!(self.place, Place::Envelope) && head.number == unknown::RAW
+    }
+
+    async fn field(&mut self, head: Head) -> Result<Bytes, FrameError> {
+        if !self.fill(head.size + head.length).await? {
+            return Err(FrameError::NoList("it ends inside a field"));
+        }
+        self.buffer.advance(head.size);
+        Ok(self.buffer.split_to(head.length).freeze())
+    }
+
+    /// Waits until so many bytes are there; false when the body ends before.
+    async fn fill(&mut self, wanted: usize) -> Result<bool, FrameError> {
+        self.buffer.reserve(wanted.saturating_sub(self.buffer.len()));
+        while self.buffer.len() < wanted {
+            match self.chunks.next().await {
+                Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
+                Some(Err(error)) => return Err(FrameError::Body(error.to_string())),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use kinds::envelope::wrap_as;
+    use kinds::schema::list_meta;
+    use kinds::wire::Put as _;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn body(items: &[Vec<u8>]) -> Vec<u8> {
+        let mut list = Vec::new();
+        list.put_message(METADATA, |meta| meta.put_str(list_meta::RESOURCE_VERSION, "42"));
+        for item in items {
+            list.put_bytes(ITEMS, item);
+        }
+        wrap_as("v1", "PodList", &list)
+    }
+
+    fn read(body: &[u8], chunk: usize) -> Result<(Vec<Bytes>, u64), FrameError> {
+        let chunks: Vec<Result<Bytes, String>> =
+            body.chunks(chunk.max(1)).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
+        let mut items = Items::new(stream::iter(chunks));
+        let mut read = Vec::new();
+        futures::executor::block_on(async {
+            while let Some(item) = items.next().await? {
+                read.push(item);
+            }
+            let version = items.version()?;
+            Ok((read, version))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn objects_come_whole_however_the_body_is_cut(
+            sent in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..6),
+            chunk in 1usize..400,
+        ) {
+            let (read, version) = read(&body(&sent), chunk).expect("a list");
+            prop_assert_eq!(version, 42);
+            prop_assert_eq!(read, sent);
+        }
+
+        #[test]
+        fn half_a_list_is_no_list(sent in proptest::collection::vec(any::<Vec<u8>>(), 1..5), cut in 1usize..40) {
+            let body = body(&sent);
+            let end = body.len().saturating_sub(cut);
+            prop_assert!(read(&body[..end], 16).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes: Vec<u8>, chunk in 1usize..9) {
+            let _ = read(&bytes, chunk);
+            let _ = read(&[&MAGIC[..], &bytes].concat(), chunk);
+        }
+    }
+}
