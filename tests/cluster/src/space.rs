@@ -12,8 +12,10 @@ use kube::{Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
 use crate::manager::Manager;
+use crate::metrics::Metrics;
 use crate::wait::eventually;
 
 /// Nodes for the pods of all tests.
@@ -27,6 +29,8 @@ pub struct Bed {
     pub client: Client,
     /// Gives each namespace its default service account, without which there are no pods.
     accounts: Option<Manager>,
+    /// The metrics APIs, once a test needs them.
+    pub(crate) metrics: OnceCell<Metrics>,
 }
 
 impl Bed {
@@ -41,7 +45,7 @@ impl Bed {
     pub async fn without_accounts(options: Options) -> Result<Self> {
         let cluster = ControlPlane::start(options).await?;
         let client = cluster.client(Identity::Admin).await?;
-        Ok(Self { cluster, client, accounts: None })
+        Ok(Self { cluster, client, accounts: None, metrics: OnceCell::new() })
     }
 
     /// Makes a namespace for a test; its name begins with `name`. If the bed makes accounts, its own is there.

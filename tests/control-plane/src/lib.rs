@@ -25,6 +25,7 @@ pub mod behaviour;
 mod cluster;
 mod flags;
 mod identity;
+pub mod metrics;
 mod nodes;
 mod pki;
 mod processes;
