@@ -61,11 +61,6 @@ impl CronJobs {
         }
         let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.uid));
         let mut status = cron_job.status.clone();
-        let there = jobs.iter().map(|job| &**job).filter(|job| !job.meta.is_deleting());
-        for job in decide::history(&cron_job, there) {
-            // A failure is told of, and tried again with the next change.
-            self.delete(&cron_job, &job.meta, &mut status).await;
-        }
         let run = self.run(&cron_job, &jobs, &mut status).await;
         if status != cron_job.status {
             match self.writer.replace(&CronJob::RESOURCE, key, Some("status"), &cron_job.status_update(&status)).await {
@@ -79,6 +74,12 @@ impl CronJobs {
                 Err(error) if error.is_not_found() => return Ok(Outcome::Done),
                 Err(error) => return Err(error.into()),
             }
+        }
+        // Only now that the status knows what they were: whoever comes after a crash could not learn it any more.
+        let there = jobs.iter().map(|job| &**job).filter(|job| !job.meta.is_deleting());
+        for job in decide::history(&cron_job, there) {
+            // A failure is told of, and tried again with the next change.
+            self.delete(&cron_job, &job.meta, &mut status).await;
         }
         run
     }
@@ -133,7 +134,14 @@ impl CronJobs {
                 "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
             self.warn(cron_job, "TooManyMissedTimes", message.to_owned());
         }
-        if self.may_start(cron_job, status, scheduled, now) {
+        let name = decide::job_name(&cron_job.meta, scheduled);
+        if let Some(job) = jobs.iter().find(|job| *job.meta.name == *name) {
+            // Made before, and the status never told of it.
+            if job.status.finished().is_none() && !is_active(status, &job.meta.uid) {
+                status.active.push(ActiveJob::of(&job.meta));
+            }
+            status.last_schedule = Time(scheduled.as_second());
+        } else if self.may_start(cron_job, status, scheduled, now) {
             if cron_job.concurrency == Concurrency::Replace {
                 self.replace(cron_job, status).await?;
             }
