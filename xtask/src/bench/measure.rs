@@ -24,6 +24,10 @@ pub enum Scenario {
     Memory,
     /// Pods of Services become unready and ready again, a hundred a second
     EndpointChurn,
+    /// StatefulSets, DaemonSets, Jobs, CronJobs, autoscalers and budgets are created, and what can be is updated
+    Mixed,
+    /// Thousands of autoscalers find nothing to do for three periods, then all of them scale
+    Autoscaling,
 }
 
 /// Something that is measured.
@@ -99,18 +103,24 @@ impl Scenario {
             Scenario::ColdStart => "cold-start",
             Scenario::Memory => "memory",
             Scenario::EndpointChurn => "endpoint-churn",
+            Scenario::Mixed => "mixed",
+            Scenario::Autoscaling => "autoscaling",
         }
     }
 
     /// What ours has to reach in a metric.
     pub fn goal(self, metric: Metric) -> Option<Goal> {
         match (self, metric) {
-            (Scenario::Create | Scenario::Update, Metric::Wall) => Some(Goal::Ratio(1.0)),
-            (Scenario::Create | Scenario::Update, Metric::Cpu) => Some(Goal::Ratio(1.0 / 3.0)),
-            (Scenario::Create | Scenario::Update, Metric::Writes) => Some(Goal::Ratio(0.8)),
+            (Scenario::Create | Scenario::Update | Scenario::Mixed, Metric::Wall) => Some(Goal::Ratio(1.0)),
+            (Scenario::Autoscaling, Metric::Writes) => Some(Goal::Ratio(1.0)),
+            (Scenario::Create | Scenario::Update | Scenario::Mixed, Metric::Cpu) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::Create | Scenario::Update | Scenario::Mixed, Metric::Writes) => Some(Goal::Ratio(0.8)),
+            (Scenario::Mixed, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 3.0)),
             (Scenario::IdleEmpty | Scenario::Idle | Scenario::Memory, Metric::Writes) => Some(Goal::Zero),
             (Scenario::Memory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 6.0)),
-            (Scenario::ColdStart | Scenario::EndpointChurn, Metric::Cpu) => Some(Goal::Ratio(1.0 / 3.0)),
+            (Scenario::ColdStart | Scenario::EndpointChurn | Scenario::Autoscaling, Metric::Cpu) => {
+                Some(Goal::Ratio(1.0 / 3.0))
+            }
             (Scenario::ColdStart, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
             (Scenario::EndpointChurn, Metric::Writes) => Some(Goal::Ratio(0.7)),
             (Scenario::EndpointChurn, Metric::LagTail) => Some(Goal::Ratio(1.0)),

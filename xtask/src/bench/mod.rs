@@ -2,9 +2,11 @@
 //! planes of the same kind, one after the other; ratios instead of timings.
 
 mod api;
+mod autoscaling;
 mod churn;
 mod crowd;
 mod measure;
+mod mixed;
 mod plot;
 mod process;
 mod report;
@@ -35,12 +37,13 @@ use subject::{Binaries, Mode, Subject};
 /// Both run the Deployment, ReplicaSet, service account and node lifecycle
 /// controllers, one after the other, each on a control plane of its own with fake nodes; the scenarios with many
 /// pods share one, where neither has anything to change, and so does the one
-/// with Services, where both run the controllers of their endpoints. Wall time, CPU,
+/// with Services, where both run the controllers of their endpoints. In mixed both run the controllers of all other
+/// workloads, in autoscaling that of autoscalers alone. Wall time, CPU,
 /// memory and API requests are compared; the report (Markdown, a plot, all
 /// measurements as JSON, the managers' logs) goes to a folder that is printed.
 ///
 /// Builds our manager with --release, and upstream's with Go the first time.
-/// Takes some 20 minutes; absolute figures depend on what else the machine does.
+/// Takes some 40 minutes; absolute figures depend on what else the machine does.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask bench --quick                          # is it still fast? a few minutes
@@ -114,6 +117,23 @@ impl Arguments {
         Size { deployments, replicas, idle: self.idle() }
     }
 
+    fn mix(&self, mode: Mode) -> mixed::Size {
+        match (mode, self.quick) {
+            (Mode::Raised, false) => mixed::Size::WHOLE,
+            (Mode::Default, false) => mixed::Size::WHOLE.part(5),
+            (Mode::Raised, true) => mixed::Size::WHOLE.part(8),
+            (Mode::Default, true) => mixed::Size::WHOLE.part(20),
+        }
+    }
+
+    fn autoscalers(&self, mode: Mode) -> u32 {
+        match (mode, self.quick) {
+            (Mode::Raised, false) => 2000,
+            (Mode::Raised, true) | (Mode::Default, false) => 200,
+            (Mode::Default, true) => 50,
+        }
+    }
+
     fn idle(&self) -> Duration {
         Duration::from_secs(if self.quick { 8 } else { 30 })
     }
@@ -165,6 +185,10 @@ async fn measure(
     let scenarios = arguments.scenarios();
     let (churned, scenarios): (Vec<Scenario>, Vec<Scenario>) =
         scenarios.into_iter().partition(|scenario| *scenario == Scenario::EndpointChurn);
+    let (mixed, scenarios): (Vec<Scenario>, Vec<Scenario>) =
+        scenarios.into_iter().partition(|scenario| *scenario == Scenario::Mixed);
+    let (scaled, scenarios): (Vec<Scenario>, Vec<Scenario>) =
+        scenarios.into_iter().partition(|scenario| *scenario == Scenario::Autoscaling);
     let (crowded, rollouts): (Vec<Scenario>, Vec<Scenario>) =
         scenarios.into_iter().partition(|scenario| matches!(scenario, Scenario::Memory | Scenario::ColdStart));
     let (mut measurements, mut failures) = (Vec::new(), Vec::new());
@@ -189,6 +213,22 @@ async fn measure(
             let about = (subject, mode);
             let measured = rollout::measure(binaries, about, arguments.size(mode), &rollouts, &report.log(&name)).await;
             note(name, measured);
+        }
+    }
+    if !mixed.is_empty() {
+        for (mode, subject, name) in turns("mixed") {
+            eprintln!("{name}");
+            let size = arguments.mix(mode);
+            let measured = mixed::measure(binaries, (subject, mode), size, &report.log(&name)).await;
+            note(name, measured.map(|measured| vec![measured]));
+        }
+    }
+    if !scaled.is_empty() {
+        for (mode, subject, name) in turns("autoscaling") {
+            eprintln!("{name}");
+            let count = arguments.autoscalers(mode);
+            let measured = autoscaling::measure(binaries, (subject, mode), count, &report.log(&name)).await;
+            note(name, measured.map(|measured| vec![measured]));
         }
     }
     if !crowded.is_empty() {

@@ -14,7 +14,7 @@ use crate::cargo::workspace;
 
 use super::measure::{Goal, Measurement, Metric, Row, Scenario};
 use super::plot::plot;
-use super::subject::{ENDPOINTS, FLAGS, Mode, Subject, WORKLOADS};
+use super::subject::{ALL_WORKLOADS, AUTOSCALING, ENDPOINTS, FLAGS, Mode, Subject, WORKLOADS};
 
 /// A folder that a report is written to.
 pub struct Report {
@@ -79,7 +79,7 @@ fn page(measurements: &[Measurement], rows: &[Row], failures: &[String], runs: u
     let mut page = format!(
         "# Our controller manager beside upstream's
 
-{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-churn; mode raised adds `{}`.
+{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-churn, `{ALL_WORKLOADS}` for mixed and `{AUTOSCALING}` for autoscaling; mode raised adds `{}`.
 
 {}
 ![ratios](ratios.svg)

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
+use control_plane::audit::Counts;
 use control_plane::{ControlPlane, Identity};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
@@ -24,6 +25,9 @@ const LEADER_DEADLINE: Duration = Duration::from_secs(60);
 
 /// No request for so long is silence: longer than anything is put off, so that all that a scenario leads to counts.
 const SILENCE: Duration = Duration::from_secs(12);
+
+/// No write for so long is rest, with controllers that look at things again and again: longer than their periods.
+const REST: Duration = Duration::from_secs(20);
 
 /// How long silence is awaited.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(120);
@@ -83,6 +87,14 @@ pub const WORKLOADS: &str = "--controllers=deployment,replicaset,serviceaccount,
 
 /// The controllers of what stands behind Services.
 pub const ENDPOINTS: &str = "--controllers=endpointslice,endpoint";
+
+/// The controllers of workloads of every kind, and of what scales and guards them.
+pub const ALL_WORKLOADS: &str = "--controllers=statefulset-controller,daemonset-controller,job-controller,\
+    cronjob-controller,ttl-after-finished-controller,replicationcontroller-controller,\
+    horizontal-pod-autoscaler-controller,disruption-controller,serviceaccount-controller,node-lifecycle-controller";
+
+/// The controller of autoscalers alone.
+pub const AUTOSCALING: &str = "--controllers=horizontal-pod-autoscaler-controller";
 
 /// The managers' binaries.
 #[derive(Clone, Debug)]
@@ -161,25 +173,34 @@ impl<'a> Running<'a> {
 
     /// Waits until it asks for nothing but its Lease.
     pub async fn until_quiet(&self) -> Result<()> {
+        self.until("quiet", SILENCE, is_quiet).await
+    }
+
+    /// Waits until it writes nothing, though it may ask.
+    pub async fn until_at_rest(&self) -> Result<()> {
+        self.until("at rest", REST, |asked| tally(asked).writes == 0).await
+    }
+
+    async fn until(&self, what: &str, time: Duration, is_so: impl Fn(&Counts) -> bool) -> Result<()> {
         let deadline = Instant::now() + SILENCE_DEADLINE;
         let mut progress = Progress::new();
         loop {
             let before = self.cluster.audit_position()?;
-            sleep(SILENCE).await;
+            sleep(time).await;
             self.check()?;
             let asked = self.cluster.audit_counts(before)?;
-            if is_quiet(&asked) {
+            if is_so(&asked) {
                 return Ok(());
             }
             if Instant::now() > deadline {
                 bail!(
-                    "the manager is not quiet after {} s: in the last {} s it asked for {:?}",
+                    "the manager is not {what} after {} s: in the last {} s it asked for {:?}",
                     SILENCE_DEADLINE.as_secs(),
-                    SILENCE.as_secs(),
+                    time.as_secs(),
                     tally(&asked).kinds
                 );
             }
-            progress.say(|| "waiting for the manager to become quiet".into());
+            progress.say(|| format!("waiting for the manager to be {what}"));
         }
     }
 

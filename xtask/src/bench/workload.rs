@@ -32,7 +32,8 @@ impl App {
         format!("registry.example.com/shop/{}:{version}", self.name)
     }
 
-    fn labels(&self) -> Value {
+    /// Labels of everything that belongs to it.
+    pub fn labels(&self) -> Value {
         json!({
             "app.kubernetes.io/name": self.name,
             "app.kubernetes.io/instance": format!("{}-production", self.name),
@@ -40,11 +41,13 @@ impl App {
         })
     }
 
-    fn selector(&self) -> Value {
+    /// Those of its labels that its pods are found by.
+    pub fn selector(&self) -> Value {
         json!({ "app.kubernetes.io/name": self.name })
     }
 
-    fn annotations(&self) -> Value {
+    /// Annotations of its pods.
+    pub fn annotations(&self) -> Value {
         json!({
             "checksum/config": format!("{:0>64}", self.name.bytes().map(|byte| format!("{byte:x}")).collect::<String>()),
             "prometheus.io/scrape": "true",
@@ -209,7 +212,8 @@ impl App {
         } })
     }
 
-    fn pod_spec(&self) -> Value {
+    /// What its pods are.
+    pub fn pod_spec(&self) -> Value {
         let own = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
         json!({
             "serviceAccountName": "default",

@@ -1,0 +1,133 @@
+//! Thousands of autoscalers, each with a metric and a target of its own: what looking at them costs, and how soon all
+//! of them follow when their metric doubles.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use control_plane::metrics::Metrics;
+use control_plane::{ControlPlane, Identity, Options};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::core::v1::ReplicationController;
+use kube::Client;
+use kube::api::{Api, ListParams};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::api::{self, Patch, Progress};
+use super::measure::{Measurement, Scenario};
+use super::subject::{AUTOSCALING, Binaries, Mode, Running, Subject};
+use super::workload::App;
+
+const NAMESPACE: &str = "bench";
+
+/// The metric, one pod's worth of it, and how long nothing changes before it doubles: three periods.
+const METRIC: &str = "length";
+const ONE: &str = "10";
+const TWO: &str = "20";
+const REST: Duration = Duration::from_secs(45);
+
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// Measures so many autoscalers on a control plane that is made for them and ends with them; the manager's log is kept
+/// at `log`.
+pub async fn measure(binaries: &Binaries, about: (Subject, Mode), count: u32, log: &Path) -> Result<Measurement> {
+    let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
+    let cluster = ControlPlane::start(options).await?;
+    let client = cluster.client(Identity::Admin).await?;
+    api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
+    let metrics = Metrics::serve(&cluster).await?;
+    metrics.set(NAMESPACE, METRIC, ONE);
+    api::each("autoscalers made", 0..count, async |number| make(&client, number).await).await?;
+    let manager = Running::start(&cluster, binaries, about.0, about.1, AUTOSCALING)?;
+    let measured = Fleet { client, manager: &manager, metrics: &metrics, count }.course(about).await;
+    manager.keep_log(log)?;
+    measured
+}
+
+/// An autoscaler and its target, whose pod nobody makes: the target says that it is there.
+async fn make(client: &Client, number: u32) -> Result<()> {
+    let app = App { namespace: NAMESPACE.into(), name: format!("app-{number}"), replicas: 1 };
+    let template = json!({ "metadata": { "labels": app.labels() }, "spec": app.pod_spec() });
+    let target = json!({
+        "apiVersion": "v1", "kind": "ReplicationController", "metadata": { "name": app.name, "namespace": NAMESPACE },
+        "spec": { "replicas": 1, "selector": app.selector(), "template": template },
+    });
+    let controllers = format!("/api/v1/namespaces/{NAMESPACE}/replicationcontrollers");
+    api::create(client, &controllers, "bench", &target).await?;
+    let status = json!({ "status": { "replicas": 1 } });
+    api::patch(client, &format!("{controllers}/{}/status", app.name), "bench", Patch::Merge, &status).await?;
+    let own = json!({ "name": METRIC, "selector": { "matchLabels": { "queue": app.name } } });
+    let metric = json!({ "metric": own, "target": { "type": "AverageValue", "averageValue": ONE } });
+    let autoscaler = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": { "name": app.name, "namespace": NAMESPACE },
+        "spec": {
+            "minReplicas": 1, "maxReplicas": 5, "metrics": [{ "type": "External", "external": metric }],
+            "scaleTargetRef": { "apiVersion": "v1", "kind": "ReplicationController", "name": app.name },
+        },
+    });
+    let autoscalers = format!("/apis/autoscaling/v2/namespaces/{NAMESPACE}/horizontalpodautoscalers");
+    api::create(client, &autoscalers, "bench", &autoscaler).await.map(drop)
+}
+
+struct Fleet<'a> {
+    client: Client,
+    manager: &'a Running<'a>,
+    metrics: &'a Metrics,
+    count: u32,
+}
+
+impl Fleet<'_> {
+    /// From a rest to the end of the scaling; the wall time is that of the scaling alone.
+    async fn course(&self, (subject, mode): (Subject, Mode)) -> Result<Measurement> {
+        self.manager.until_leader(&self.client).await?;
+        self.until("measured once", async || {
+            let autoscalers: Api<HorizontalPodAutoscaler> = Api::namespaced(self.client.clone(), NAMESPACE);
+            let all = autoscalers.list(&ListParams::default().match_any()).await?.items;
+            Ok(all.iter().filter(|autoscaler| is_measured(autoscaler)).count())
+        })
+        .await?;
+        self.manager.until_at_rest().await?;
+        eprintln!("  {}: {} autoscalers", Scenario::Autoscaling.name(), self.count);
+        let from = self.manager.mark()?;
+        sleep(REST).await;
+        let start = Instant::now();
+        self.metrics.set(NAMESPACE, METRIC, TWO);
+        self.until("scaled", async || {
+            let targets: Api<ReplicationController> = Api::namespaced(self.client.clone(), NAMESPACE);
+            let all = targets.list(&ListParams::default().match_any()).await?.items;
+            Ok(all.iter().filter(|target| replicas(target) == Some(2)).count())
+        })
+        .await?;
+        let wall = start.elapsed().as_secs_f64();
+        let to = self.manager.mark()?;
+        let about = (subject, mode, Scenario::Autoscaling);
+        Ok(Measurement::new(about, Some(wall), (&from, &to), self.manager.asked_since(&from)?))
+    }
+
+    async fn until(&self, what: &str, so_many: impl AsyncFn() -> Result<usize>) -> Result<()> {
+        let (start, mut progress) = (Instant::now(), Progress::new());
+        loop {
+            let done = so_many().await?;
+            if done == self.count as usize {
+                return Ok(());
+            }
+            self.manager.check()?;
+            let line = || format!("{:.0} s: {done} of {} are {what}", start.elapsed().as_secs_f64(), self.count);
+            ensure!(start.elapsed() < DEADLINE, "given up after {}:\n{}", line(), self.manager.last_lines());
+            progress.say(line);
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+fn is_measured(autoscaler: &HorizontalPodAutoscaler) -> bool {
+    let conditions = autoscaler.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "ScalingActive" && condition.status == "True")
+}
+
+fn replicas(target: &ReplicationController) -> Option<i32> {
+    target.spec.as_ref()?.replicas
+}
