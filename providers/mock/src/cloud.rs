@@ -154,18 +154,24 @@ impl MockCloud {
         if !verdict.latency.is_zero() {
             tokio::time::sleep(verdict.latency).await;
         }
-        let mut inner = self.lock();
-        let answer = match verdict.refusal {
-            Some((kind, message)) => Err(CloudError::new(kind, operation.as_str(), message)),
-            None => {
-                let now = Instant::now();
-                inner.state.sweep(now);
-                let answer = act(&mut inner.state, &verdict, now);
-                if verdict.lost { Err(Verdict::lost_error(operation)) } else { answer }
+        let answer = {
+            let mut inner = self.lock();
+            let answer = match verdict.refusal {
+                Some((kind, message)) => Err(CloudError::new(kind, operation.as_str(), message)),
+                None => {
+                    let now = Instant::now();
+                    inner.state.sweep(now);
+                    let answer = act(&mut inner.state, &verdict, now);
+                    if verdict.lost { Err(Verdict::lost_error(operation)) } else { answer }
+                }
+            };
+            if answer.is_err() || verdict.unanswered {
+                inner.calls.entry(operation).or_default().failed += 1;
             }
+            answer
         };
-        if answer.is_err() {
-            inner.calls.entry(operation).or_default().failed += 1;
+        if verdict.unanswered {
+            return std::future::pending().await;
         }
         answer.map_err(|error| error.with_request_id(format!("mock-{request}")))
     }

@@ -147,6 +147,8 @@ pub enum Effect {
     Transient,
     /// Done, and then answered with a broken connection.
     AnswerLost,
+    /// Done, and then never answered: for processes that are to die in a call.
+    Unanswered,
     /// What is made is not seen by reads for so long. Only for `AllocateAddress` and `CreateBalancer`.
     Invisible {
         /// How long.
@@ -212,7 +214,7 @@ impl Fault {
                 matches!(self.operation, Pattern::One(Operation::AllocateAddress | Operation::CreateBalancer))
             }
             Effect::Pending { .. } => self.operation == Pattern::One(Operation::DeleteBalancer),
-            Effect::AnswerLost => match self.operation {
+            Effect::AnswerLost | Effect::Unanswered => match self.operation {
                 Pattern::Changes => true,
                 Pattern::One(operation) => operation.changes(),
                 Pattern::Any | Pattern::Reads => false,
@@ -237,8 +239,8 @@ pub enum FaultError {
     NthZero,
     /// It would never do anything.
     #[error(
-        "operation is {0:?}, which this effect never happens to: use changes or a changing operation for answer_lost, \
-         AllocateAddress or CreateBalancer for invisible, DeleteBalancer for pending"
+        "operation is {0:?}, which this effect never happens to: use changes or a changing operation for answer_lost \
+         and unanswered, AllocateAddress or CreateBalancer for invisible, DeleteBalancer for pending"
     )]
     NoEffect(String),
 }
@@ -256,6 +258,8 @@ pub(crate) struct Verdict {
     pub refusal: Option<(ErrorKind, &'static str)>,
     /// It happens, and the answer gets lost.
     pub lost: bool,
+    /// It happens, and is never answered.
+    pub unanswered: bool,
     /// What is made is not seen for so long.
     pub invisible: Duration,
     /// What is deleted takes so long.
@@ -275,6 +279,7 @@ impl Verdict {
             Effect::Conflict => self.refusal = Some((ErrorKind::Conflict, "another change is under way")),
             Effect::Transient => self.refusal = Some((ErrorKind::Transient, "the service is out of order")),
             Effect::AnswerLost => self.lost = true,
+            Effect::Unanswered => self.unanswered = true,
             Effect::Invisible { millis } => self.invisible = Duration::from_millis(millis),
             Effect::Pending { millis } => self.pending = Some(Duration::from_millis(millis)),
         }

@@ -12,8 +12,10 @@
 //! | `DELETE /instances/{name}` | removes it for good |
 //! | `PUT /health` | `{"target": {"instance": "mock://..."}, "health": "unhealthy"}`; `null`: as it would be |
 //! | `PUT /quotas` | [`Quotas`] |
+//! | `PUT`, `DELETE /balancers/{cluster}/{namespace}/{name}/{uid}` | what a provider does for a Service: `{"ports": [{"port": 80, "node_port": 30080}], "instances": ["mock://..."]}` |
 //! | `PUT /foreign-routes` | `{"destination": "10.9.0.0/24"}` |
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -25,13 +27,17 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
-use providers::{Health, TargetId};
+use providers::{
+    CloudError, Deletion, Health, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Port, Protocol,
+    TargetId, TargetPort, Targets,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use crate::balancers::MockBalancers;
 use crate::cloud::MockCloud;
 use crate::config::{InstanceConfig, Quotas};
 use crate::fault::Fault;
@@ -52,6 +58,51 @@ struct HealthChange {
 #[serde(deny_unknown_fields)]
 struct ForeignRoute {
     destination: IpNet,
+}
+
+/// What a balancer is to be, for programs in other languages than ours.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wish {
+    ports: Vec<WishedPort>,
+    /// Provider ids.
+    #[serde(default)]
+    instances: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WishedPort {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    protocol: Protocol,
+    port: u16,
+    node_port: u16,
+}
+
+impl Wish {
+    fn spec(&self, id: LoadBalancerId) -> LoadBalancerSpec {
+        let port = |wished: &WishedPort| Port {
+            name: wished.name.clone(),
+            protocol: wished.protocol,
+            app_protocol: None,
+            port: wished.port,
+            node_port: Some(wished.node_port),
+            target_port: TargetPort::Number(wished.port),
+        };
+        LoadBalancerSpec::new(id, self.ports.iter().map(port).collect())
+    }
+
+    fn targets(&self) -> Targets {
+        let node = |id: &String| NodeTarget {
+            name: id.clone(),
+            provider_id: Some(id.clone()),
+            addresses: Vec::new(),
+            labels: BTreeMap::new(),
+        };
+        Targets::nodes(self.instances.iter().map(node).collect::<Vec<_>>())
+    }
 }
 
 type Answer = Result<Value, (StatusCode, String)>;
@@ -92,7 +143,7 @@ impl MockCloud {
     async fn respond(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
         let (head, body) = request.into_parts();
         let answer = match Limited::new(body, LARGEST).collect().await {
-            Ok(body) => self.answer(&head.method, head.uri.path(), &body.to_bytes()),
+            Ok(body) => self.answer(&head.method, head.uri.path(), &body.to_bytes()).await,
             Err(error) => Err((StatusCode::PAYLOAD_TOO_LARGE, error.to_string())),
         };
         let (code, value) = match answer {
@@ -105,9 +156,31 @@ impl MockCloud {
         Ok(response)
     }
 
-    fn answer(&self, method: &Method, path: &str, body: &[u8]) -> Answer {
+    /// Does what a provider would do for a Service, once.
+    async fn balance(&self, id: LoadBalancerId, wish: Option<Wish>) -> Answer {
+        let provider = MockBalancers { cloud: self.clone(), cluster: id.cluster.clone() };
+        let refused = |error: CloudError| (StatusCode::CONFLICT, error.to_string());
+        match wish {
+            Some(wish) => {
+                provider.ensure(&wish.spec(id.clone()), &wish.targets()).await.map_err(refused)?;
+                let found = self.snapshot().balancers.into_iter().find(|balancer| balancer.id == id);
+                shown(found)
+            }
+            None => match provider.delete(&id).await.map_err(refused)? {
+                Deletion::Gone => Ok(json!({})),
+                Deletion::InProgress(_) => Err((StatusCode::CONFLICT, format!("{id} is still going"))),
+            },
+        }
+    }
+
+    async fn answer(&self, method: &Method, path: &str, body: &[u8]) -> Answer {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         match (method.as_str(), parts.as_slice()) {
+            ("PUT" | "DELETE", ["balancers", cluster, namespace, name, uid]) => {
+                let [cluster, namespace, name, uid] = [cluster, namespace, name, uid].map(ToString::to_string);
+                let wish = if method == Method::PUT { Some(read::<Wish>(body)?) } else { None };
+                self.balance(LoadBalancerId { cluster, namespace, name, uid }, wish).await
+            }
             ("GET", ["state"]) => shown(self.snapshot()),
             ("GET", ["calls"]) => shown(self.snapshot().calls),
             ("GET", ["faults"]) => shown(self.snapshot().faults),

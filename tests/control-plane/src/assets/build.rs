@@ -30,6 +30,10 @@ const SOURCES: [&str; 7] = [
     LINKER_FLAGS,
 ];
 
+/// What decides how the cloud manager comes out, which few need: a change of it costs nobody else a build.
+const CLOUD_SOURCES: [&str; 4] =
+    [include_str!("../../go.mod"), include_str!("../../go.sum"), include_str!("../../cloud/main.go"), LINKER_FLAGS];
+
 const KWOK: &str = "sigs.k8s.io/kwok/cmd/kwok@v0.8.0";
 
 /// Without a version the scheduler and kwok refuse the API server's.
@@ -53,6 +57,7 @@ pub(super) enum Part {
     Etcd,
     Kwok,
     Upstream,
+    Cloud,
 }
 
 impl Part {
@@ -62,6 +67,7 @@ impl Part {
             Program::Etcd => Part::Etcd,
             Program::Kwok => Part::Kwok,
             Program::UpstreamManager => Part::Upstream,
+            Program::UpstreamCloudManager => Part::Cloud,
         }
     }
 
@@ -72,6 +78,7 @@ impl Part {
             Part::Etcd => "etcd",
             Part::Kwok => "kwok",
             Part::Upstream => "upstream",
+            Part::Cloud => "cloud",
         }
     }
 
@@ -81,6 +88,7 @@ impl Part {
             Part::Kube => &["kube-apiserver", "kube-scheduler", "kubectl"],
             Part::Etcd | Part::Kwok => &[],
             Part::Upstream => &["kube-controller-manager"],
+            Part::Cloud => &["cloud-controller-manager"],
         }
     }
 
@@ -90,6 +98,7 @@ impl Part {
             Part::Etcd => "etcd",
             Part::Kwok => "kwok",
             Part::Upstream => "upstream's kube-controller-manager",
+            Part::Cloud => "upstream's cloud-controller-manager",
         }
     }
 
@@ -113,11 +122,14 @@ impl Part {
     }
 }
 
-/// The name of these programs' version: a hash (FNV-1a) of all that decides
-/// what is built, and for which machine.
-pub(super) fn version() -> String {
+/// The name of a part's version: a hash (FNV-1a) of all that decides what is built, and for which machine.
+pub(super) fn version(part: Part) -> String {
     let machine = [std::env::consts::OS, std::env::consts::ARCH];
-    let bytes = SOURCES.iter().chain(&machine).flat_map(|text| text.bytes().chain([0]));
+    let sources: &[&str] = match part {
+        Part::Cloud => &CLOUD_SOURCES,
+        Part::Kube | Part::Etcd | Part::Kwok | Part::Upstream => &SOURCES,
+    };
+    let bytes = sources.iter().chain(&machine).flat_map(|text| text.bytes().chain([0]));
     let hash = bytes
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     format!("{hash:016x}")

@@ -34,6 +34,8 @@ pub enum Program {
     Kwok,
     /// Upstream's controller manager, to be measured against.
     UpstreamManager,
+    /// Upstream's cloud controller manager over the mock cloud, to be taken over from.
+    UpstreamCloudManager,
 }
 
 impl Program {
@@ -46,6 +48,7 @@ impl Program {
             Program::Kubectl => "kubectl",
             Program::Kwok => "kwok",
             Program::UpstreamManager => "kube-controller-manager",
+            Program::UpstreamCloudManager => "cloud-controller-manager",
         }
     }
 }
@@ -68,8 +71,9 @@ impl Assets {
     /// Just these programs; otherwise as [`Assets::base`].
     pub fn of(programs: &[Program]) -> Result<Self> {
         let given = given(env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from))?;
-        let cache = cache()?;
-        let paths = programs.iter().map(|program| Ok((*program, locate(*program, given.as_deref(), &cache)?)));
+        let paths = programs
+            .iter()
+            .map(|program| Ok((*program, locate(*program, given.as_deref(), &cache(Part::of(*program))?)?)));
         Ok(Self { paths: paths.collect::<Result<_>>()? })
     }
 
@@ -77,7 +81,14 @@ impl Assets {
     ///
     /// Blocks and fails as [`Assets::base`] does.
     pub fn upstream_manager(&self) -> Result<PathBuf> {
-        locate(Program::UpstreamManager, None, &cache()?)
+        locate(Program::UpstreamManager, None, &cache(Part::Upstream)?)
+    }
+
+    /// Upstream's cloud-controller-manager, whose provider speaks to our mock cloud's HTTP; only takeovers need it.
+    ///
+    /// Blocks and fails as [`Assets::base`] does.
+    pub fn upstream_cloud_manager(&self) -> Result<PathBuf> {
+        locate(Program::UpstreamCloudManager, None, &cache(Part::Cloud)?)
     }
 
     /// The path of a program. Fails if it was not asked for when these assets
@@ -113,15 +124,15 @@ fn locate(program: Program, given: Option<&Path>, cache: &Path) -> Result<PathBu
     Ok(cache.join(name))
 }
 
-/// The cache folder of this version of the programs.
-fn cache() -> Result<PathBuf> {
+/// The cache folder of this version of a part.
+fn cache(part: Part) -> Result<PathBuf> {
     let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty());
     let root = variable("KCM_TEST_ASSETS")
         .or_else(|| variable("XDG_CACHE_HOME").map(|path| path.join("kcm-control-plane")))
         .or_else(|| variable("HOME").map(|path| path.join(".cache/kcm-control-plane")))
         .context("no place for the control plane's programs: set KCM_TEST_ASSETS to a folder")?;
     let root = std::path::absolute(&root).with_context(|| format!("resolve {}", root.display()))?;
-    Ok(root.join(build::version()))
+    Ok(root.join(build::version(part)))
 }
 
 #[cfg(test)]
