@@ -8,8 +8,9 @@ use crate::cargo::cargo;
 
 /// Play long random histories, and every scenario once with a crash at each of its writes.
 ///
-/// First the property tests, with so many histories each and a seed that makes them repeatable; then, on a real
-/// control plane, the tests that try every place to crash at. A failure names its seed or its place. Takes minutes to
+/// First the property tests, with so many histories each and a seed that makes them repeatable; then histories of
+/// Services over the mock cloud; then, on real control planes, every story with a crash at each of its writes and calls
+/// of the cloud, and with each fault. A failure names its seed or its place. Takes minutes to
 /// hours, as asked for.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
@@ -24,7 +25,11 @@ pub struct Arguments {
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 
-    /// Do only the one or the other
+    /// How many histories of Services there are, of 50 steps each
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    services: u32,
+
+    /// Do only one of them
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
 }
@@ -34,6 +39,8 @@ pub struct Arguments {
 enum Part {
     /// Random histories against models; no control plane
     Histories,
+    /// Random histories of Services over the mock cloud; no control plane
+    Services,
     /// A crash at every write, on a real control plane
     Crashes,
 }
@@ -46,9 +53,10 @@ struct Call {
 }
 
 impl Part {
-    const ALL: [Self; 2] = [Self::Histories, Self::Crashes];
+    const ALL: [Self; 3] = [Self::Histories, Self::Services, Self::Crashes];
 
-    fn call(self, histories: u32, seed: u64) -> Call {
+    fn call(self, arguments: &Arguments, seed: u64) -> Call {
+        let histories = arguments.histories;
         match self {
             Self::Histories => Call {
                 arguments: words("test --release --no-fail-fast --lib --package kinds --package runtime --package kcm"),
@@ -59,8 +67,17 @@ impl Part {
                     ("PROPTEST_MAX_GLOBAL_REJECTS", histories.saturating_mul(10).to_string()),
                 ],
             },
+            Self::Services => Call {
+                arguments: words("test --release --package ccm --lib -- --ignored histories"),
+                environment: vec![
+                    ("CCM_HISTORIES", arguments.services.to_string()),
+                    // Each history has the next seed.
+                    ("CCM_SEED", (seed % (1 << 32)).to_string()),
+                ],
+            },
             Self::Crashes => Call {
-                arguments: words("test --package cluster-tests --test cluster -- --ignored crash_after_every_write"),
+                // One story at a time: each is told several times at once.
+                arguments: words("test --package cluster-tests --test cluster -- --ignored faults:: --test-threads 1"),
                 environment: Vec::new(),
             },
         }
@@ -76,14 +93,14 @@ fn words(text: &'static str) -> Vec<&'static str> {
     text.split_whitespace().collect()
 }
 
-/// Does both parts, also when the first one fails.
+/// Does all parts, also after one has failed.
 pub fn run(arguments: Arguments) -> Result<()> {
     let seed = arguments.seed.unwrap_or_else(another_seed);
     println!("histories: {}, seed: {seed}", arguments.histories);
     let mut failed = Vec::new();
     for part in Part::ALL.into_iter().filter(|part| arguments.only.is_none_or(|only| only == *part)) {
         let begun = Instant::now();
-        let call = part.call(arguments.histories, seed);
+        let call = part.call(&arguments, seed);
         let status = cargo().args(&call.arguments).envs(call.environment).status().context("run cargo")?;
         println!(
             "{part:?}: {} after {:.0} s",
@@ -95,7 +112,11 @@ pub fn run(arguments: Arguments) -> Result<()> {
         }
     }
     if !failed.is_empty() {
-        bail!("{} failed; again with --histories {} --seed {seed}", failed.join(" and "), arguments.histories);
+        let Arguments { histories, services, .. } = arguments;
+        bail!(
+            "{} failed; again with --histories {histories} --services {services} --seed {seed}",
+            failed.join(" and ")
+        );
     }
     Ok(())
 }
@@ -106,9 +127,12 @@ mod tests {
 
     #[test]
     fn histories_are_repeatable_and_as_many_as_asked_for() {
-        let call = Part::Histories.call(9, 7);
+        let arguments = Arguments { histories: 9, seed: None, services: 3, only: None };
+        let call = Part::Histories.call(&arguments, 7);
         assert_eq!(call.environment[0], ("PROPTEST_CASES", "9".into()));
         assert_eq!(call.environment[1], ("PROPTEST_RNG_SEED", "7".into()));
-        assert!(Part::Crashes.call(9, 7).arguments.contains(&"--ignored"));
+        let call = Part::Services.call(&arguments, 7);
+        assert_eq!(call.environment, [("CCM_HISTORIES", "3".into()), ("CCM_SEED", "7".into())]);
+        assert!(Part::Crashes.call(&arguments, 7).arguments.contains(&"--ignored"));
     }
 }

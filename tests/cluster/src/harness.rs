@@ -13,8 +13,11 @@ use crate::space::{Bed, Space};
 /// Tests that run at the same time.
 const AT_ONCE: usize = 6;
 
-/// A test that takes longer is hung.
+/// A usual test that takes longer is hung.
 const LIMIT: Duration = Duration::from_secs(300);
+
+/// One that tries everything may take so long.
+const LONG_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Variants of a test that run at the same time.
 const VARIANTS_AT_ONCE: usize = 6;
@@ -50,14 +53,26 @@ pub enum Tier {
     Ignored,
 }
 
+impl Tier {
+    fn limit(self) -> Duration {
+        match self {
+            Tier::Usual => LIMIT,
+            Tier::Ignored => LONG_LIMIT,
+        }
+    }
+}
+
+/// What a test does in its namespace.
+pub type Run = Arc<dyn Fn(Space) -> BoxFuture<'static, Result<()>> + Send + Sync>;
+
 /// A test.
 pub struct Case {
     /// Its path.
-    pub name: &'static str,
+    pub name: String,
     /// When it runs.
     pub tier: Tier,
     /// What it does in its namespace.
-    pub run: fn(Space) -> BoxFuture<'static, Result<()>>,
+    pub run: Run,
 }
 
 /// Makes [`Case`]s from async functions of a [`Space`].
@@ -65,9 +80,9 @@ pub struct Case {
 macro_rules! cases {
     ($tier:ident: $($module:ident::{$($test:ident),* $(,)?}),* $(,)?) => {
         [$($($crate::Case {
-            name: concat!(stringify!($module), "::", stringify!($test)),
+            name: concat!(stringify!($module), "::", stringify!($test)).to_owned(),
             tier: $crate::Tier::$tier,
-            run: |space| Box::pin($module::$test(space)),
+            run: ::std::sync::Arc::new(|space| Box::pin($module::$test(space))),
         }),*),*]
     };
 }
@@ -119,7 +134,7 @@ impl Wanted {
 /// Runs the tests that the command line asks for; fails if one of them does.
 pub fn run(cases: Vec<Case>) -> ExitCode {
     let wanted = Wanted::read(std::env::args().skip(1));
-    let chosen: Vec<Case> = cases.into_iter().filter(|case| wanted.wants(case.name, case.tier)).collect();
+    let chosen: Vec<Case> = cases.into_iter().filter(|case| wanted.wants(&case.name, case.tier)).collect();
     if wanted.list {
         chosen.iter().for_each(|case| println!("{}: test", case.name));
         return ExitCode::SUCCESS;
@@ -147,10 +162,10 @@ async fn run_all(cases: Vec<Case>, at_once: usize) -> ExitCode {
     let begun = Instant::now();
     let count = cases.len();
     println!("running {count} tests, {at_once} at once");
-    let failures: Vec<(&'static str, String)> = stream::iter(cases)
+    let failures: Vec<(String, String)> = stream::iter(cases)
         .map(|case| {
             let bed = bed.clone();
-            async move { (case.name, run_one(&bed, case).await) }
+            async move { (case.name.clone(), run_one(&bed, case).await) }
         })
         .buffer_unordered(at_once)
         .filter_map(|(name, failure)| async move { Some((name, failure?)) })
@@ -167,24 +182,25 @@ async fn run_all(cases: Vec<Case>, at_once: usize) -> ExitCode {
 /// Runs one test in a task of its own; answers why it failed.
 async fn run_one(bed: &Arc<Bed>, case: Case) -> Option<String> {
     let begun = Instant::now();
-    let space = match bed.space(case.name).await {
+    let (name, limit) = (&case.name, case.tier.limit());
+    let space = match bed.space(name).await {
         Ok(space) => space,
         Err(error) => return Some(format!("no namespace: {error:#}")),
     };
     let namespace = space.namespace.clone();
     let task = tokio::spawn((case.run)(space));
     let abort = task.abort_handle();
-    let failure = match tokio::time::timeout(LIMIT, task).await {
+    let failure = match tokio::time::timeout(limit, task).await {
         Ok(Ok(Ok(()))) => None,
         Ok(Ok(Err(error))) => Some(format!("{error:#}")),
         Ok(Err(panic)) => Some(format!("panicked: {panic}")),
         Err(_) => {
             abort.abort();
-            Some(format!("not over after {} s", LIMIT.as_secs()))
+            Some(format!("not over after {} s", limit.as_secs()))
         }
     };
     let verdict = if failure.is_none() { "ok" } else { "FAILED" };
-    println!("test {} ... {verdict} ({:.1} s)", case.name, begun.elapsed().as_secs_f64());
+    println!("test {name} ... {verdict} ({:.1} s)", begun.elapsed().as_secs_f64());
     failure.map(|failure| format!("namespace {namespace}: {failure}"))
 }
 

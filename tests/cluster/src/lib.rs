@@ -22,7 +22,7 @@ mod wait;
 pub use call::{Call, Verb};
 pub use cloud::CloudBed;
 pub use faults::{Effect, Faults, Rule, Seen, fails};
-pub use harness::{Case, Tier, run, variants};
+pub use harness::{Case, Run, Tier, run, variants};
 pub use manager::Manager;
 pub use observer::{Observer, View};
 pub use space::{Bed, Space};

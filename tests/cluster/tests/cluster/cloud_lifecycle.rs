@@ -11,7 +11,7 @@ use crate::cloud::initialised;
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
 /// Waits until a node has the shutdown taint, or has it no more.
-async fn shut_down(cloud: &CloudBed, name: &str, wanted: bool) -> Result<()> {
+pub async fn shut_down(cloud: &CloudBed, name: &str, wanted: bool) -> Result<()> {
     eventually(format!("{name} has the shutdown taint: {wanted}"), || async {
         let node = cloud.nodes().get(name).await?;
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
@@ -23,7 +23,7 @@ async fn shut_down(cloud: &CloudBed, name: &str, wanted: bool) -> Result<()> {
     .await
 }
 
-async fn gone(cloud: &CloudBed, name: &str) -> Result<()> {
+pub async fn gone(cloud: &CloudBed, name: &str) -> Result<()> {
     eventually(format!("{name} is deleted"), || async {
         ensure!(cloud.nodes().get_opt(name).await?.is_none());
         Ok(())

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::{Call, CloudBed, Effect, Faults, QUIET, Rule, Space, during, eventually, fails};
+use cluster_tests::{Call, CloudBed, Faults, QUIET, Space, during, eventually};
 use k8s_openapi::api::core::v1::{Event, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 const BALANCERS: [&str; 1] = ["--controllers=service"];
 
-fn services(cloud: &CloudBed) -> Api<Service> {
+pub fn services(cloud: &CloudBed) -> Api<Service> {
     Api::namespaced(cloud.bed.client.clone(), "default")
 }
 
-async fn create(cloud: &CloudBed, name: &str) -> Result<()> {
+pub async fn create(cloud: &CloudBed, name: &str) -> Result<()> {
     let service = json!({
         "metadata": {"name": name},
         "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": [{"name": "http", "port": 80}]},
@@ -26,7 +26,7 @@ async fn create(cloud: &CloudBed, name: &str) -> Result<()> {
     Ok(())
 }
 
-async fn edit(cloud: &CloudBed, name: &str, patch: Value) -> Result<()> {
+pub async fn edit(cloud: &CloudBed, name: &str, patch: Value) -> Result<()> {
     services(cloud).patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
     Ok(())
 }
@@ -41,7 +41,7 @@ fn addresses(service: &Service) -> Vec<String> {
 }
 
 /// Waits until a Service has its balancer, with so many ports and targets, and its status says so.
-async fn balanced(cloud: &CloudBed, name: &str, ports: usize, targets: usize) -> Result<()> {
+pub async fn balanced(cloud: &CloudBed, name: &str, ports: usize, targets: usize) -> Result<()> {
     eventually(format!("{name} is balanced"), || async {
         let service = services(cloud).get(name).await?;
         let snapshot = cloud.cloud.snapshot();
@@ -56,7 +56,7 @@ async fn balanced(cloud: &CloudBed, name: &str, ports: usize, targets: usize) ->
     .await
 }
 
-async fn gone(cloud: &CloudBed, name: &str) -> Result<()> {
+pub async fn gone(cloud: &CloudBed, name: &str) -> Result<()> {
     eventually(format!("{name} is gone"), || async {
         ensure!(services(cloud).get_opt(name).await?.is_none(), "the Service is there");
         ensure!(cloud.cloud.snapshot().balancers.iter().all(|balancer| balancer.id.name != name), "its balancer is");
@@ -74,7 +74,7 @@ async fn reasons(cloud: &CloudBed, name: &str) -> Result<Vec<String>> {
 }
 
 /// Create, add a port, change nodes, take the balancer away and back, delete.
-async fn scenario(cloud: &CloudBed, name: &str) -> Result<()> {
+pub async fn scenario(cloud: &CloudBed, name: &str) -> Result<()> {
     create(cloud, name).await?;
     balanced(cloud, name, 1, 2).await?;
     let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
@@ -192,52 +192,6 @@ pub async fn endpoints_are_targets(_: Space) -> Result<()> {
     .await?;
     slices.delete("web-1", &DeleteParams::default()).await?;
     balanced(&cloud, "web", 1, 0).await
-}
-
-/// Runs ccm again and again, each until it crashes.
-async fn lives(cloud: &CloudBed, faults: &Faults) -> Result<()> {
-    loop {
-        let manager = cloud.ccm(faults, &BALANCERS).await?;
-        faults.crashes().await;
-        manager.crash().await;
-    }
-}
-
-async fn play(cloud: &CloudBed, name: &str, script: Rule) -> Result<()> {
-    let faults = Faults::script([script]);
-    tokio::select! {
-        played = scenario(cloud, name) => played?,
-        lived = lives(cloud, &faults) => lived?,
-    }
-    ensure!(faults.unmet() == 0, "{name}: the fault did not strike: this proves nothing");
-    ensure!(cloud.cloud.snapshot().balancers.is_empty(), "{name} left {:?}", cloud.cloud.snapshot().balancers);
-    Ok(())
-}
-
-pub async fn whatever_breaks_nothing_is_left(_: Space) -> Result<()> {
-    let cloud = bed().await?;
-    for n in 1..=6 {
-        play(&cloud, &format!("dies-{n}"), Rule::new(Call::is_deed, Effect::CrashAfter).nth(n)).await?;
-    }
-    for (n, (how, effect)) in fails().into_iter().enumerate() {
-        let rule = Rule::new(|call: &Call| call.resource == "services/status", effect).nth(1 + n % 6);
-        play(&cloud, &format!("fails-{n}"), rule).await.context(how)?;
-    }
-    for (n, effect) in [
-        CloudEffect::AnswerLost,
-        CloudEffect::Throttle { after_millis: Some(500) },
-        CloudEffect::Conflict,
-        CloudEffect::Transient,
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let fault = Fault { times: Some(2), nth: Some(n as u64 + 2), ..Fault::always(Pattern::Changes, effect) };
-        cloud.cloud.add_fault(fault)?;
-        play(&cloud, &format!("cloud-{n}"), Rule::new(Call::is_deed, Effect::CrashAfter).nth(n + 1)).await?;
-        cloud.cloud.clear_faults();
-    }
-    Ok(())
 }
 
 pub async fn nodes_get_their_routes(_: Space) -> Result<()> {

@@ -1,14 +1,15 @@
 //! CronJobs and times to live as users see them.
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::objects::{names, owner};
+use cluster_tests::objects::{names, owner, with};
 use cluster_tests::{Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
 use control_plane::behaviour::{BEHAVIOUR, READY};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::job::job;
+use crate::job::{COMPLETE, job, until};
+use crate::stories::Story;
 
 /// A CronJob that runs once a year, whose Jobs succeed unless annotations say otherwise.
 fn cron_job(name: &str, annotations: &Value, spec: Value) -> Value {
@@ -32,7 +33,14 @@ async fn overdue(space: &Space, name: &str, annotations: &Value, spec: Value) ->
     Ok(())
 }
 
-async fn jobs(space: &Space, name: &str) -> Result<Vec<Job>> {
+/// Makes a CronJob for which a run is due once, beside managers that run: it is suspended until it was last seen to.
+pub async fn due_once(space: &Space, name: &str, annotations: &Value, spec: Value) -> Result<()> {
+    overdue(space, name, annotations, with(spec, json!({"suspend": true}))).await?;
+    space.patch::<CronJob>(name, json!({"spec": {"suspend": false}})).await?;
+    Ok(())
+}
+
+pub async fn jobs(space: &Space, name: &str) -> Result<Vec<Job>> {
     let mut jobs = space.list::<Job>(name).await?;
     jobs.retain(|job| job.metadata.deletion_timestamp.is_none());
     Ok(jobs)
@@ -155,3 +163,63 @@ pub async fn ended_jobs_go_after_their_time(space: Space) -> Result<()> {
     space.get::<Job>("kept").await?;
     Ok(())
 }
+
+/// One CronJob keeps its run, the other one's is not kept; each is due once.
+async fn scenario(space: Space) -> Result<()> {
+    for (name, kept) in [("kept", 1), ("spent", 0)] {
+        due_once(&space, name, &json!({}), json!({"successfulJobsHistoryLimit": kept})).await?;
+        eventually(format!("{name} has run"), || async {
+            let status = space.get::<CronJob>(name).await?.status.unwrap_or_default();
+            ensure!(status.active.as_ref().is_none_or(Vec::is_empty), "{status:?}");
+            ensure!(status.last_schedule_time.is_some() && status.last_successful_time.is_some(), "{status:?}");
+            let jobs = jobs(&space, name).await?;
+            ensure!(jobs.len() == kept, "{:?}", names(&jobs));
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Two Jobs of a pod each, of which one goes; a Job takes its pod and three statuses, a CronJob two.
+pub const STORY: Story = Story {
+    name: "cronjob",
+    flags: &["--controllers=cronjob-controller,job-controller"],
+    kind: "cronjobs",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 2,
+    writes: 2 + 1 + 2 * 5 + 2 * 2,
+    fails: &[("create jobs ", 1), ("update cronjobs/status ", 1), ("update cronjobs/status ", 2), ("delete jobs ", 1)],
+    ..Story::BLANK
+};
+
+/// A Job goes after its time, with its dependents first; nobody here collects them, so that the test lets it go.
+async fn brief(space: Space) -> Result<()> {
+    space.create::<Job>(job("brief", &json!({}), json!({"ttlSecondsAfterFinished": 1}))).await?;
+    space.create::<Job>(job("kept", &json!({}), json!({}))).await?;
+    until(&space, "kept", &COMPLETE).await?;
+    eventually("it is going", || async {
+        let brief: Job = space.get("brief").await?;
+        ensure!(brief.metadata.deletion_timestamp.is_some(), "{:?}", brief.status);
+        Ok(())
+    })
+    .await?;
+    space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
+    eventually("it is gone", || async {
+        ensure!(names(&space.list::<Job>("").await?) == ["kept"]);
+        Ok(())
+    })
+    .await
+}
+
+/// Two Jobs of a pod each, which take a pod, its release and three statuses; one deletion.
+pub const BRIEF: Story = Story {
+    name: "ttl_after_finished",
+    flags: &["--controllers=ttl-after-finished-controller,job-controller"],
+    kind: "jobs",
+    tell: |space| Box::pin(brief(space)),
+    pods: 2,
+    writes: 2 * 5 + 1,
+    fails: &[("delete jobs ", 1)],
+    ..Story::BLANK
+};

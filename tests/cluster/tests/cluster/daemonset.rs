@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_active, is_ready, names, owner, pod, template, uids, with};
-use cluster_tests::{Call, Effect, Faults, Manager, Observer, QUIET, Rule, Space, View, during, eventually, variants};
+use cluster_tests::{Faults, Manager, Observer, QUIET, Space, View, during, eventually};
 use control_plane::behaviour::{BEHAVIOUR, FAIL};
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -12,8 +12,8 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::faults::lives;
 use crate::invariants::{only_declared, quiet};
+use crate::stories::Story;
 
 /// The label and taint that keep a test's nodes to its pods.
 const OURS: &str = "example.com/space";
@@ -26,9 +26,14 @@ pub struct Fleet {
 }
 
 impl Fleet {
+    /// Those that there are.
+    fn all_of(space: &Space) -> Self {
+        Self { nodes: Api::all(space.bed.client.clone()), space: space.clone() }
+    }
+
     /// Makes so many.
     pub async fn of(space: &Space, count: usize) -> Result<Self> {
-        let fleet = Self { nodes: Api::all(space.bed.client.clone()), space: space.clone() };
+        let fleet = Self::all_of(space);
         for at in 0..count {
             fleet.add(at).await?;
         }
@@ -274,6 +279,8 @@ pub async fn kubectl_rolls_out_and_back(space: Space) -> Result<()> {
     rolled_out(&space, "agent", 2).await?;
     let told = space.kubectl(&["rollout", "history", "daemonset/agent"]).await?;
     ensure!(told.contains("\n1 ") && told.contains("\n2 "), "{told}");
+    let second = space.kubectl(&["rollout", "history", "daemonset/agent", "--revision=2"]).await?;
+    ensure!(second.contains("example.com/image:2"), "{second}");
     let first = uids(&revisions(&space, "agent").await?.into_values().take(1).collect::<Vec<_>>());
 
     space.kubectl(&["rollout", "undo", "daemonset/agent"]).await?;
@@ -293,6 +300,33 @@ pub async fn kubectl_rolls_out_and_back(space: Space) -> Result<()> {
     })
     .await?;
     rolled_out(&space, "agent", 2).await?;
+    space.kubectl(&["rollout", "undo", "daemonset/agent", "--to-revision=3"]).await?;
+    eventually("the third revision has the number 5", || async {
+        let revisions = revisions(&space, "agent").await?;
+        ensure!(revisions.keys().copied().collect::<Vec<_>>() == [4, 5], "{:?}", revisions.keys());
+        Ok(())
+    })
+    .await?;
+    rolled_out(&space, "agent", 2).await?;
+    fleet.disband().await
+}
+
+/// A node is emptied for maintenance: its daemon stays, whoever else is there goes, and it is used again afterwards.
+pub async fn a_drained_node_keeps_its_daemon(space: Space) -> Result<()> {
+    let fleet = Fleet::of(&space, 2).await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
+    rolled_out(&space, "agent", 2).await?;
+    let daemons = uids(&space.pods("agent").await?);
+    space.create::<Pod>(with(pod("guest", "guest"), json!({"spec": {"nodeName": fleet.name(0)}}))).await?;
+    let drain = ["drain", &fleet.name(0), "--ignore-daemonsets", "--force", "--timeout=60s"];
+    space.kubectl(&drain).await?;
+    ensure!(space.api::<Pod>().get_opt("guest").await?.is_none(), "the guest is gone");
+    rolled_out(&space, "agent", 2).await?;
+    ensure!(uids(&space.pods("agent").await?) == daemons, "the daemons stay");
+    space.kubectl(&["uncordon", &fleet.name(0)]).await?;
+    rolled_out(&space, "agent", 2).await?;
+    ensure!(uids(&space.pods("agent").await?) == daemons, "and go on");
     fleet.disband().await
 }
 
@@ -424,99 +458,36 @@ pub async fn a_taken_name_is_a_collision(space: Space) -> Result<()> {
     fleet.disband().await
 }
 
-/// How many places to crash at are tried of all that there are.
-const SAMPLE: usize = 8;
-
-/// A scenario whose end is known: roll out, update, go back.
-async fn scenario(space: &Space) -> Result<()> {
-    space.create::<DaemonSet>(daemon_set(space, "agent")).await?;
-    rolled_out(space, "agent", 2).await?;
-    set_image(space, "agent", 2).await?;
-    rolled_out(space, "agent", 2).await?;
+/// Roll out on two nodes, update, go back.
+async fn scenario(space: Space) -> Result<()> {
+    Fleet::of(&space, 2).await?;
+    space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
+    rolled_out(&space, "agent", 2).await?;
+    set_image(&space, "agent", 2).await?;
+    rolled_out(&space, "agent", 2).await?;
     space.kubectl(&["rollout", "undo", "daemonset/agent"]).await?;
-    rolled_out(space, "agent", 2).await?;
+    rolled_out(&space, "agent", 2).await?;
+    let kept = revisions(&space, "agent").await?;
+    ensure!(kept.keys().copied().collect::<Vec<_>>() == [2, 3], "{:?}", kept.keys());
     Ok(())
 }
 
-/// Plays the scenario with a fault; answers how many writes it took.
-async fn play(space: &Space, rule: Rule) -> Result<usize> {
-    let fleet = Fleet::of(space, 2).await?;
-    let faults = Faults::script([rule]);
-    let observer = Observer::start(space, |view| on_nodes(view, 0, 1)).await?;
-    tokio::select! {
-        played = scenario(space) => played?,
-        lived = lives(space, &faults) => lived?,
-    }
-    observer.verdict()?;
-    let made = observer.view().pods_ever.len();
-    ensure!(made == 6, "{made} pods were made instead of 6");
-    let kept = revisions(space, "agent").await?;
-    ensure!(kept.keys().copied().collect::<Vec<_>>() == [2, 3], "{:?}", kept.keys());
-    let after = Faults::default();
-    let manager = Manager::start(space, &after).await?;
-    eventually("the new one has listed", || async {
-        ensure!(after.most_watches().contains_key("daemonsets"));
-        Ok(())
-    })
-    .await?;
-    during(QUIET, "there is nothing left to do", || async {
-        ensure!(after.writes() == 0, "{:?}", after.seen());
-        Ok(())
-    })
-    .await?;
-    manager.crash().await;
-    fleet.disband().await?;
-    Ok(faults.count(Call::is_deed))
-}
-
-/// Plays the scenario once with each rule.
-async fn play_each(space: &Space, rules: Vec<(String, Rule)>) -> Result<()> {
-    variants(space, rules, |space, rule| async move {
-        play(&space, rule).await?;
-        Ok(())
-    })
-    .await
-}
-
-async fn crash_at(space: &Space, places: impl Iterator<Item = usize>) -> Result<()> {
-    let rule = |n| {
-        let effect = if n % 2 == 0 { Effect::CrashAfter } else { Effect::CrashBeforeAnswer };
-        (format!("crash at write {n}"), Rule::new(Call::is_deed, effect).nth(n))
-    };
-    play_each(space, places.map(rule).collect()).await
-}
-
-async fn undisturbed(space: &Space) -> Result<usize> {
-    let writes = play(&space.bed.space("undisturbed").await?, Rule::new(|_| false, Effect::NotSent)).await?;
-    ensure!(writes >= 18, "only {writes} writes: the scenario is not what it says");
-    Ok(writes)
-}
-
-/// `CLUSTER_SEED` chooses another sample of places.
-pub async fn crash_after_a_sample_of_writes(space: Space) -> Result<()> {
-    let seed: usize = std::env::var("CLUSTER_SEED").ok().map_or(Ok(1), |seed| seed.parse())?;
-    let writes = undisturbed(&space).await?;
-    crash_at(&space, (0..SAMPLE).map(|n| 1 + (seed * 5 + n * writes / SAMPLE) % writes)).await
-}
-
-pub async fn crash_after_every_write(space: Space) -> Result<()> {
-    let writes = undisturbed(&space).await?;
-    crash_at(&space, 1..=writes).await
-}
-
-pub async fn each_write_fails_each_way(space: Space) -> Result<()> {
-    let mut rules = Vec::new();
-    for (what, n) in [
-        ("create controllerrevisions", 2),
+/// Two revisions and their order changed once, six pods of which four go, and a status for each of three rollouts.
+pub const STORY: Story = Story {
+    name: "daemonset",
+    flags: &["--controllers=daemonset-controller"],
+    kind: "daemonsets",
+    tell: |space| Box::pin(scenario(space)),
+    judge: |view| on_nodes(view, 0, 1),
+    clear: |space| Box::pin(Fleet::all_of(&space).disband()),
+    pods: 6,
+    writes: 3 + 6 + 4 + 3,
+    fails: &[
+        ("create controllerrevisions ", 2),
         ("update controllerrevisions ", 1),
-        ("create pods", 3),
+        ("create pods ", 3),
         ("delete pods ", 1),
         ("update daemonsets/status ", 2),
-    ] {
-        rules.extend(cluster_tests::fails().map(|(how, effect)| {
-            let matches = move |call: &Call| format!("{call} ").starts_with(what);
-            (format!("{what}: {how}"), Rule::new(matches, effect).nth(n))
-        }));
-    }
-    play_each(&space, rules).await
-}
+    ],
+    ..Story::BLANK
+};

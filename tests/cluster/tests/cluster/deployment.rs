@@ -107,6 +107,8 @@ pub async fn history_undo_and_restart(space: Space) -> Result<()> {
     rolled_out(&space, "web", 2).await?;
     let history = space.kubectl(&["rollout", "history", "deployment/web"]).await?;
     ensure!(history.lines().filter(|line| line.starts_with(['1', '2'])).count() == 2, "{history}");
+    let second = space.kubectl(&["rollout", "history", "deployment/web", "--revision=2"]).await?;
+    ensure!(second.contains("example.com/image:2"), "{second}");
 
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
     eventually("the first is back as revision 3", || async {
@@ -127,6 +129,10 @@ pub async fn history_undo_and_restart(space: Space) -> Result<()> {
     rolled_out(&space, "web", 2).await?;
     let after = uids(&space.pods("web").await?);
     ensure!(after.iter().all(|uid| !before.contains(uid)), "a pod was not restarted");
+    space.kubectl(&["rollout", "undo", "deployment/web", "--to-revision=2"]).await?;
+    let fifth = eventually("the second is back as revision 5", || async { revision(&space, "web", "5").await }).await?;
+    ensure!(image(fifth.spec.template.as_ref()) == "example.com/image:2");
+    rolled_out(&space, "web", 2).await?;
     Ok(())
 }
 

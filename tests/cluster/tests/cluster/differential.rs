@@ -232,7 +232,7 @@ async fn play_all(bed: &std::sync::Arc<Bed>, ours: bool) -> Result<BTreeMap<&'st
 /// Upstream's manager sees all namespaces, so that this needs a control plane of its own.
 pub async fn the_same_is_left_behind(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
-    start_upstream(&bed.cluster, ROLLOUTS)?;
+    start_upstream(&bed.cluster, ROLLOUTS, &[])?;
     let upstream = play_all(&bed, false).await.context("upstream")?;
     bed.cluster.kill(UPSTREAM)?;
     let ours = play_all(&bed, true).await.context("ours")?;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, pod, replica_set, with};
-use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, during, eventually, variants};
+use cluster_tests::{Faults, Manager, Space, eventually};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -10,8 +10,10 @@ use kube::api::{Api, ApiResource, DynamicObject, EvictParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::invariants::{only_declared, quiet};
+use crate::replicaset::settled;
+use crate::stories::Story;
 
-fn budget(app: &str, spec: Value) -> Value {
+pub fn budget(app: &str, spec: Value) -> Value {
     with(
         json!({"metadata": {"name": "budget"}, "spec": {"selector": {"matchLabels": {"app": app}}}}),
         json!({"spec": spec}),
@@ -19,7 +21,7 @@ fn budget(app: &str, spec: Value) -> Value {
 }
 
 /// Waits for a status: expected, healthy, desired, allowed pods, and the condition's status and reason.
-async fn counted(space: &Space, numbers: [i32; 4], condition: (&str, &str)) -> Result<PodDisruptionBudget> {
+pub async fn counted(space: &Space, numbers: [i32; 4], condition: (&str, &str)) -> Result<PodDisruptionBudget> {
     eventually(format!("the budget says {numbers:?} {condition:?}"), || async {
         let budget: PodDisruptionBudget = space.get("budget").await?;
         let status = budget.status.clone().context("no status")?;
@@ -34,11 +36,11 @@ async fn counted(space: &Space, numbers: [i32; 4], condition: (&str, &str)) -> R
     .await
 }
 
-const SUFFICIENT: (&str, &str) = ("True", "SufficientPods");
-const INSUFFICIENT: (&str, &str) = ("False", "InsufficientPods");
+pub const SUFFICIENT: (&str, &str) = ("True", "SufficientPods");
+pub const INSUFFICIENT: (&str, &str) = ("False", "InsufficientPods");
 
 /// Asks the API to evict a pod; answers whether it does.
-async fn evict(space: &Space, name: &str) -> Result<bool> {
+pub async fn evict(space: &Space, name: &str) -> Result<bool> {
     match space.api::<Pod>().evict(name, &EvictParams::default()).await {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 429 => Ok(false),
@@ -181,37 +183,36 @@ pub async fn empty_announcements_are_taken_back(space: Space) -> Result<()> {
     quiet(&faults).await
 }
 
-pub async fn a_crash_at_any_status_only_delays(space: Space) -> Result<()> {
-    let status = |call: &Call| call.resource == "poddisruptionbudgets/status";
-    let points = [(1, Effect::CrashAfter), (2, Effect::CrashBeforeAnswer), (1, Effect::Refuse(409, None))];
-    let rules = points.map(|(n, effect)| (format!("{effect:?} at status {n}"), Rule::new(status, effect).nth(n)));
-    variants(&space, rules.into(), |space, rule| async move {
-        let faults = Faults::script([rule]);
-        let work = async {
-            space.create::<PodDisruptionBudget>(budget("web", json!({"minAvailable": "50%"}))).await?;
-            counted(&space, [0, 0, 0, 0], INSUFFICIENT).await?;
-            space.create::<ReplicaSet>(replica_set("web", 4)).await?;
-            counted(&space, [4, 4, 2, 2], SUFFICIENT).await?;
-            anyhow::Ok(())
-        };
-        tokio::select! {
-            worked = work => worked?,
-            lived = crate::faults::lives(&space, &faults) => lived?,
-        }
-        ensure!(faults.unmet() == 0, "the fault did not strike: this proves nothing");
-        let after = Faults::default();
-        let _manager = Manager::start(&space, &after).await?;
-        eventually("the new one has listed", || async {
-            ensure!(after.most_watches().contains_key("poddisruptionbudgets"));
-            Ok(())
-        })
-        .await?;
-        during(QUIET, "there is nothing left to do", || async {
-            // A ReplicaSet may still say what it had put off.
-            ensure!(after.count(status) == 0, "{:?}", after.seen());
-            Ok(())
-        })
-        .await
+/// A budget, its pods, one of them evicted and replaced, another budget's number.
+async fn scenario(space: Space) -> Result<()> {
+    space.create::<PodDisruptionBudget>(budget("web", json!({"minAvailable": "50%"}))).await?;
+    counted(&space, [0, 0, 0, 0], INSUFFICIENT).await?;
+    space.create::<ReplicaSet>(replica_set("web", 4)).await?;
+    counted(&space, [4, 4, 2, 2], SUFFICIENT).await?;
+    let first = names(&space.pods("web").await?)[0].clone();
+    ensure!(evict(&space, &first).await?, "one may be evicted");
+    eventually("it is replaced, and its note is gone", || async {
+        ensure!(!names(&space.list::<Pod>("web").await?).contains(&first));
+        let status = space.get::<PodDisruptionBudget>("budget").await?.status.context("no status")?;
+        ensure!(status.disrupted_pods.unwrap_or_default().is_empty());
+        Ok(())
     })
-    .await
+    .await?;
+    settled(&space, "web", 4).await?;
+    counted(&space, [4, 4, 2, 2], SUFFICIENT).await?;
+    space.patch::<PodDisruptionBudget>("budget", json!({"spec": {"minAvailable": 4}})).await?;
+    counted(&space, [4, 4, 4, 0], INSUFFICIENT).await?;
+    Ok(())
 }
+
+/// Five pods are created; a status of the budget for each of four states, and of the ReplicaSet for two.
+pub const STORY: Story = Story {
+    name: "disruption",
+    flags: &["--controllers=disruption-controller,replicaset-controller"],
+    kind: "poddisruptionbudgets",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 5,
+    writes: 5 + 4 + 2,
+    fails: &[("update poddisruptionbudgets/status ", 1), ("update poddisruptionbudgets/status ", 2)],
+    ..Story::BLANK
+};

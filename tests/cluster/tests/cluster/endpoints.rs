@@ -6,7 +6,6 @@ use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, replica_set, uids, with};
 use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, variants};
 use control_plane::behaviour::{BEHAVIOUR, TERMINATING, UNREADY};
-use control_plane::{ControlPlane, Identity};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::faults::lives;
 use crate::invariants::{only_declared, quiet};
+use crate::takeover::{UPSTREAM, start_upstream};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -337,27 +337,15 @@ pub async fn each_write_fails_each_way(space: Space) -> Result<()> {
     variants(&space, rules, play).await
 }
 
-const UPSTREAM: &str = "kube-controller-manager";
-
-fn start_upstream(cluster: &ControlPlane) -> Result<()> {
-    let program = cluster.assets().upstream_manager()?;
-    let flags = [
-        format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
-        "--controllers=endpointslice-controller,endpoints-controller,endpointslice-mirroring-controller,replicaset-controller".into(),
-        "--use-service-account-credentials=true".into(),
-        "--leader-elect=false".into(),
-        "--secure-port=0".into(),
-    ];
-    cluster.run(UPSTREAM, &program, &flags)?;
-    Ok(())
-}
+const CONTROLLERS: &str =
+    "endpointslice-controller,endpoints-controller,endpointslice-mirroring-controller,replicaset-controller";
 
 /// Upstream's slices are kept, and ours by upstream. Upstream's manager sees all namespaces, so that this needs a
 /// control plane of its own.
 pub async fn upstreams_slices_are_taken_over(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
-    start_upstream(&bed.cluster)?;
+    start_upstream(&bed.cluster, CONTROLLERS, &[])?;
     space.create::<Service>(service("web")).await?;
     space.create::<Service>(with(service("db"), json!({"spec": {"clusterIP": "None"}}))).await?;
     space.create::<Service>(with(service("idle"), json!({"spec": {"trafficDistribution": "PreferSameNode"}}))).await?;
@@ -398,7 +386,7 @@ pub async fn upstreams_slices_are_taken_over(_: Space) -> Result<()> {
         slices.iter().map(kube::ResourceExt::resource_version).collect()
     };
     let ours = versions(&space.list::<EndpointSlice>("").await?);
-    start_upstream(&bed.cluster)?;
+    start_upstream(&bed.cluster, CONTROLLERS, &[])?;
     during(3 * QUIET, "upstream finds nothing to do", || async {
         ensure!(versions(&space.list::<EndpointSlice>("").await?) == ours);
         Ok(())

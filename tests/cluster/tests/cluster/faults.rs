@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, replica_set};
-use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, fails, variants};
+use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
 use runtime::manager::Ended;
@@ -12,20 +12,33 @@ use serde_json::json;
 
 use crate::invariants::quiet;
 use crate::replicaset::settled;
+use crate::stories::Story;
 
-/// A scenario whose end is known: create 3, lose one, scale to 5, scale to 2.
-async fn scenario(space: &Space, name: &str) -> Result<()> {
-    space.create::<ReplicaSet>(replica_set(name, 3)).await?;
-    settled(space, name, 3).await?;
-    let victim = names(&space.pods(name).await?).first().context("no pod")?.clone();
+/// Create 3, lose one, scale to 5, scale to 2.
+async fn scenario(space: Space) -> Result<()> {
+    space.create::<ReplicaSet>(replica_set("web", 3)).await?;
+    settled(&space, "web", 3).await?;
+    let victim = names(&space.pods("web").await?).first().context("no pod")?.clone();
     space.delete::<Pod>(&victim).await?;
-    settled(space, name, 3).await?;
-    space.scale::<ReplicaSet>(name, 5).await?;
-    settled(space, name, 5).await?;
-    space.scale::<ReplicaSet>(name, 2).await?;
-    settled(space, name, 2).await?;
+    settled(&space, "web", 3).await?;
+    space.scale::<ReplicaSet>("web", 5).await?;
+    settled(&space, "web", 5).await?;
+    space.scale::<ReplicaSet>("web", 2).await?;
+    settled(&space, "web", 2).await?;
     Ok(())
 }
+
+/// Three pods, one for the victim, two more; a status for each of four sizes.
+pub const STORY: Story = Story {
+    name: "replicaset",
+    flags: &["--controllers=replicaset-controller"],
+    kind: "replicasets",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 6,
+    writes: 6 + 3 + 4,
+    fails: &[("create pods ", 1), ("create pods ", 3), ("update replicasets/status ", 2), ("delete pods ", 2)],
+    ..Story::BLANK
+};
 
 /// Runs managers one after the other, each until it crashes.
 pub async fn lives(space: &Space, faults: &Faults) -> Result<()> {
@@ -42,82 +55,6 @@ pub fn created(faults: &Faults) -> usize {
     seen.iter()
         .filter(|seen| (seen.call.verb, seen.call.resource.as_str(), seen.status) == (Verb::Create, "pods", Some(201)))
         .count()
-}
-
-/// Pods that the scenario creates: three, one for the victim, two more.
-const PODS: usize = 6;
-
-/// Writes that there are in every run: creations, three deletions, and one status for each of four sizes.
-const CERTAIN: usize = PODS + 3 + 4;
-
-/// Plays the scenario with a script of faults; fails unless it ends as it should, with no pod too many.
-async fn play(space: &Space, script: Rule, must_strike: bool) -> Result<usize> {
-    let faults = Faults::script([script]);
-    tokio::select! {
-        played = scenario(space, "web") => played?,
-        lived = lives(space, &faults) => lived?,
-    }
-    let deeds = faults.count(Call::is_deed);
-    ensure!(faults.unmet() == 0 || !must_strike, "the fault did not strike: this proves nothing");
-    ensure!(created(&faults) == PODS, "{} pods were created instead of {PODS}", created(&faults));
-    // The last manager went with the scenario's end: another one must find nothing to do.
-    let after = Faults::default();
-    let _manager = Manager::start(space, &after).await?;
-    eventually("the new one has listed", || async {
-        ensure!(after.most_watches().contains_key("pods"));
-        Ok(())
-    })
-    .await?;
-    during(QUIET, "there is nothing left to do", || async {
-        ensure!(after.writes() == 0, "{:?}", after.seen());
-        Ok(())
-    })
-    .await?;
-    settled(space, "web", 2).await?;
-    Ok(deeds)
-}
-
-/// Plays the scenario once for each write that it consists of, with a crash there.
-async fn crash_at_each(space: Space, effect: Effect) -> Result<()> {
-    let undisturbed = play(&space, Rule::new(|_| false, effect.clone()), false).await?;
-    ensure!(undisturbed > CERTAIN, "only {undisturbed} writes: the scenario is not what it says");
-    // How status writes fall together differs from run to run: the last few may not come.
-    let rule = |n| (format!("crash at write {n}"), (Rule::new(Call::is_deed, effect.clone()).nth(n), n <= CERTAIN));
-    let rules = (1..=undisturbed).map(rule).collect();
-    play_each(&space, rules).await
-}
-
-/// Plays the scenario once with each rule, which must strike if it says so.
-async fn play_each(space: &Space, rules: Vec<(String, (Rule, bool))>) -> Result<()> {
-    variants(space, rules, |space, (rule, must_strike)| async move {
-        play(&space, rule, must_strike).await?;
-        Ok(())
-    })
-    .await
-}
-
-pub async fn crash_after_each_write(space: Space) -> Result<()> {
-    crash_at_each(space, Effect::CrashAfter).await
-}
-
-pub async fn crash_before_each_answer(space: Space) -> Result<()> {
-    crash_at_each(space, Effect::CrashBeforeAnswer).await
-}
-
-pub async fn each_write_fails_each_way(space: Space) -> Result<()> {
-    type Matches = fn(&Call) -> bool;
-    let writes: [(&str, Matches, usize); 4] = [
-        ("first creation", |call| call.to_string() == "create pods", 1),
-        ("third creation", |call| call.to_string() == "create pods", 3),
-        ("status", |call| call.resource == "replicasets/status", 2),
-        ("deletion", |call| call.verb == Verb::Delete, 2),
-    ];
-    let mut rules = Vec::new();
-    for (what, matches, n) in writes {
-        rules
-            .extend(fails().map(|(how, effect)| (format!("{what}: {how}"), (Rule::new(matches, effect).nth(n), true))));
-    }
-    play_each(&space, rules).await
 }
 
 pub async fn a_frozen_watch_leads_to_no_more_pods(space: Space) -> Result<()> {

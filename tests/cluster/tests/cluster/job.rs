@@ -4,16 +4,14 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, owner, phase, pod, template, with};
-use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
 use control_plane::behaviour::{BEHAVIOUR, EXIT_CODE, FAIL, READY, TERMINATING};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
 
-/// Lives of a scenario that are played at the same time.
-const AT_ONCE: usize = 6;
+use crate::stories::Story;
 
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
@@ -44,7 +42,7 @@ fn conditions(status: &JobStatus) -> Vec<String> {
 }
 
 /// Waits for these conditions; answers the status.
-async fn until(space: &Space, name: &str, expected: &[&str]) -> Result<JobStatus> {
+pub async fn until(space: &Space, name: &str, expected: &[&str]) -> Result<JobStatus> {
     eventually(format!("{name} is {expected:?}"), || async {
         let status = status(space, name).await?;
         ensure!(conditions(&status) == expected, "{status:?}");
@@ -53,10 +51,13 @@ async fn until(space: &Space, name: &str, expected: &[&str]) -> Result<JobStatus
     .await
 }
 
-const COMPLETE: [&str; 2] = ["SuccessCriteriaMet=True CompletionsReached", "Complete=True CompletionsReached"];
+pub const COMPLETE: [&str; 2] = ["SuccessCriteriaMet=True CompletionsReached", "Complete=True CompletionsReached"];
+
+const BACKOFF_LIMIT_EXCEEDED: [&str; 2] =
+    ["FailureTarget=True BackoffLimitExceeded", "Failed=True BackoffLimitExceeded"];
 
 /// Active, ready, succeeded, failed, terminating.
-fn counts(status: &JobStatus) -> [i32; 5] {
+pub fn counts(status: &JobStatus) -> [i32; 5] {
     [status.active, status.ready, status.succeeded, status.failed, status.terminating].map(|count| count.unwrap_or(0))
 }
 
@@ -65,7 +66,7 @@ fn uncounted(status: &JobStatus) -> usize {
     pods.map_or(0, |pods| pods.succeeded.iter().flatten().count() + pods.failed.iter().flatten().count())
 }
 
-fn has_finalizer(pod: &Pod) -> bool {
+pub fn has_finalizer(pod: &Pod) -> bool {
     pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
 }
 
@@ -94,9 +95,7 @@ pub async fn a_job_completes(space: Space) -> Result<()> {
 pub async fn failures_end_a_job(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("bad", &failing("3"), json!({"backoffLimit": 0, "parallelism": 1}))).await?;
-    let reason = "BackoffLimitExceeded";
-    let ended = [format!("FailureTarget=True {reason}"), format!("Failed=True {reason}")];
-    let status = until(&space, "bad", &[&ended[0], &ended[1]]).await?;
+    let status = until(&space, "bad", &BACKOFF_LIMIT_EXCEEDED).await?;
     ensure!(counts(&status) == [0, 0, 0, 1, 0] && status.completion_time.is_none(), "{status:?}");
     eventually("it is told of", || async {
         let events = space.events("bad").await?;
@@ -348,89 +347,34 @@ pub async fn pods_are_adopted_and_counted(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Runs managers one after the other, each until it crashes.
-async fn lives(space: &Space, faults: &Faults) -> Result<()> {
-    loop {
-        let manager = Manager::start(space, faults).await?;
-        faults.crashes().await;
-        manager.crash().await;
-    }
-}
-
-/// A plain and an Indexed Job of three pods each, to their ends.
-async fn scenario(space: &Space) -> Result<()> {
+/// A plain and an Indexed Job of three pods each to their ends, and one that fails: each pod is counted once, and none
+/// is held after that.
+async fn scenario(space: Space) -> Result<()> {
     let spec = json!({"parallelism": 2, "completions": 3});
     space.create::<Job>(job("plain", &json!({}), spec.clone())).await?;
     space.create::<Job>(job("indexed", &json!({}), with(spec, json!({"completionMode": "Indexed"})))).await?;
+    space.create::<Job>(job("failing", &failing("3"), json!({"backoffLimit": 0}))).await?;
     for name in ["plain", "indexed"] {
-        let status = until(space, name, &COMPLETE).await?;
+        let status = until(&space, name, &COMPLETE).await?;
         ensure!(counts(&status) == [0, 0, 3, 0, 0] && uncounted(&status) == 0, "{name}: {status:?}");
+    }
+    let status = until(&space, "failing", &BACKOFF_LIMIT_EXCEEDED).await?;
+    ensure!(counts(&status) == [0, 0, 0, 1, 0] && uncounted(&status) == 0, "{status:?}");
+    for (name, count) in [("plain", 3), ("indexed", 3), ("failing", 1)] {
+        let pods = space.list::<Pod>(name).await?;
+        ensure!(pods.len() == count && !pods.iter().any(has_finalizer), "{name}: {:?}", names(&pods));
     }
     Ok(())
 }
 
-async fn play(space: &Space, script: Rule) -> Result<usize> {
-    let faults = Faults::script([script]);
-    tokio::select! {
-        played = scenario(space) => played?,
-        lived = lives(space, &faults) => lived?,
-    }
-    for name in ["plain", "indexed"] {
-        let pods = space.list::<Pod>(name).await?;
-        ensure!(pods.len() == 3 && !pods.iter().any(has_finalizer), "{name}: {:?}", names(&pods));
-    }
-    Ok(faults.count(Call::is_deed))
-}
-
-/// Each pod is counted once, and none is made twice, wherever the process dies.
-pub async fn crash_after_a_sample_of_writes(space: Space) -> Result<()> {
-    let undisturbed = play(&space, Rule::new(|_| false, Effect::CrashAfter)).await?;
-    ensure!(undisturbed >= 16, "only {undisturbed} writes: the scenario is not what it says");
-    let sample =
-        (1..=undisturbed).step_by(3).flat_map(|n| [(n, Effect::CrashAfter), (n + 1, Effect::CrashBeforeAnswer)]);
-    crash_at(space, sample.collect()).await
-}
-
-/// As the sample, for every write.
-pub async fn crash_after_every_write(space: Space) -> Result<()> {
-    let undisturbed = play(&space, Rule::new(|_| false, Effect::CrashAfter)).await?;
-    let all = (1..=undisturbed).flat_map(|n| [(n, Effect::CrashAfter), (n, Effect::CrashBeforeAnswer)]);
-    crash_at(space, all.collect()).await
-}
-
-async fn crash_at(space: Space, points: Vec<(usize, Effect)>) -> Result<()> {
-    stream::iter(points)
-        .map(anyhow::Ok)
-        .try_for_each_concurrent(AT_ONCE, |(n, effect)| {
-            let bed = space.bed.clone();
-            async move {
-                let space = bed.space(&format!("job_crash_{n}")).await?;
-                let what = format!("{effect:?} at write {n} in {}", space.namespace);
-                play(&space, Rule::new(Call::is_deed, effect).nth(n)).await.context(what)?;
-                Ok(())
-            }
-        })
-        .await
-}
-
-pub async fn each_write_fails_each_way(space: Space) -> Result<()> {
-    type Matches = fn(&Call) -> bool;
-    let writes: [(&str, Matches); 3] = [
-        ("creation", |call| call.verb == Verb::Create && call.resource == "pods"),
-        ("release", |call| call.verb == Verb::Patch && call.resource == "pods"),
-        ("status", |call| call.resource == "jobs/status"),
-    ];
-    let each = writes.iter().flat_map(|write| cluster_tests::fails().map(|fails| (*write, fails)));
-    stream::iter(each)
-        .map(anyhow::Ok)
-        .try_for_each_concurrent(AT_ONCE, |((what, matches), (how, effect))| {
-            let bed = space.bed.clone();
-            async move {
-                let space = bed.space("job_fails").await?;
-                let played = play(&space, Rule::new(matches, effect).nth(2)).await;
-                played.with_context(|| format!("{what}: {how}, in {}", space.namespace))?;
-                Ok(())
-            }
-        })
-        .await
-}
+/// Each pod is created and let go; each Job gets its beginning, its count and its end told.
+pub const STORY: Story = Story {
+    name: "job",
+    flags: &["--controllers=job-controller"],
+    kind: "jobs",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 7,
+    writes: 7 + 7 + 3 * 3,
+    fails: &[("create pods ", 2), ("patch pods ", 2), ("update jobs/status ", 2), ("update jobs/status ", 5)],
+    ..Story::BLANK
+};

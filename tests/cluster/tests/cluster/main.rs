@@ -10,6 +10,8 @@ mod certificates;
 mod cloud;
 mod cloud_lifecycle;
 mod cloud_service;
+mod cloud_stories;
+mod cloud_takeover;
 mod cluster_wide;
 mod connections;
 mod cronjob;
@@ -20,6 +22,7 @@ mod disruption;
 mod endpoints;
 mod faults;
 mod garbagecollector;
+mod handover;
 mod invariants;
 mod job;
 mod namespace;
@@ -35,6 +38,7 @@ mod rollout;
 mod serving;
 mod statefulset;
 mod statefulset_takeover;
+mod stories;
 mod stuck;
 mod takeover;
 
@@ -56,7 +60,7 @@ fn main() -> std::process::ExitCode {
         },
         replicationcontroller::{
             pods_come_go_and_are_told_of, orphans_are_adopted_and_strangers_released,
-            a_quota_is_told_of_until_the_scale_fits, crash_after_a_sample_of_writes,
+            a_quota_is_told_of_until_the_scale_fits,
         },
         podgc::{
             too_many_finished_pods_go_the_evicted_first, pods_of_a_node_that_is_gone_go_after_a_while,
@@ -68,10 +72,10 @@ fn main() -> std::process::ExitCode {
         },
         disruption::{
             evictions_and_drains_respect_the_budget, what_cannot_be_counted_is_told_and_nothing_may_go,
-            custom_resources_with_a_scale_count, empty_announcements_are_taken_back, a_crash_at_any_status_only_delays,
+            custom_resources_with_a_scale_count, empty_announcements_are_taken_back,
         },
         faults::{
-            crash_after_each_write, crash_before_each_answer, each_write_fails_each_way, a_frozen_watch_leads_to_no_more_pods,
+            a_frozen_watch_leads_to_no_more_pods,
             a_lost_answer_behind_a_frozen_watch_is_found, a_successor_with_an_old_view_looks_first,
             a_killed_leader_is_followed, a_paused_leader_is_followed,
         },
@@ -103,12 +107,11 @@ fn main() -> std::process::ExitCode {
         daemonset::{
             each_node_has_a_pod, taints_decide_who_stays, affinity_and_names_choose_nodes, kubectl_rolls_out_and_back,
             an_update_keeps_within_its_bounds, on_delete_waits_for_somebody, failed_pods_are_replaced_ever_slower,
-            orphans_are_adopted_and_strangers_released, a_taken_name_is_a_collision, crash_after_a_sample_of_writes,
-            each_write_fails_each_way,
+            orphans_are_adopted_and_strangers_released, a_taken_name_is_a_collision, a_drained_node_keeps_its_daemon,
         },
         rollout::{
-            a_lease_lost_in_the_middle_costs_no_pod, an_update_keeps_within_its_bounds, recreation_never_overlaps, a_frozen_watch_leads_to_no_second_set, crash_after_a_sample_of_writes,
-            each_write_fails_each_way,
+            a_lease_lost_in_the_middle_costs_no_pod, an_update_keeps_within_its_bounds, recreation_never_overlaps,
+            a_frozen_watch_leads_to_no_second_set,
         },
         serving::{strangers_get_in_nowhere, ccm_is_a_process},
         stuck::{a_quota_and_a_finalizer_are_named},
@@ -134,7 +137,6 @@ fn main() -> std::process::ExitCode {
         },
         podautoscaler::{
             kubectl_autoscale_scales_up_and_down, what_cannot_be_measured_is_told, any_kind_goes_to_zero_and_comes_back,
-            faults_at_a_sample_of_writes_only_delay,
         },
         cronjob::{
             a_run_that_is_due_is_made_once, a_crash_makes_no_second_run, overlapping_runs_are_forbidden_or_replaced,
@@ -144,21 +146,23 @@ fn main() -> std::process::ExitCode {
             a_job_completes, failures_end_a_job, a_deadline_ends_a_job, indexes_are_completed, an_elastic_job_shrinks,
             an_index_fails_alone, a_success_policy_ends_a_job_early, a_failure_policy_decides, suspended_and_resumed,
             replaced_only_once_failed, somebody_elses_job_is_left_alone, pods_of_a_lost_job_may_go,
-            pods_are_adopted_and_counted, crash_after_a_sample_of_writes, each_write_fails_each_way,
+            pods_are_adopted_and_counted,
         },
         statefulset::{
             pods_come_in_order_to_their_places, it_scales_with_kubectl, an_update_its_history_undo_and_restart,
             a_partition_holds_pods_back, deleting_pods_updates_them, claims_come_and_stay, failed_pods_are_replaced,
-            orphans_are_adopted_by_name, a_taken_name_of_a_revision_is_a_collision, crash_after_a_sample_of_writes,
+            orphans_are_adopted_by_name, a_taken_name_of_a_revision_is_a_collision,
         },
     ]
     .into();
     cases.extend(cases![Ignored:
-        cloud_service::{whatever_breaks_nothing_is_left},
+        cloud_takeover::{nodes_and_services_stay_under_the_other},
         differential::{the_same_is_left_behind}, endpoints::{upstreams_slices_are_taken_over},
+        handover::{work_goes_on_under_the_other},
         statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
-        takeover::{rollouts_go_on_under_the_other, daemons_stay_under_the_other}, daemonset::{crash_after_every_write},
-        job::{crash_after_every_write}, rollout::{crash_after_every_write},
+        takeover::{rollouts_go_on_under_the_other, daemons_stay_under_the_other},
     ]);
+    cases.extend(stories::cases());
+    cases.extend(cloud_stories::cases());
     run(cases)
 }

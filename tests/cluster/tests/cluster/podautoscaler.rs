@@ -3,14 +3,17 @@
 use anyhow::{Context, Result, ensure};
 use cluster_tests::metrics::Metrics;
 use cluster_tests::objects::{deployment, with};
-use cluster_tests::{Call, Effect, Faults, Manager, Rule, Space, Verb, eventually, variants};
+use cluster_tests::{Call, Faults, Manager, Space, Verb, eventually};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::deployment::rolled_out;
+use crate::stories::Story;
+
 /// Quick syncs, and no care for pods that start.
-const QUICK: &[&str] = &[
+pub const QUICK: &[&str] = &[
     "--controllers=horizontal-pod-autoscaler-controller,deployment-controller,replicaset-controller",
     "--horizontal-pod-autoscaler-sync-period=200ms",
     "--horizontal-pod-autoscaler-downscale-stabilization=2s",
@@ -19,14 +22,14 @@ const QUICK: &[&str] = &[
 ];
 
 /// A Deployment whose pods ask for CPU.
-fn busy(name: &str, replicas: i32) -> Value {
+pub fn busy(name: &str, replicas: i32) -> Value {
     let containers = json!([
         {"name": "main", "image": "example.com/image:1", "resources": {"requests": {"cpu": "100m"}}},
     ]);
     with(deployment(name, replicas), json!({"spec": {"template": {"spec": {"containers": containers}}}}))
 }
 
-fn autoscaler(name: &str, spec: Value) -> Value {
+pub fn autoscaler(name: &str, spec: Value) -> Value {
     let usual = json!({
         "metadata": {"name": name},
         "spec": {"maxReplicas": 5, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}},
@@ -45,7 +48,12 @@ fn said(status: &HorizontalPodAutoscalerStatus, kind: &str) -> String {
     found.map_or_else(String::new, |found| format!("{} {}", found.status, found.reason.as_deref().unwrap_or_default()))
 }
 
-async fn scaled_to(space: &Space, name: &str, replicas: i32, limited: &str) -> Result<HorizontalPodAutoscalerStatus> {
+pub async fn scaled_to(
+    space: &Space,
+    name: &str,
+    replicas: i32,
+    limited: &str,
+) -> Result<HorizontalPodAutoscalerStatus> {
     eventually(format!("{name} is at {replicas}, {limited}"), || async {
         let status = status(space, name).await?;
         ensure!(status.desired_replicas == replicas && status.current_replicas == Some(replicas), "{status:?}");
@@ -227,43 +235,32 @@ pub async fn any_kind_goes_to_zero_and_comes_back(space: Space) -> Result<()> {
     at(5, "False NotScaledToZero").await
 }
 
-/// Scales up and down under a rule.
-async fn play(space: Space, rule: Rule) -> Result<()> {
+/// Scales up and down.
+async fn scenario(space: Space) -> Result<()> {
     let metrics = Metrics::serve(&space).await?;
     metrics.set(&space, "cpu", "200m");
     space.create::<Deployment>(busy("web", 1)).await?;
     space.kubectl(&["autoscale", "deployment", "web", "--cpu=50%", "--min=1", "--max=4"]).await?;
-    let faults = Faults::script([rule]);
-    let manager = Manager::start_with(&space, &faults, QUICK).await?;
-    let scaled = async {
-        scaled_to(&space, "web", 4, "True TooManyReplicas").await?;
-        metrics.set(&space, "cpu", "5m");
-        scaled_to(&space, "web", 1, "False DesiredWithinRange").await?;
-        anyhow::Ok(())
-    };
-    tokio::select! {
-        () = faults.crashes() => {}
-        scaled = scaled => {
-            scaled?;
-            ensure!(faults.unmet() == 0, "the rule was not met");
-            return Ok(());
-        }
-    }
-    manager.crash().await;
-    let _manager = Manager::start_with(&space, &Faults::default(), QUICK).await?;
+    scaled_to(&space, "web", 4, "True TooManyReplicas").await?;
+    rolled_out(&space, "web", 4).await?;
     metrics.set(&space, "cpu", "5m");
     scaled_to(&space, "web", 1, "False DesiredWithinRange").await?;
+    rolled_out(&space, "web", 1).await?;
     Ok(())
 }
 
-pub async fn faults_at_a_sample_of_writes_only_delay(space: Space) -> Result<()> {
-    let crash = |n: usize, effect| (format!("{effect:?} at write {n}"), Rule::new(is_ours, effect).nth(n));
-    let mut rules =
-        vec![crash(1, Effect::CrashAfter), crash(2, Effect::CrashBeforeAnswer), crash(3, Effect::CrashAfter)];
-    for (resource, name) in [("deployments/scale", "scale"), ("horizontalpodautoscalers/status", "status")] {
-        for (how, effect) in cluster_tests::fails() {
-            rules.push((format!("{name}: {how}"), Rule::on(Verb::Update, resource, effect)));
-        }
-    }
-    variants(&space, rules, play).await
-}
+/// Each of two scales takes a write of it and one of the status; Deployment and ReplicaSet follow with four pods.
+pub const STORY: Story = Story {
+    name: "podautoscaler",
+    flags: QUICK,
+    kind: "horizontalpodautoscalers",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 4,
+    writes: 4 + 4 + 3 + 4,
+    fails: &[
+        ("update deployments/scale ", 1),
+        ("update deployments/scale ", 2),
+        ("update horizontalpodautoscalers/status ", 1),
+    ],
+    ..Story::BLANK
+};

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::invariants::only_declared;
+use crate::stories::Story;
 
 const ALONE: &str = "--controllers=pod-garbage-collector-controller";
 const NAME: &str = "pod-garbage-collector-controller";
@@ -114,3 +115,38 @@ pub async fn a_pod_that_was_never_bound_goes_also_after_a_crash(space: Space) ->
     })
     .await
 }
+
+/// One that was never bound is deleted and goes when nothing holds it; of five that have ended two may stay.
+async fn scenario(space: Space) -> Result<()> {
+    space.create::<Pod>(kept("kept", json!({"schedulerName": "nobody"}))).await?;
+    space.delete::<Pod>("kept").await?;
+    ended(&space, "kept").await?;
+    space.patch::<Pod>("kept", json!({"metadata": {"finalizers": null}})).await?;
+    eventually("nothing holds it", || async {
+        ensure!(space.list::<Pod>("web").await?.is_empty());
+        Ok(())
+    })
+    .await?;
+    for name in ["a", "b", "c", "d", "e"] {
+        space.create::<Pod>(with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
+        space.patch_status::<Pod>(name, json!({"status": {"phase": "Succeeded"}})).await?;
+    }
+    eventually("two are left", || async {
+        let left = space.list::<Pod>("web").await?;
+        ensure!(left.len() == 2, "left {:?}", names(&left));
+        Ok(())
+    })
+    .await
+}
+
+/// The pods are all of the test's own making: three that go, one that is said to have failed and goes.
+pub const STORY: Story = Story {
+    name: "podgc",
+    flags: &[ALONE, "--terminated-pod-gc-threshold=2"],
+    kind: "pods",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 6,
+    writes: 3 + 2,
+    fails: &[("delete pods ", 1), ("delete pods ", 3), ("patch pods/status ", 1)],
+    ..Story::BLANK
+};

@@ -2,13 +2,14 @@
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, owner, pod, template, uids};
-use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, variants};
+use cluster_tests::{Faults, Manager, Space, eventually};
 use k8s_openapi::api::core::v1::{Pod, ReplicationController, ResourceQuota};
 use serde_json::{Value, json};
 
 use crate::invariants::{only_declared, quiet};
+use crate::stories::Story;
 
-fn controller(name: &str, replicas: i32) -> Value {
+pub fn controller(name: &str, replicas: i32) -> Value {
     json!({
         "metadata": {"name": name, "labels": {"app": name}},
         "spec": {
@@ -20,7 +21,7 @@ fn controller(name: &str, replicas: i32) -> Value {
 }
 
 /// Waits for a ReplicationController with `replicas` pods, all ready and available, and a status that says so.
-async fn settled(space: &Space, name: &str, replicas: i32) -> Result<ReplicationController> {
+pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<ReplicationController> {
     eventually(format!("{name} has {replicas} pods"), || async {
         let controller: ReplicationController = space.get(name).await?;
         let status = controller.status.clone().unwrap_or_default();
@@ -114,47 +115,25 @@ pub async fn a_quota_is_told_of_until_the_scale_fits(space: Space) -> Result<()>
     Ok(())
 }
 
-/// Create 2, scale to 4, scale to 1; the manager crashes once on the way.
-async fn scenario(space: &Space, faults: &Faults) -> Result<()> {
-    let work = async {
-        space.create::<ReplicationController>(controller("web", 2)).await?;
-        settled(space, "web", 2).await?;
-        space.scale::<ReplicationController>("web", 4).await?;
-        settled(space, "web", 4).await?;
-        space.scale::<ReplicationController>("web", 1).await?;
-        settled(space, "web", 1).await?;
-        anyhow::Ok(())
-    };
-    tokio::select! {
-        worked = work => worked?,
-        lived = crate::faults::lives(space, faults) => lived?,
-    }
-    ensure!(faults.unmet() == 0, "the crash did not come: this proves nothing");
-    let created = faults
-        .seen()
-        .into_iter()
-        .filter(|seen| (seen.call.verb, seen.call.resource.as_str(), seen.status) == (Verb::Create, "pods", Some(201)));
-    let created = created.count();
-    ensure!(created == 4, "{created} pods were created instead of 4");
-    let after = Faults::default();
-    let _manager = Manager::start(space, &after).await?;
-    eventually("the new one has listed", || async {
-        ensure!(after.most_watches().contains_key("replicationcontrollers"));
-        Ok(())
-    })
-    .await?;
-    during(QUIET, "there is nothing left to do", || async {
-        ensure!(after.writes() == 0, "{:?}", after.seen());
-        Ok(())
-    })
-    .await
+/// Create 2, scale to 4, scale to 1.
+async fn scenario(space: Space) -> Result<()> {
+    space.create::<ReplicationController>(controller("web", 2)).await?;
+    settled(&space, "web", 2).await?;
+    space.scale::<ReplicationController>("web", 4).await?;
+    settled(&space, "web", 4).await?;
+    space.scale::<ReplicationController>("web", 1).await?;
+    settled(&space, "web", 1).await?;
+    Ok(())
 }
 
-pub async fn crash_after_a_sample_of_writes(space: Space) -> Result<()> {
-    let sample = [1, 3, 5, 8].map(|n| (format!("crash at write {n}"), n));
-    variants(&space, sample.into(), |space, n| async move {
-        let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter).nth(n)]);
-        scenario(&space, &faults).await
-    })
-    .await
-}
+/// Four creations, three deletions, a status for each of three sizes.
+pub const STORY: Story = Story {
+    name: "replicationcontroller",
+    flags: &["--controllers=replicationcontroller-controller"],
+    kind: "replicationcontrollers",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 4,
+    writes: 4 + 3 + 3,
+    fails: &[("create pods ", 3), ("update replicationcontrollers/status ", 2), ("delete pods ", 1)],
+    ..Story::BLANK
+};

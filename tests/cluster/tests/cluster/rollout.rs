@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, is_active, is_ready, with};
-use cluster_tests::{Call, Effect, Faults, Manager, Observer, QUIET, Rule, Space, View, during, eventually, variants};
+use cluster_tests::{Faults, Manager, Observer, Space, View, during, eventually};
 use k8s_openapi::api::apps::v1::Deployment;
 use runtime::manager::Ended;
 use serde_json::json;
 
 use crate::deployment::{revision, rolled_out, set_image, wanted};
-use crate::faults::{ELECT, created, lives};
+use crate::faults::{ELECT, created};
 use crate::invariants::quiet;
+use crate::stories::Story;
 
 /// ReplicaSets ask for at most `most` pods, and at least `least` of those that there are stay ready.
 fn within(view: &View, least: usize, most: i32) -> Result<()> {
@@ -95,110 +96,41 @@ pub async fn a_frozen_watch_leads_to_no_second_set(space: Space) -> Result<()> {
     quiet(&faults).await
 }
 
-/// How many places to crash at are tried of all that there are.
-const SAMPLE: usize = 10;
-
-/// What the scenario makes: 2, 2 more for the update, 1 by scaling, 3 more for going back.
-const PODS: usize = 8;
-
-/// A scenario whose end is known: roll out, update, scale, go back.
-async fn scenario(space: &Space) -> Result<()> {
+/// Roll out, update, scale, go back.
+async fn scenario(space: Space) -> Result<()> {
     space.create::<Deployment>(deployment("web", 2)).await?;
-    rolled_out(space, "web", 2).await?;
-    set_image(space, "web", 2).await?;
-    eventually("the next revision", || async { revision(space, "web", "2").await }).await?;
-    rolled_out(space, "web", 2).await?;
+    rolled_out(&space, "web", 2).await?;
+    set_image(&space, "web", 2).await?;
+    eventually("the next revision", || async { revision(&space, "web", "2").await }).await?;
+    rolled_out(&space, "web", 2).await?;
     space.scale::<Deployment>("web", 3).await?;
-    rolled_out(space, "web", 3).await?;
+    rolled_out(&space, "web", 3).await?;
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
-    eventually("the first revision again", || async { revision(space, "web", "3").await }).await?;
-    rolled_out(space, "web", 3).await?;
+    eventually("the first revision again", || async { revision(&space, "web", "3").await }).await?;
+    rolled_out(&space, "web", 3).await?;
     Ok(())
 }
 
-/// Plays the scenario with a fault; answers how many writes it took.
-async fn play(space: &Space, rule: Rule) -> Result<usize> {
-    let faults = Faults::script([rule]);
-    let observer = Observer::start(space, |view| {
-        let asked: i32 = view.sets.values().map(wanted).sum();
-        ensure!(asked <= 4, "{asked} pods are asked for, 4 at most");
-        Ok(())
-    })
-    .await?;
-    tokio::select! {
-        played = scenario(space) => played?,
-        lived = lives(space, &faults) => lived?,
-    }
-    observer.verdict()?;
-    let view = observer.view();
-    ensure!(view.sets_ever.len() == 2, "{} ReplicaSets were made instead of 2", view.sets_ever.len());
-    ensure!(view.pods_ever.len() == PODS, "{} pods were made instead of {PODS}", view.pods_ever.len());
-    let after = Faults::default();
-    let _manager = Manager::start(space, &after).await?;
-    eventually("the new one has listed", || async {
-        ensure!(after.most_watches().contains_key("deployments"));
-        Ok(())
-    })
-    .await?;
-    during(QUIET, "there is nothing left to do", || async {
-        ensure!(after.writes() == 0, "{:?}", after.seen());
-        Ok(())
-    })
-    .await?;
-    Ok(faults.count(Call::is_deed))
-}
-
-async fn crash_at(space: &Space, places: impl Iterator<Item = usize>) -> Result<()> {
-    let rule = |n| {
-        let effect = if n % 2 == 0 { Effect::CrashAfter } else { Effect::CrashBeforeAnswer };
-        (format!("crash at write {n}"), Rule::new(Call::is_deed, effect).nth(n))
-    };
-    play_each(space, places.map(rule).collect()).await
-}
-
-/// Plays the scenario once with each rule.
-async fn play_each(space: &Space, rules: Vec<(String, Rule)>) -> Result<()> {
-    variants(space, rules, |space, rule| async move {
-        play(&space, rule).await?;
-        Ok(())
-    })
-    .await
-}
-
-async fn undisturbed(space: &Space) -> Result<usize> {
-    let writes = play(space, Rule::new(|_| false, Effect::NotSent)).await?;
-    ensure!(writes > 30, "only {writes} writes: the scenario is not what it says");
-    Ok(writes)
-}
-
-/// `CLUSTER_SEED` chooses another sample of places.
-pub async fn crash_after_a_sample_of_writes(space: Space) -> Result<()> {
-    let seed: usize = std::env::var("CLUSTER_SEED").ok().map_or(Ok(1), |seed| seed.parse())?;
-    let writes = undisturbed(&space).await?;
-    crash_at(&space, (0..SAMPLE).map(|n| 1 + (seed * 7 + n * writes / SAMPLE) % writes)).await
-}
-
-pub async fn crash_after_every_write(space: Space) -> Result<()> {
-    let writes = undisturbed(&space).await?;
-    crash_at(&space, 1..=writes).await
-}
-
-pub async fn each_write_fails_each_way(space: Space) -> Result<()> {
-    type Matches = fn(&Call) -> bool;
-    let writes: [(&str, Matches, usize); 4] = [
-        ("ReplicaSet creation", |call| call.to_string() == "create replicasets", 2),
-        ("ReplicaSet scaling", |call| call.to_string().starts_with("update replicasets "), 2),
-        ("status", |call| call.resource == "deployments/status", 2),
-        ("revision", |call| call.to_string().starts_with("update deployments "), 1),
-    ];
-    let mut rules = Vec::new();
-    for (what, matches, n) in writes {
-        rules.extend(
-            cluster_tests::fails().map(|(how, effect)| (format!("{what}: {how}"), Rule::new(matches, effect).nth(n))),
-        );
-    }
-    play_each(&space, rules).await
-}
+/// 2 pods, 2 more for the update, 1 by scaling, 3 more for going back; all under two ReplicaSets.
+pub const STORY: Story = Story {
+    name: "deployment",
+    flags: &["--controllers=deployment-controller,replicaset-controller"],
+    kind: "deployments",
+    tell: |space| Box::pin(scenario(space)),
+    judge: |view| {
+        ensure!(view.sets_ever.len() <= 2, "{} ReplicaSets were made instead of 2", view.sets_ever.len());
+        within(view, 0, 4)
+    },
+    pods: 8,
+    writes: 30,
+    fails: &[
+        ("create replicasets ", 2),
+        ("update replicasets ", 2),
+        ("update deployments/status ", 2),
+        ("update deployments ", 1),
+    ],
+    ..Story::BLANK
+};
 
 /// A leader stands still in the middle of an update until its lease is gone; it may not go on when it wakes.
 pub async fn a_lease_lost_in_the_middle_costs_no_pod(space: Space) -> Result<()> {

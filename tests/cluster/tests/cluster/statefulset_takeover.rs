@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, uids, with};
 use cluster_tests::{Bed, Call, Faults, Manager, QUIET, Space, during, eventually};
-use control_plane::{ControlPlane, Identity};
 use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -13,21 +12,9 @@ use kube::api::{WatchEvent, WatchParams};
 use serde_json::{Value, json};
 
 use crate::statefulset::{set_image, settled, stateful_set};
+use crate::takeover::{UPSTREAM, start_upstream};
 
-const UPSTREAM: &str = "kube-controller-manager";
-
-fn start_upstream(cluster: &ControlPlane) -> Result<()> {
-    let program = cluster.assets().upstream_manager()?;
-    let flags = [
-        format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
-        "--controllers=statefulset-controller".into(),
-        "--use-service-account-credentials=true".into(),
-        "--leader-elect=false".into(),
-        "--secure-port=0".into(),
-    ];
-    cluster.run(UPSTREAM, &program, &flags)?;
-    Ok(())
-}
+const CONTROLLER: &str = "statefulset-controller";
 
 /// A template with everything whose spelling may go wrong: quantities, characters that Go escapes, long numbers,
 /// defaults of many kinds.
@@ -100,7 +87,7 @@ async fn half_way(space: &Space, version: u32) -> Result<Vec<String>> {
 pub async fn updates_go_on_under_the_other(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
-    start_upstream(&bed.cluster)?;
+    start_upstream(&bed.cluster, CONTROLLER, &[])?;
     space.create::<StatefulSet>(with(stateful_set("web", 5), json!({"spec": {"minReadySeconds": 1}}))).await?;
     space.create::<StatefulSet>(rich("rich", 1)).await?;
     settled(&space, "web", 5, 1).await?;
@@ -124,7 +111,7 @@ pub async fn updates_go_on_under_the_other(_: Space) -> Result<()> {
     manager.crash().await;
 
     // And upstream compares its bytes with those of ours.
-    start_upstream(&bed.cluster)?;
+    start_upstream(&bed.cluster, CONTROLLER, &[])?;
     settled(&space, "web", 5, 3).await?;
     let end = uids(&space.list::<Pod>("web").await?);
     ensure!(half.iter().all(|uid| end.contains(uid)), "from ours to upstream: {half:?} -> {end:?}");
@@ -195,7 +182,7 @@ async fn watched(space: &Space) -> Result<[usize; 3]> {
 pub async fn it_writes_less_than_upstream(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let theirs = bed.space("theirs").await?;
-    start_upstream(&bed.cluster)?;
+    start_upstream(&bed.cluster, CONTROLLER, &[])?;
     let upstream = watched(&theirs).await?;
     bed.cluster.kill(UPSTREAM)?;
     let space = bed.space("ours").await?;

@@ -19,16 +19,17 @@ pub const UPSTREAM: &str = "kube-controller-manager";
 pub const ROLLOUTS: &str = "deployment-controller,replicaset-controller";
 const DAEMONS: &str = "daemonset-controller";
 
-/// Runs upstream's manager with these controllers.
-pub fn start_upstream(cluster: &ControlPlane, controllers: &str) -> Result<()> {
+/// Runs upstream's manager with these controllers and these flags besides.
+pub fn start_upstream(cluster: &ControlPlane, controllers: &str, more: &[&str]) -> Result<()> {
     let program = cluster.assets().upstream_manager()?;
-    let flags = [
+    let mut flags = vec![
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
         format!("--controllers={controllers}"),
         "--use-service-account-credentials=true".into(),
         "--leader-elect=false".into(),
         "--secure-port=0".into(),
     ];
+    flags.extend(more.iter().map(|flag| (*flag).to_owned()));
     cluster.run(UPSTREAM, &program, &flags)?;
     Ok(())
 }
@@ -77,7 +78,7 @@ pub async fn rollouts_go_on_under_the_other(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
     let observer = Observer::start(&space, |_| Ok(())).await?;
-    start_upstream(&bed.cluster, ROLLOUTS)?;
+    start_upstream(&bed.cluster, ROLLOUTS, &[])?;
     space.create::<Deployment>(with(deployment("web", 6), json!({"spec": {"minReadySeconds": 2}}))).await?;
     rolled_out(&space, "web", 6).await?;
     let half = half_way(&space, 2).await?;
@@ -89,7 +90,7 @@ pub async fn rollouts_go_on_under_the_other(_: Space) -> Result<()> {
     let half = half_way(&space, 3).await?;
     manager.crash().await;
 
-    start_upstream(&bed.cluster, ROLLOUTS)?;
+    start_upstream(&bed.cluster, ROLLOUTS, &[])?;
     finished(&space, 3, &half, &observer, 18).await.context("from ours to upstream")?;
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
     eventually("the undo under upstream", || async { revision(&space, "web", "4").await }).await?;
@@ -182,7 +183,7 @@ pub async fn daemons_stay_under_the_other(_: Space) -> Result<()> {
     let space = bed.space("takeover").await?;
     let fleet = Fleet::of(&space, NODES.try_into()?).await?;
     let observer = Observer::start(&space, |_| Ok(())).await?;
-    start_upstream(&bed.cluster, DAEMONS)?;
+    start_upstream(&bed.cluster, DAEMONS, &[])?;
     space.create::<DaemonSet>(with(daemon_set(&space, "agent"), intricate())).await?;
     daemonset::rolled_out(&space, "agent", NODES).await?;
     begun(&space, 2).await?;
@@ -194,7 +195,7 @@ pub async fn daemons_stay_under_the_other(_: Space) -> Result<()> {
     begun(&space, 3).await?;
     manager.crash().await;
 
-    start_upstream(&bed.cluster, DAEMONS)?;
+    start_upstream(&bed.cluster, DAEMONS, &[])?;
     daemonset::rolled_out(&space, "agent", NODES).await?;
     made(&space, &observer, 9, &[1, 2, 3]).await.context("from ours to upstream")?;
     looked_at(&space, 2).await?;
