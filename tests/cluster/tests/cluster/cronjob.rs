@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::job::{COMPLETE, job, until};
-use crate::stories::Story;
+use crate::stories::{Pods, Story};
 
 /// A CronJob that runs once a year, whose Jobs succeed unless annotations say otherwise.
 fn cron_job(name: &str, annotations: &Value, spec: Value) -> Value {
@@ -187,7 +187,7 @@ pub const STORY: Story = Story {
     flags: &["--controllers=cronjob-controller,job-controller"],
     kind: "cronjobs",
     tell: |space| Box::pin(scenario(space)),
-    pods: 2,
+    pods: Pods::Exactly(2),
     writes: 2 + 1 + 2 * 5 + 2 * 2,
     fails: &[("create jobs ", 1), ("update cronjobs/status ", 1), ("update cronjobs/status ", 2), ("delete jobs ", 1)],
     ..Story::BLANK
@@ -218,7 +218,7 @@ pub const BRIEF: Story = Story {
     flags: &["--controllers=ttl-after-finished-controller,job-controller"],
     kind: "jobs",
     tell: |space| Box::pin(brief(space)),
-    pods: 2,
+    pods: Pods::Exactly(2),
     writes: 2 * 5 + 1,
     fails: &[("delete jobs ", 1)],
     ..Story::BLANK

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
 
-use crate::stories::Story;
+use crate::stories::{Pods, Story};
 
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
@@ -373,7 +373,7 @@ pub const STORY: Story = Story {
     flags: &["--controllers=job-controller"],
     kind: "jobs",
     tell: |space| Box::pin(scenario(space)),
-    pods: 7,
+    pods: Pods::Exactly(7),
     writes: 7 + 7 + 3 * 3,
     fails: &[("create pods ", 2), ("patch pods ", 2), ("update jobs/status ", 2), ("update jobs/status ", 5)],
     ..Story::BLANK

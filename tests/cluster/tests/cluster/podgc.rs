@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::invariants::only_declared;
-use crate::stories::Story;
+use crate::stories::{Pods, Story};
 
 const ALONE: &str = "--controllers=pod-garbage-collector-controller";
 const NAME: &str = "pod-garbage-collector-controller";
@@ -145,7 +145,7 @@ pub const STORY: Story = Story {
     flags: &[ALONE, "--terminated-pod-gc-threshold=2"],
     kind: "pods",
     tell: |space| Box::pin(scenario(space)),
-    pods: 6,
+    pods: Pods::Exactly(6),
     writes: 3 + 2,
     fails: &[("delete pods ", 1), ("delete pods ", 3), ("patch pods/status ", 1)],
     ..Story::BLANK

@@ -11,7 +11,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use crate::invariants::quiet;
-use crate::stories::Story;
+use crate::stories::{Pods, Story};
 
 /// A StatefulSet of pods with the label `app=<name>`.
 pub fn stateful_set(name: &str, replicas: i32) -> Value {
@@ -440,7 +440,7 @@ pub const STORY: Story = Story {
     flags: &["--controllers=statefulset-controller"],
     kind: "statefulsets",
     tell: |space| Box::pin(scenario(space)),
-    pods: 6,
+    pods: Pods::AtLeast(6),
     writes: 6 + 5 + 3 + 5,
     fails: &[
         ("create controllerrevisions ", 2),
