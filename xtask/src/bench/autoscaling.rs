@@ -40,7 +40,7 @@ pub async fn measure(binaries: &Binaries, about: (Subject, Mode), count: u32, lo
     let metrics = Metrics::serve(&cluster).await?;
     metrics.set(NAMESPACE, METRIC, ONE);
     api::each("autoscalers made", 0..count, async |number| make(&client, number).await).await?;
-    let manager = Running::start(&cluster, binaries, about.0, about.1, AUTOSCALING)?;
+    let manager = Running::start(&cluster, binaries, about.0, about.1, &[AUTOSCALING])?;
     let measured = Fleet { client, manager: &manager, metrics: &metrics, count }.course(about).await;
     manager.keep_log(log)?;
     measured

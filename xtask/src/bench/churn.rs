@@ -109,7 +109,7 @@ impl Churn {
 
     /// Starts a manager, lets it catch up, measures the churn, and ends it; the manager's log is kept at `log`.
     pub async fn measure(&self, binaries: &Binaries, about: (Subject, Mode), log: &Path) -> Result<Measurement> {
-        let manager = Running::start(&self.cluster, binaries, about.0, about.1, ENDPOINTS)?;
+        let manager = Running::start(&self.cluster, binaries, about.0, about.1, &[ENDPOINTS])?;
         let measured = self.course(&manager, about).await;
         manager.keep_log(log)?;
         let ended = manager.end(&self.client).await;

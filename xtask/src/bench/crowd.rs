@@ -17,8 +17,9 @@ use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use tokio::time::{sleep, timeout};
 
 use super::api::{self, Patch, Progress};
+use super::kubelets::Kubelets;
 use super::measure::{Measurement, Scenario};
-use super::subject::{Binaries, Mode, Running, Subject, WORKLOADS};
+use super::subject::{Binaries, Mode, Running, Subject, WORKLOADS, all_controllers};
 use super::workload::App;
 
 /// The pods of one Deployment.
@@ -27,7 +28,7 @@ const REPLICAS: u32 = 50;
 /// Namespaces that the Deployments are spread over.
 const NAMESPACES: u32 = 10;
 
-/// Nodes that the pods say they run on; there are none.
+/// Nodes that the pods say they run on.
 const NODES: u32 = 100;
 
 /// The field managers of the two halves of a pod.
@@ -50,6 +51,41 @@ pub struct Crowd {
     cluster: ControlPlane,
     client: Client,
     starts: u32,
+    _kubelets: Kubelets,
+}
+
+/// Which controllers find the pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Those of workloads.
+    Workloads,
+    /// All.
+    All,
+}
+
+impl Who {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Who::Workloads => "crowd",
+            Who::All => "all",
+        }
+    }
+
+    /// Its scenarios: a start, and the time after it.
+    pub fn scenarios(self) -> [Scenario; 2] {
+        match self {
+            Who::Workloads => [Scenario::ColdStart, Scenario::Memory],
+            Who::All => [Scenario::AllColdStart, Scenario::AllMemory],
+        }
+    }
+
+    fn flags(self, cluster: &ControlPlane) -> Vec<String> {
+        match self {
+            Who::Workloads => vec![WORKLOADS.to_owned()],
+            Who::All => all_controllers(cluster),
+        }
+    }
 }
 
 impl Crowd {
@@ -62,6 +98,7 @@ impl Crowd {
         let namespaces = (0..NAMESPACES).map(namespace).chain([WAITING.to_owned()]);
         api::create_namespaces(&client, namespaces).await?;
 
+        let kubelets = Kubelets::start(&client, NODES).await?;
         let start = Instant::now();
         let apps: Vec<App> = (0..pods.div_ceil(REPLICAS)).map(app).collect();
         eprintln!("  creating {} Deployments with {} pods", apps.len(), apps.len() as u32 * REPLICAS);
@@ -73,7 +110,7 @@ impl Crowd {
         })
         .await?;
         eprintln!("  all are there after {:.0} s", start.elapsed().as_secs_f64());
-        let crowd = Self { cluster, client, starts: 0 };
+        let crowd = Self { cluster, client, starts: 0, _kubelets: kubelets };
         crowd.describe_and_warm_up(&apps[0])?;
         Ok(crowd)
     }
@@ -88,12 +125,27 @@ impl Crowd {
         Ok(())
     }
 
+    /// Lets a manager do once what all controllers do in a new cluster (certificates for namespaces, nodes' ranges),
+    /// so that the first that is measured does not pay for what the second then finds.
+    pub async fn settle(&self, binaries: &Binaries, about: (Subject, Mode)) -> Result<()> {
+        eprintln!("  letting the cluster come to rest");
+        let manager = Running::start(&self.cluster, binaries, about.0, about.1, &Who::All.flags(&self.cluster))?;
+        let settled = async {
+            manager.until_leader(&self.client).await?;
+            manager.until_quiet().await
+        };
+        let settled = settled.await;
+        manager.end(&self.client).await?;
+        settled
+    }
+
     /// Starts a manager, measures, and ends it: a cold start, and the idle
     /// time of that length after it; the manager's log is kept at `log`.
     pub async fn measure(
         &mut self,
         binaries: &Binaries,
         about: (Subject, Mode),
+        who: Who,
         idle: Duration,
         log: &Path,
     ) -> Result<Vec<Measurement>> {
@@ -105,8 +157,8 @@ impl Crowd {
         let version = pods.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
         let mut events = pods.watch(&WatchParams::default(), &version).await?.boxed();
 
-        let manager = Running::start(&self.cluster, binaries, about.0, about.1, WORKLOADS)?;
-        let measured = course(&manager, about, &mut events, idle).await;
+        let manager = Running::start(&self.cluster, binaries, about.0, about.1, &who.flags(&self.cluster))?;
+        let measured = course(&manager, about, who, &mut events, idle).await;
         manager.keep_log(log)?;
         let ended = manager.end(&self.client).await;
         let measured = measured?;
@@ -123,14 +175,16 @@ impl Crowd {
 async fn course(
     manager: &Running<'_>,
     (subject, mode): (Subject, Mode),
+    who: Who,
     events: &mut Events<'_>,
     idle: Duration,
 ) -> Result<Vec<Measurement>> {
+    let [cold_start, memory] = who.scenarios();
     until_pod(manager, events).await?;
     let wall = manager.started.elapsed().as_secs_f64();
     let to = manager.mark()?;
     let asked = manager.asked_since(&manager.born)?;
-    let start = Measurement::new((subject, mode, Scenario::ColdStart), Some(wall), (&manager.born, &to), asked);
+    let start = Measurement::new((subject, mode, cold_start), Some(wall), (&manager.born, &to), asked);
 
     manager.until_quiet().await?;
     eprintln!("  memory: {} s without work", idle.as_secs());
@@ -138,7 +192,7 @@ async fn course(
     sleep(idle).await;
     let to = manager.mark()?;
     let asked = manager.asked_since(&from)?;
-    Ok(vec![start, Measurement::new((subject, mode, Scenario::Memory), None, (&from, &to), asked)])
+    Ok(vec![start, Measurement::new((subject, mode, memory), None, (&from, &to), asked)])
 }
 
 /// Waits until somebody makes a pod.

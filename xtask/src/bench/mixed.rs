@@ -96,7 +96,7 @@ pub async fn measure(
     let client = cluster.client(Identity::Admin).await?;
     api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
     Metrics::serve(&cluster).await?.set(NAMESPACE, "memory", MEMORY_USED);
-    let manager = Running::start(&cluster, binaries, subject, mode, ALL_WORKLOADS)?;
+    let manager = Running::start(&cluster, binaries, subject, mode, &[ALL_WORKLOADS])?;
     let measured = Mix { client, manager: &manager, size }.course((subject, mode, Scenario::Mixed)).await;
     manager.keep_log(log)?;
     measured

@@ -5,6 +5,8 @@ mod api;
 mod autoscaling;
 mod churn;
 mod crowd;
+mod estate;
+mod kubelets;
 mod measure;
 mod mixed;
 mod plot;
@@ -26,7 +28,8 @@ use serde_json::Value;
 
 use crate::cargo::cargo;
 use churn::Churn;
-use crowd::Crowd;
+use crowd::{Crowd, Who};
+use estate::Estate;
 use measure::{Measurement, Scenario, rows};
 use report::Report;
 use rollout::Size;
@@ -37,13 +40,15 @@ use subject::{Binaries, Mode, Subject};
 /// Both run the Deployment, ReplicaSet, service account and node lifecycle
 /// controllers, one after the other, each on a control plane of its own with fake nodes; the scenarios with many
 /// pods share one, where neither has anything to change, and so does the one
-/// with Services, where both run the controllers of their endpoints. In mixed both run the controllers of all other
-/// workloads, in autoscaling that of autoscalers alone. Wall time, CPU,
+/// with Services, where both run the controllers of their endpoints, and those
+/// of namespaces, garbage and nodes. In mixed both run the controllers of all other
+/// workloads, in autoscaling that of autoscalers alone; where a scenario's name begins with all,
+/// both run all controllers that we have. Wall time, CPU,
 /// memory and API requests are compared; the report (Markdown, a plot, all
 /// measurements as JSON, the managers' logs) goes to a folder that is printed.
 ///
 /// Builds our manager with --release, and upstream's with Go the first time.
-/// Takes some 40 minutes; absolute figures depend on what else the machine does.
+/// Takes some 80 minutes; absolute figures depend on what else the machine does.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask bench --quick                          # is it still fast? a few minutes
@@ -66,7 +71,7 @@ pub struct Arguments {
     #[arg(long)]
     quick: bool,
 
-    /// How many pods there are in memory, cold-start and endpoint-churn [default: 20000, or 1000 with --quick]
+    /// How many pods there are in memory, cold-start, all-memory, all-cold-start and endpoint-churn [default: 20000, or 1000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pods: Option<u32>,
 
@@ -143,10 +148,27 @@ impl Arguments {
         churn::Size { services: (self.pods() / endpoints).max(1), endpoints }
     }
 
+    fn estate(&self, mode: Mode) -> estate::Size {
+        let (of_each_kind, owners, dependents, nodes) = match (mode, self.quick) {
+            (Mode::Raised, false) => (250, 100, 100, 1000),
+            // Twenty requests a second: ten thousand would be half an hour of waiting.
+            (Mode::Default, false) => (250, 10, 100, 1000),
+            (_, true) => (10, 5, 40, 100),
+        };
+        estate::Size { of_each_kind, owners, dependents, nodes, idle: self.idle() }
+    }
+
     fn pods(&self) -> u32 {
         self.pods.unwrap_or(if self.quick { 1000 } else { 20_000 })
     }
 }
+
+/// What one manager does on a control plane of its own, in this order.
+const ROLLOUTS: [Scenario; 4] = [Scenario::IdleEmpty, Scenario::Create, Scenario::Update, Scenario::Idle];
+
+/// What managers take turns in, in this order: the emptiest first.
+const ESTATES: [Scenario; 4] =
+    [Scenario::AllIdle, Scenario::NamespaceDelete, Scenario::GarbageCollection, Scenario::NodeLeases];
 
 /// Measures, prints and writes the report.
 pub fn run(arguments: Arguments) -> Result<()> {
@@ -189,8 +211,11 @@ async fn measure(
         scenarios.into_iter().partition(|scenario| *scenario == Scenario::Mixed);
     let (scaled, scenarios): (Vec<Scenario>, Vec<Scenario>) =
         scenarios.into_iter().partition(|scenario| *scenario == Scenario::Autoscaling);
-    let (crowded, rollouts): (Vec<Scenario>, Vec<Scenario>) =
-        scenarios.into_iter().partition(|scenario| matches!(scenario, Scenario::Memory | Scenario::ColdStart));
+    let crowds = [Who::Workloads, Who::All].into_iter();
+    let crowds: Vec<Who> =
+        crowds.filter(|who| who.scenarios().iter().any(|scenario| scenarios.contains(scenario))).collect();
+    let estates: Vec<Scenario> = ESTATES.into_iter().filter(|scenario| scenarios.contains(scenario)).collect();
+    let rollouts: Vec<Scenario> = scenarios.into_iter().filter(|scenario| ROLLOUTS.contains(scenario)).collect();
     let (mut measurements, mut failures) = (Vec::new(), Vec::new());
     let mut note = |what: String, measured: Result<Vec<Measurement>>| match measured {
         Ok(measured) => measurements.extend(measured),
@@ -231,15 +256,37 @@ async fn measure(
             note(name, measured.map(|measured| vec![measured]));
         }
     }
-    if !crowded.is_empty() {
+    if !estates.is_empty() {
+        match Estate::start().await {
+            Ok(mut estate) => {
+                for scenario in estates {
+                    for (mode, subject, name) in turns(scenario.name()) {
+                        eprintln!("{name}");
+                        let (about, size) = ((subject, mode), arguments.estate(mode));
+                        let measured = estate.measure(binaries, about, scenario, size, &report.log(&name)).await;
+                        note(name, measured.map(|measured| vec![measured]));
+                    }
+                }
+            }
+            Err(error) => note("estate".into(), Err(error)),
+        }
+    }
+    if !crowds.is_empty() {
         eprintln!("crowd of {} pods", arguments.pods());
         match Crowd::gather(arguments.pods()).await {
             Ok(mut crowd) => {
-                for (mode, subject, name) in turns("crowd") {
-                    eprintln!("{name}");
-                    let about = (subject, mode);
-                    let measured = crowd.measure(binaries, about, arguments.idle(), &report.log(&name)).await;
-                    note(name, measured);
+                for who in crowds {
+                    if let (Who::All, Some((mode, subject, _))) = (who, turns("settle").next())
+                        && let Err(error) = crowd.settle(binaries, (subject, mode)).await
+                    {
+                        note("settle".into(), Err(error));
+                    }
+                    for (mode, subject, name) in turns(who.name()) {
+                        eprintln!("{name}");
+                        let about = (subject, mode);
+                        let measured = crowd.measure(binaries, about, who, arguments.idle(), &report.log(&name)).await;
+                        note(name, measured);
+                    }
                 }
             }
             Err(error) => note("crowd".into(), Err(error)),

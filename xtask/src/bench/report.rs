@@ -14,7 +14,9 @@ use crate::cargo::workspace;
 
 use super::measure::{Goal, Measurement, Metric, Row, Scenario};
 use super::plot::plot;
-use super::subject::{ALL_WORKLOADS, AUTOSCALING, ENDPOINTS, FLAGS, Mode, Subject, WORKLOADS};
+use super::subject::{
+    ALL_WORKLOADS, AUTOSCALING, ENDPOINTS, FLAGS, GARBAGE, Mode, NAMESPACES, NODES, Subject, WORKLOADS,
+};
 
 /// A folder that a report is written to.
 pub struct Report {
@@ -79,7 +81,7 @@ fn page(measurements: &[Measurement], rows: &[Row], failures: &[String], runs: u
     let mut page = format!(
         "# Our controller manager beside upstream's
 
-{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-churn, `{ALL_WORKLOADS}` for mixed and `{AUTOSCALING}` for autoscaling; mode raised adds `{}`.
+{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-churn, `{ALL_WORKLOADS}` for mixed, `{AUTOSCALING}` for autoscaling, `{NAMESPACES}` for namespace-delete, `{GARBAGE}` for garbage-collection, `{NODES}` for node-leases, and the same list of all that we have where a scenario's name begins with all; mode raised adds `{}`.
 
 {}
 ![ratios](ratios.svg)
@@ -130,6 +132,7 @@ pub fn table(rows: &[Row]) -> String {
     let cells = |row: &Row| {
         let goal = match row.goal() {
             Some(Goal::Ratio(most)) => format!("<= {most:.2}"),
+            Some(Goal::Most(most)) => format!("ours <= {}", row.metric.show(most)),
             Some(Goal::Zero) => "ours 0".into(),
             None => String::new(),
         };

@@ -34,9 +34,9 @@ pub fn tally(counts: &Counts) -> Tally {
     tally
 }
 
-/// Whether nothing was asked but to stay the leader.
+/// Whether nothing was asked but to stay the leader, and which kinds there are.
 pub fn is_quiet(counts: &Counts) -> bool {
-    counts.keys().all(is_lease)
+    counts.keys().all(|request| is_lease(request) || is_discovery(request))
 }
 
 fn kind(request: &Request) -> String {
@@ -67,6 +67,11 @@ fn is_event(request: &Request) -> bool {
 
 fn is_lease(request: &Request) -> bool {
     request.resource == "leases.coordination.k8s.io"
+}
+
+/// Whether it asks for no object; controllers of every kind do so twice a minute, for ever.
+fn is_discovery(request: &Request) -> bool {
+    request.verb == "get" && request.resource.starts_with('/')
 }
 
 #[cfg(test)]
@@ -107,7 +112,8 @@ mod tests {
     }
 
     #[test]
-    fn staying_the_leader_is_quiet() {
+    fn staying_the_leader_and_looking_for_new_kinds_is_quiet() {
+        assert!(is_quiet(&counts(&[("get", "/apis", "", 200, 3)])));
         assert!(is_quiet(&counts(&[("update", "leases.coordination.k8s.io", "", 200, 3)])));
         assert!(!is_quiet(&counts(&[("watch", "pods", "", 200, 1)])));
     }

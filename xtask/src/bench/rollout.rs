@@ -49,7 +49,7 @@ pub async fn measure(
     let cluster = ControlPlane::start(Options { nodes: NODES, audit: true, ..Options::default() }).await?;
     let client = cluster.client(Identity::Admin).await?;
     api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
-    let manager = Running::start(&cluster, binaries, subject, mode, WORKLOADS)?;
+    let manager = Running::start(&cluster, binaries, subject, mode, &[WORKLOADS])?;
     let measured = Bench { client, manager: &manager, subject, mode, size }.scenarios(wanted).await;
     manager.keep_log(log)?;
     measured

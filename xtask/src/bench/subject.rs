@@ -96,6 +96,44 @@ pub const ALL_WORKLOADS: &str = "--controllers=statefulset-controller,daemonset-
 /// The controller of autoscalers alone.
 pub const AUTOSCALING: &str = "--controllers=horizontal-pod-autoscaler-controller";
 
+/// The controller of namespaces.
+pub const NAMESPACES: &str = "--controllers=namespace";
+
+/// The controller that deletes what has lost its owners.
+pub const GARBAGE: &str = "--controllers=garbagecollector";
+
+/// The controllers of nodes.
+pub const NODES: &str = "--controllers=nodelifecycle,taint-eviction-controller,ttl";
+
+/// What this project has, as its first page says.
+const PAGE: &str = include_str!("../../../README.md");
+
+/// Every controller that this project has and that is on by default, with the files and flags that some of them need.
+pub fn all_controllers(cluster: &ControlPlane) -> Vec<String> {
+    let file = |name: &str, path: PathBuf| format!("--{name}={}", path.display());
+    vec![
+        format!("--controllers={}", complete(PAGE).join(",")),
+        file("service-account-private-key-file", cluster.service_account_key()),
+        file("root-ca-file", cluster.ca_certificate()),
+        file("cluster-signing-cert-file", cluster.ca_certificate()),
+        file("cluster-signing-key-file", cluster.ca_key()),
+        "--allocate-node-cidrs=true".into(),
+        "--cluster-cidr=10.64.0.0/10".into(),
+    ]
+}
+
+/// The controllers of a table of controllers (name, alias, whether it is on by default, state) that are complete and on.
+fn complete(table: &str) -> Vec<&str> {
+    let rows = table.lines().skip_while(|line| !line.starts_with("| controller |"));
+    let rows = rows.skip(2).map_while(|line| line.strip_prefix("| "));
+    let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+    let complete = cells.filter_map(|cells| match cells[..] {
+        [name, _, "on", state, ..] if state.starts_with("complete") => Some(name),
+        _ => None,
+    });
+    complete.collect()
+}
+
 /// The managers' binaries.
 #[derive(Clone, Debug)]
 pub struct Binaries {
@@ -134,18 +172,18 @@ pub struct Mark {
 }
 
 impl<'a> Running<'a> {
-    /// Executes a manager with these controllers in a control plane that has none.
+    /// Executes a manager with flags that choose controllers, in a control plane that has none.
     pub fn start(
         cluster: &'a ControlPlane,
         binaries: &Binaries,
         subject: Subject,
         mode: Mode,
-        controllers: &str,
+        chosen: &[impl AsRef<str>],
     ) -> Result<Self> {
         let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?;
         let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
         let flags = FLAGS.iter().chain(mode.flags()).map(ToString::to_string);
-        let flags = flags.chain([controllers.to_owned(), kubeconfig]);
+        let flags = flags.chain(chosen.iter().map(|flag| flag.as_ref().to_owned())).chain([kubeconfig]);
         let nothing = Usage { cpu: 0.0, resident: 0.0, peak: 0.0 };
         let born = Mark { position: cluster.audit_position()?, usage: nothing };
         let started = Instant::now();
@@ -244,4 +282,20 @@ const LEASE: &str = "kube-controller-manager";
 
 fn leases(client: &Client) -> Api<Lease> {
     Api::namespaced(client.clone(), "kube-system")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_controllers_are_those_of_the_first_table_that_are_complete_and_on() {
+        let table = "words\n\n| controller | alias | by default | state |\n| --- | --- | --- | --- |
+| a-controller | a | on | complete |\n| b-controller | | off | complete |
+| c-controller | | on | missing |\n| d-controller |  | on | complete, but for x |\n\n| e | e | on | complete |";
+        assert_eq!(complete(table), ["a-controller", "d-controller"]);
+        let all = complete(PAGE);
+        assert!(all.contains(&"garbage-collector-controller") && all.contains(&"ttl-controller"), "{all:?}");
+        assert!(!all.contains(&"cloud-node-controller"), "{all:?}");
+    }
 }

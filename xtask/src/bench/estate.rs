@@ -1,0 +1,250 @@
+//! What a cluster is left to clean up and to watch: a namespace's end, garbage,
+//! nodes' leases, and all controllers at rest.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use control_plane::{ControlPlane, Identity, Options};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::Client;
+use kube::api::{Api, ListParams};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::api::{self, LOOK_EVERY, Progress};
+use super::kubelets::Kubelets;
+use super::measure::{Measurement, Scenario};
+use super::subject::{Binaries, GARBAGE, Mode, NAMESPACES, NODES, Running, Subject, all_controllers};
+
+/// How long anything may take before it is given up.
+const DEADLINE: Duration = Duration::from_secs(900);
+
+/// How much there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Objects of each of the 20 kinds in a namespace that is deleted.
+    pub of_each_kind: u32,
+    /// Objects that are deleted,
+    pub owners: u32,
+    /// and so many dependents of each.
+    pub dependents: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// How long nothing happens.
+    pub idle: Duration,
+}
+
+/// A control plane where managers take turns.
+pub struct Estate {
+    cluster: ControlPlane,
+    client: Client,
+    kubelets: Option<Kubelets>,
+    turns: u32,
+}
+
+impl Estate {
+    /// Starts a control plane without anything.
+    pub async fn start() -> Result<Self> {
+        let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
+        let cluster = ControlPlane::start(options).await?;
+        let client = cluster.client(Identity::Admin).await?;
+        Ok(Self { cluster, client, kubelets: None, turns: 0 })
+    }
+
+    /// Prepares a scenario, starts a manager, measures, and ends it; the manager's log is kept at `log`.
+    pub async fn measure(
+        &mut self,
+        binaries: &Binaries,
+        (subject, mode): (Subject, Mode),
+        scenario: Scenario,
+        size: Size,
+        log: &Path,
+    ) -> Result<Measurement> {
+        self.turns += 1;
+        let namespace = format!("{}-{}", scenario.name(), self.turns);
+        let chosen = match scenario {
+            Scenario::NamespaceDelete => {
+                fill(&self.client, &namespace, size.of_each_kind).await?;
+                vec![NAMESPACES.to_owned()]
+            }
+            Scenario::GarbageCollection => {
+                own(&self.client, &namespace, size).await?;
+                vec![GARBAGE.to_owned()]
+            }
+            Scenario::NodeLeases => {
+                if self.kubelets.is_none() {
+                    self.kubelets = Some(Kubelets::start(&self.client, size.nodes).await?);
+                }
+                vec![NODES.to_owned()]
+            }
+            _ => all_controllers(&self.cluster),
+        };
+        let manager = Running::start(&self.cluster, binaries, subject, mode, &chosen)?;
+        let turn = Turn { client: &self.client, manager: &manager, namespace: &namespace, size };
+        let measured = turn.course((subject, mode, scenario)).await;
+        manager.keep_log(log)?;
+        let ended = manager.end(&self.client).await;
+        let measured = measured?;
+        ended?;
+        Ok(measured)
+    }
+}
+
+/// One manager in one scenario.
+struct Turn<'a> {
+    client: &'a Client,
+    manager: &'a Running<'a>,
+    namespace: &'a str,
+    size: Size,
+}
+
+impl Turn<'_> {
+    async fn course(&self, about: (Subject, Mode, Scenario)) -> Result<Measurement> {
+        self.manager.until_leader(self.client).await?;
+        self.manager.until_quiet().await?;
+        let from = self.manager.mark()?;
+        let start = Instant::now();
+        let wall = match about.2 {
+            Scenario::NamespaceDelete => {
+                api::delete(self.client, &format!("/api/v1/namespaces/{}", self.namespace)).await?;
+                self.until("the namespace is still there", async || self.is_namespace_gone().await).await?;
+                Some(start.elapsed())
+            }
+            Scenario::GarbageCollection => {
+                let owners = 0..self.size.owners;
+                api::each("owners deleted", owners, async |number| {
+                    let owner = format!("/api/v1/namespaces/{}/configmaps/owner-{number}", self.namespace);
+                    api::delete(self.client, &owner).await
+                })
+                .await?;
+                self.until("there is garbage left", async || self.is_empty().await).await?;
+                Some(start.elapsed())
+            }
+            _ => {
+                eprintln!("  {}: {} s without work", about.2.name(), self.size.idle.as_secs());
+                sleep(self.size.idle).await;
+                None
+            }
+        };
+        if wall.is_some() {
+            self.manager.until_quiet().await?;
+        }
+        let to = self.manager.mark()?;
+        let asked = self.manager.asked_since(&from)?;
+        Ok(Measurement::new(about, wall.map(|wall| wall.as_secs_f64()), (&from, &to), asked))
+    }
+
+    async fn until(&self, waiting: &str, reached: impl AsyncFn() -> Result<bool>) -> Result<()> {
+        let (start, mut progress) = (Instant::now(), Progress::new());
+        while !reached().await? {
+            self.manager.check()?;
+            ensure!(start.elapsed() < DEADLINE, "{waiting}:\n{}", self.manager.last_lines());
+            progress.say(|| format!("{:.0} s: {waiting}", start.elapsed().as_secs_f64()));
+            sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
+    async fn is_namespace_gone(&self) -> Result<bool> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        Ok(namespaces.get_metadata_opt(self.namespace).await.context("look at the namespace")?.is_none())
+    }
+
+    async fn is_empty(&self) -> Result<bool> {
+        let objects: Api<ConfigMap> = Api::namespaced(self.client.clone(), self.namespace);
+        let one = ListParams::default().limit(1);
+        Ok(objects.list_metadata(&one).await.context("look for garbage")?.items.is_empty())
+    }
+}
+
+/// Makes ConfigMaps that own others.
+async fn own(client: &Client, namespace: &str, size: Size) -> Result<()> {
+    api::create_namespaces(client, [namespace.to_owned()]).await?;
+    let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let owners = api::each("owners made", 0..size.owners, async |number| {
+        let owner =
+            json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": format!("owner-{number}") } });
+        api::create(client, &collection, "bench", &owner).await
+    })
+    .await?;
+    let dependents = 0..size.owners * size.dependents;
+    api::each("dependents made", dependents, async |number| {
+        let owner = number % size.owners;
+        let reference = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "name": format!("owner-{owner}"), "uid": owners[owner as usize],
+        });
+        let metadata = json!({ "name": format!("dependent-{number}"), "ownerReferences": [reference] });
+        let dependent = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { "a": "b" } });
+        api::create(client, &collection, "bench", &dependent).await.map(drop)
+    })
+    .await?;
+    Ok(())
+}
+
+/// Makes a namespace with objects of many kinds.
+async fn fill(client: &Client, namespace: &str, of_each_kind: u32) -> Result<()> {
+    api::create_namespaces(client, [namespace.to_owned()]).await?;
+    let kinds = kinds();
+    let count = kinds.len() as u32 * of_each_kind;
+    api::each("objects made", 0..count, async |number| {
+        let (api, resource, object) = &kinds[number as usize % kinds.len()];
+        let mut object = object.clone();
+        object["metadata"] = json!({ "name": format!("object-{}", number as usize / kinds.len()) });
+        let collection = format!("/{api}/namespaces/{namespace}/{resource}");
+        api::create(client, &collection, "bench", &object).await.map(drop)
+    })
+    .await?;
+    Ok(())
+}
+
+/// Twenty kinds that ask for no other controller: where they are, and an object without its metadata. Deployments and
+/// their like are there for nobody, as only the namespace's controller runs.
+fn kinds() -> Vec<(&'static str, &'static str, Value)> {
+    let labels = json!({ "app": "web" });
+    let selector = json!({ "matchLabels": labels });
+    let containers = json!([{ "name": "main", "image": "registry.example.com/web:1" }]);
+    let template = json!({ "metadata": { "labels": labels }, "spec": { "containers": containers } });
+    let task = json!({ "spec": { "containers": containers, "restartPolicy": "Never" } });
+    let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "object-0" });
+    let (core, apps, batch, rbac) = ("api/v1", "apis/apps/v1", "apis/batch/v1", "apis/rbac.authorization.k8s.io/v1");
+    vec![
+        (core, "configmaps", json!({ "data": { "a": "b" } })),
+        (core, "secrets", json!({ "stringData": { "a": "b" } })),
+        (core, "serviceaccounts", json!({})),
+        (core, "services", json!({ "spec": { "clusterIP": "None", "selector": labels } })),
+        (core, "endpoints", json!({})),
+        (core, "pods", json!({ "spec": { "containers": containers } })),
+        (core, "podtemplates", json!({ "template": template })),
+        (core, "replicationcontrollers", json!({ "spec": { "selector": labels, "template": template } })),
+        (apps, "deployments", json!({ "spec": { "selector": selector, "template": template } })),
+        (apps, "replicasets", json!({ "spec": { "selector": selector, "template": template } })),
+        (apps, "statefulsets", json!({ "spec": { "selector": selector, "template": template, "serviceName": "web" } })),
+        (apps, "daemonsets", json!({ "spec": { "selector": selector, "template": template } })),
+        (apps, "controllerrevisions", json!({ "revision": 1, "data": { "a": "b" } })),
+        (batch, "jobs", json!({ "spec": { "template": task } })),
+        (
+            batch,
+            "cronjobs",
+            json!({ "spec": { "schedule": "0 0 1 1 *", "jobTemplate": { "spec": { "template": task } } } }),
+        ),
+        ("apis/coordination.k8s.io/v1", "leases", json!({ "spec": {} })),
+        (rbac, "roles", json!({ "rules": [] })),
+        (rbac, "rolebindings", json!({ "roleRef": role })),
+        ("apis/networking.k8s.io/v1", "networkpolicies", json!({ "spec": { "podSelector": {} } })),
+        ("apis/policy/v1", "poddisruptionbudgets", json!({ "spec": { "selector": selector, "minAvailable": 1 } })),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn there_are_twenty_kinds() {
+        let kinds: BTreeSet<&str> = kinds().into_iter().map(|(_, resource, _)| resource).collect();
+        assert_eq!(kinds.len(), 20);
+    }
+}
