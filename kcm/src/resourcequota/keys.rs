@@ -14,8 +14,11 @@ use super::decide::{counted_objects, same};
 /// Turns changes into keys on the queue.
 pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>) {
     let quotas = registry.store::<ResourceQuota>();
-    let added = queue.clone();
+    let (added, every) = (queue.clone(), registry.every_kind());
     quotas.subscribe(move |change| {
+        // First what is new, so that what stays is not given up in between.
+        counted_by(change.new).for_each(|(group, plural)| every.want(group, plural));
+        counted_by(change.old).for_each(|(group, plural)| every.unwant(group, plural));
         if let Some(quota) = change.new.filter(|_| asks_anew(change)) {
             added.add(quota.meta.key());
         }
@@ -50,6 +53,11 @@ pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>) {
             wake(&wakes, &known, &new.meta.namespace, "", "persistentvolumeclaims");
         }
     });
+}
+
+/// The kinds whose objects a quota counts.
+fn counted_by(quota: Option<&Arc<ResourceQuota>>) -> impl Iterator<Item = (&str, &str)> {
+    quota.into_iter().flat_map(|quota| quota.hard.iter().filter_map(|(name, _)| counted_objects(name)))
 }
 
 /// A quota that is new, or limits something else than before; not one whose use was written.

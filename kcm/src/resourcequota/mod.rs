@@ -52,9 +52,9 @@ fn needs(needs: &mut Builder) {
     needs.need::<Pod>(Pod::USAGE, &[by_namespace()]);
     needs.need::<Service>(Service::BALANCING, &[by_namespace()]);
     needs.need::<PersistentVolumeClaim>(PersistentVolumeClaim::STORAGE, &[by_namespace()]);
-    needs.need::<ResourceClaim>(Sections::default(), &[by_namespace(), by_controller()]);
-    needs.need::<DeviceClass>(Sections::default(), &[CLASSES]);
-    needs.need_every_kind(&[]);
+    needs.need_if_served::<ResourceClaim>(Sections::default(), &[by_namespace(), by_controller()]);
+    needs.need_if_served::<DeviceClass>(Sections::default(), &[CLASSES]);
+    needs.need_named_kinds();
 }
 
 fn start(manager: &mut Manager, settings: &Settings) {

@@ -2,7 +2,8 @@
 //!
 //! Kinds that have a typed store are read from that; all others get a watch of metadata only. Kinds come and go with
 //! what discovery shows, which is looked at every half minute and soon after a definition of kinds has changed. A
-//! kind whose watch fails has no fresh metadata; nothing else suffers.
+//! kind whose watch fails has no fresh metadata; nothing else suffers. Where nobody needs all kinds, only those are
+//! watched that somebody asks for by name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +74,7 @@ pub enum MetaChange<'a> {
         /// The object now.
         new: Option<&'a Meta>,
     },
-    /// A kind is watched no longer, for it is served no longer. What there was of it is unknown from here on.
+    /// A kind is watched no longer, for it is served or wanted no longer. What there was of it is unknown from here on.
     Left {
         /// The kind.
         resource: &'a Resource,
@@ -171,6 +172,34 @@ fn name(resource: &Resource) -> Name {
     (resource.group, resource.plural)
 }
 
+/// Which kinds are watched of those that are served.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    all: bool,
+    /// How many ask for a resource, by its group and plural.
+    by_name: Mutex<HashMap<(String, String), usize>>,
+    changed: Notify,
+}
+
+impl Wanted {
+    /// All of them.
+    pub(crate) fn all() -> Self {
+        Self { all: true, ..Self::default() }
+    }
+
+    fn names(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), usize>> {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn contains(&self, (group, plural): Name) -> bool {
+        self.all || self.names().contains_key(&(group.to_owned(), plural.to_owned()))
+    }
+
+    fn is_nothing(&self) -> bool {
+        !self.all && self.names().is_empty()
+    }
+}
+
 /// Sources of metadata of all kinds.
 pub struct EveryKind {
     interner: Arc<Interner>,
@@ -181,6 +210,7 @@ pub struct EveryKind {
     definitions_changed: Arc<Notify>,
     /// Looks at discovery that failed.
     failures: AtomicU64,
+    wanted: Wanted,
     /// What is served, once that is known.
     served: watch::Sender<Option<HashSet<Name>>>,
 }
@@ -190,6 +220,7 @@ impl EveryKind {
     pub(crate) fn new(
         interner: Arc<Interner>,
         indexes: Vec<Index<Metadata>>,
+        wanted: Wanted,
         typed: impl IntoIterator<Item = Arc<dyn Source>>,
     ) -> Self {
         Self {
@@ -200,6 +231,7 @@ impl EveryKind {
             subscribers: Mutex::default(),
             definitions_changed: Arc::default(),
             failures: AtomicU64::new(0),
+            wanted,
             served: watch::Sender::new(None),
         }
     }
@@ -215,6 +247,26 @@ impl EveryKind {
         let subscriber: Subscriber = Arc::new(subscriber);
         self.typed.values().for_each(|source| source.subscribe_meta(subscriber.clone()));
         self.subscribers().push(subscriber);
+    }
+
+    /// Asks for a kind, which need not be served yet; it is watched until [`EveryKind::unwant`] was called as often. Of
+    /// no effect where all kinds are watched anyhow.
+    pub fn want(&self, group: &str, plural: &str) {
+        *self.wanted.names().entry((group.to_owned(), plural.to_owned())).or_default() += 1;
+        self.wanted.changed.notify_one();
+    }
+
+    /// Takes one [`EveryKind::want`] back.
+    pub fn unwant(&self, group: &str, plural: &str) {
+        let name = (group.to_owned(), plural.to_owned());
+        let mut names = self.wanted.names();
+        let left = names.get(&name).map_or(0, |count| count.saturating_sub(1));
+        if left > 0 {
+            names.insert(name, left);
+        } else {
+            names.remove(&name);
+            self.wanted.changed.notify_one();
+        }
     }
 
     fn subscribers(&self) -> std::sync::MutexGuard<'_, Vec<Subscriber>> {
@@ -268,6 +320,10 @@ impl EveryKind {
         let (mut tasks, mut running) = (JoinSet::new(), HashMap::<Name, AbortHandle>::new());
         let mut soon = [].iter();
         loop {
+            while self.wanted.is_nothing() && running.is_empty() {
+                self.served.send_replace(Some(HashSet::new()));
+                self.wanted.changed.notified().await;
+            }
             match discovery.at_most_old(Duration::ZERO).await {
                 Ok(snapshot) => {
                     for left in self.leaving(&snapshot) {
@@ -294,6 +350,7 @@ impl EveryKind {
                 None => {
                     tokio::select! {
                         () = tokio::time::sleep(REFRESH) => {}
+                        () = self.wanted.changed.notified() => {}
                         () = self.definitions_changed.notified() => {
                             soon = AFTER_CHANGE.iter();
                             tokio::time::sleep(AFTER_CHANGE[0]).await;
@@ -304,7 +361,7 @@ impl EveryKind {
         }
     }
 
-    /// Kinds that are watched and served no longer. One whose group does not answer stays.
+    /// Kinds that are watched and served or wanted no longer. One whose group does not answer stays.
     fn leaving(&self, snapshot: &Snapshot) -> Vec<Resource> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         untyped
@@ -312,17 +369,18 @@ impl EveryKind {
             .map(|source| source.resource)
             .filter(|resource| {
                 let served = snapshot.of_kind(&resource.api_version(), resource.kind);
-                served.is_none_or(|served| !is_wanted(&served)) && !snapshot.has_failed(resource.group)
+                served.is_none_or(|served| !can_be_kept(&served)) && !snapshot.has_failed(resource.group)
+                    || !self.wanted.contains(name(resource))
             })
             .collect()
     }
 
-    /// Kinds that are served and not watched.
+    /// Kinds that are served, wanted, and not watched.
     fn coming(&self, snapshot: &Snapshot) -> Vec<Resource> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         let known = |name: &Name| self.typed.contains_key(name) || untyped.contains_key(name);
-        let wanted = snapshot.preferred().iter().filter(|served| is_wanted(served) && !known(&name(&served.resource)));
-        wanted.map(|served| served.resource).collect()
+        let kept = snapshot.preferred().iter().filter(|served| can_be_kept(served)).map(|served| served.resource);
+        kept.filter(|resource| !known(&name(resource)) && self.wanted.contains(name(resource))).collect()
     }
 
     fn join(&self, resource: Resource) -> Arc<Store<Metadata>> {
@@ -339,14 +397,14 @@ impl EveryKind {
     }
 
     fn leave(&self, resource: &Resource) {
-        info!(resource = resource.plural, group = resource.group, "is served no longer");
+        info!(resource = resource.plural, group = resource.group, "is watched no longer");
         self.untyped.write().unwrap_or_else(PoisonError::into_inner).remove(&name(resource));
         self.subscribers().iter().for_each(|subscriber| subscriber(&MetaChange::Left { resource }));
     }
 }
 
 /// What can be kept track of, and deleted (pkg/controller/garbagecollector, GetDeletableResources).
-fn is_wanted(served: &Served) -> bool {
+fn can_be_kept(served: &Served) -> bool {
     served.verbs.contains(Verbs::DELETE | Verbs::LIST | Verbs::WATCH) && !IGNORED.contains(&name(&served.resource))
 }
 
@@ -358,9 +416,13 @@ mod tests {
     use crate::store::by_namespace;
 
     fn every() -> EveryKind {
+        every_wanted(Wanted::all())
+    }
+
+    fn every_wanted(wanted: Wanted) -> EveryKind {
         let typed: Arc<Store<kinds::Pod>> =
             Arc::new(Store::new(Decode { interner: Arc::default(), sections: Sections::default() }, Vec::new()));
-        EveryKind::new(Arc::default(), vec![by_namespace()], [typed as Arc<dyn Source>])
+        EveryKind::new(Arc::default(), vec![by_namespace()], wanted, [typed as Arc<dyn Source>])
     }
 
     fn snapshot(groups: serde_json::Value) -> Snapshot {
@@ -412,6 +474,24 @@ mod tests {
         assert_eq!(step(&every, &snapshot(json!([core()]))), (vec![], vec!["widgets"]));
         assert_eq!(*gone.lock().unwrap(), ["widgets"]);
         assert!(every.source("example.com", "widgets").is_none() && every.source("", "pods").is_some());
+    }
+
+    #[test]
+    fn kinds_that_are_asked_for_are_watched_as_long_as_somebody_asks() {
+        let every = every_wanted(Wanted::default());
+        let served = snapshot(json!([group("", "Current", &[("pods", "Pod"), ("secrets", "Secret")])]));
+        assert_eq!(step(&every, &served), (vec![], vec![]));
+        assert!(every.wanted.is_nothing());
+        every.want("", "secrets");
+        every.want("", "secrets");
+        every.want("example.com", "widgets");
+        assert_eq!(step(&every, &served), (vec!["secrets"], vec![]));
+        every.unwant("", "secrets");
+        assert_eq!(step(&every, &served), (vec![], vec![]));
+        every.unwant("", "secrets");
+        assert_eq!(step(&every, &served), (vec![], vec!["secrets"]));
+        every.unwant("example.com", "widgets");
+        assert!(every.wanted.is_nothing());
     }
 
     #[test]

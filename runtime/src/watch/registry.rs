@@ -3,15 +3,17 @@
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use kinds::{Decode, Interner, Kind, Sections};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tracing::{info, warn};
 
-use super::every::{EveryKind, Metadata, Source};
+use super::every::{EveryKind, Metadata, Source, Wanted};
 use super::reflector::Reflector;
-use super::request::Scope;
+use super::request::{Scope, serves};
 use crate::client::Clients;
 use crate::discovery::Discovery;
 use crate::store::{Index, Store};
@@ -19,9 +21,14 @@ use crate::store::{Index, Store};
 /// Lists that are read at the same time; more would only make the API server's peak higher.
 const LISTS_AT_ONCE: usize = 8;
 
+/// How often to look for a kind that is not served, and that nobody needs to be served.
+const MAY_COME: Duration = Duration::from_secs(30);
+
 /// What all users of a kind together need of it.
 struct Need<K: Kind> {
     sections: Sections,
+    /// Somebody cannot do without it.
+    is_required: bool,
     indexes: Vec<Index<K>>,
 }
 
@@ -85,14 +92,19 @@ impl<K: Kind> Planned for Need<K> {
     fn build(self: Box<Self>, interner: &Arc<Interner>) -> Built {
         let decode = Decode { interner: interner.clone(), sections: self.sections };
         let store = Arc::new(Store::<K>::new(decode, self.indexes));
-        let (watched, waited) = (store.clone(), store.clone());
+        let (watched, waited, is_required) = (store.clone(), store.clone(), self.is_required);
         Built {
             stats: store.clone(),
             source: store.clone(),
             store,
             run: Box::new(move |clients, namespace, lists| {
                 let scope = Scope { resource: K::RESOURCE, namespace, form: K::FORM };
-                Box::pin(Reflector::new(clients, scope, watched, lists).run())
+                Box::pin(async move {
+                    if !is_required {
+                        until_served(&clients, &watched).await;
+                    }
+                    Reflector::new(clients, scope, watched, lists).run().await;
+                })
             }),
             synced: Box::new(move || {
                 let store = waited.clone();
@@ -106,16 +118,45 @@ impl<K: Kind> Planned for Need<K> {
     }
 }
 
+/// Waits until a kind is served. Meanwhile there is nothing of it, and its store counts as complete.
+async fn until_served<K: Kind>(clients: &Clients, store: &Store<K>) {
+    loop {
+        match serves(clients, &K::RESOURCE).await {
+            Ok(true) => return,
+            Ok(false) if !store.progress().is_synced() => {
+                info!(resource = WatchStats::resource(store), "is not served: there is none of it until it is");
+                store.progress().set_synced();
+            }
+            Ok(false) => {}
+            Err(error) => warn!(resource = WatchStats::resource(store), %error, "it is not known whether it is served"),
+        }
+        tokio::time::sleep(MAY_COME).await;
+    }
+}
+
 /// Collects what controllers need before anything is watched.
 #[derive(Default)]
 pub struct Builder {
     needs: HashMap<TypeId, Box<dyn Planned>>,
-    every: Option<Vec<Index<Metadata>>>,
+    every: Option<Every>,
+}
+
+/// What is needed of kinds that have no typed store.
+#[derive(Default)]
+struct Every {
+    indexes: Vec<Index<Metadata>>,
+    all: bool,
 }
 
 impl Builder {
     /// Declares that a kind is needed, with these sections and indexes. Needs of several users add up.
     pub fn need<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>]) -> &mut Self {
+        self.entry::<K>().is_required = true;
+        self.need_if_served(sections, indexes)
+    }
+
+    /// As [`Builder::need`]; where the server does not serve the kind, there is none of it.
+    pub fn need_if_served<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>]) -> &mut Self {
         let need = self.entry::<K>();
         need.sections = need.sections | sections;
         for index in indexes {
@@ -129,18 +170,27 @@ impl Builder {
     /// Declares that the metadata of every kind is needed, with these indexes where a kind has no typed store.
     pub fn need_every_kind(&mut self, indexes: &[Index<Metadata>]) -> &mut Self {
         let known = self.every.get_or_insert_default();
+        known.all = true;
         for index in indexes {
-            if known.iter().all(|known| known.name != index.name) {
-                known.push(*index);
+            if known.indexes.iter().all(|known| known.name != index.name) {
+                known.indexes.push(*index);
             }
         }
+        self
+    }
+
+    /// Declares that the metadata of kinds is needed that are only known later, by their names ([`EveryKind::want`]).
+    pub fn need_named_kinds(&mut self) -> &mut Self {
+        self.every.get_or_insert_default();
         self
     }
 
     fn entry<K: Kind>(&mut self) -> &mut Need<K> {
         self.needs
             .entry(TypeId::of::<K>())
-            .or_insert_with(|| Box::new(Need::<K> { sections: Sections::default(), indexes: Vec::new() }))
+            .or_insert_with(|| {
+                Box::new(Need::<K> { sections: Sections::default(), is_required: false, indexes: Vec::new() })
+            })
             .as_any()
             .downcast_mut()
             .expect("each need is kept under the type of its kind")
@@ -159,7 +209,10 @@ impl Builder {
             stats.push(built.stats);
             sources.push(built.source);
         }
-        let every = self.every.map(|indexes| Arc::new(EveryKind::new(interner, indexes, sources.clone())));
+        let every = self.every.map(|Every { indexes, all }| {
+            let wanted = if all { Wanted::all() } else { Wanted::default() };
+            Arc::new(EveryKind::new(interner, indexes, wanted, sources.clone()))
+        });
         let lists = Arc::new(Semaphore::new(LISTS_AT_ONCE));
         Registry { stores, runners: Mutex::new(runners), synced, stats, sources, every, lists }
     }
