@@ -41,6 +41,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::clusterrole_aggregation::DESCRIPTOR,
     crate::daemonset::DESCRIPTOR,
     crate::deployment::DESCRIPTOR,
+    crate::devicetainteviction::DESCRIPTOR,
     crate::disruption::DESCRIPTOR,
     crate::endpoint::DESCRIPTOR,
     crate::endpointslice::DESCRIPTOR,

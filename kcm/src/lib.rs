@@ -14,6 +14,7 @@ pub mod csr_cleaning;
 pub mod csr_signing;
 pub mod daemonset;
 pub mod deployment;
+pub mod devicetainteviction;
 pub mod disruption;
 pub mod disruption_target;
 pub mod endpoint;

@@ -8,6 +8,7 @@
 //! * [`schema`] is the one list of field numbers; a test compares it with upstream's `generated.proto` files.
 //! * [`intern`] shares equal strings, label sets, owner lists and raw templates between records.
 
+pub mod allocation;
 pub mod amount;
 pub mod certificate_signing_request;
 pub mod cluster_role;
@@ -17,6 +18,7 @@ pub mod controller_revision;
 pub mod cronjob;
 pub mod daemonset;
 pub mod deployment;
+pub mod device_taint_rule;
 pub mod endpoint;
 pub mod endpoint_slice;
 pub mod endpoints;
@@ -45,6 +47,7 @@ pub mod replicaset;
 pub mod replicationcontroller;
 pub mod resource_claim;
 pub mod resource_quota;
+pub mod resource_slice;
 pub mod schema;
 pub mod secret;
 pub mod selector;
@@ -70,6 +73,7 @@ pub use controller_revision::ControllerRevision;
 pub use cronjob::CronJob;
 pub use daemonset::DaemonSet;
 pub use deployment::Deployment;
+pub use device_taint_rule::DeviceTaintRule;
 pub use endpoint_slice::EndpointSlice;
 pub use endpoints::Endpoints;
 pub use horizontal_pod_autoscaler::HorizontalPodAutoscaler;
@@ -86,6 +90,7 @@ pub use pod_disruption_budget::PodDisruptionBudget;
 pub use replicaset::ReplicaSet;
 pub use replicationcontroller::ReplicationController;
 pub use resource_quota::ResourceQuota;
+pub use resource_slice::ResourceSlice;
 pub use secret::Secret;
 pub use service::Service;
 pub use service_account::ServiceAccount;

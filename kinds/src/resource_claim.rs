@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::allocation::Allocation;
 use crate::intern::Str;
 use crate::meta::Meta;
 use crate::schema::{
@@ -9,7 +10,7 @@ use crate::schema::{
     exact_device_request as exact, resource_claim as f, resource_claim_spec as s,
 };
 use crate::wire::{WireError, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource};
+use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// The annotation on a claim that was made for the extended resources of a pod.
 const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
@@ -27,9 +28,14 @@ pub struct ResourceClaim {
     pub devices: Box<[(Str, i64)]>,
     /// It was made for the extended resources of the pod that owns it.
     pub for_extended_resources: bool,
+    /// The devices that it got, if any; only with [`ResourceClaim::ALLOCATION`].
+    pub allocation: Option<Box<Allocation>>,
 }
 
 impl ResourceClaim {
+    /// Section: which devices it got.
+    pub const ALLOCATION: Sections = Sections(1 << 0);
+
     /// Of alternatives the most counts (pkg/quota/v1/evaluator/core, claimEvaluator.Usage).
     fn read_request(devices: &mut BTreeMap<Str, i64>, context: &Decode, message: &[u8]) -> Result<(), WireError> {
         let mut most: BTreeMap<Str, i64> = BTreeMap::new();
@@ -96,7 +102,11 @@ impl Kind for ResourceClaim {
                 Self::read_request(&mut devices, context, field.value.bytes())?;
             }
         }
-        Ok(Self { meta, devices: devices.into_iter().collect(), for_extended_resources })
+        let allocation = match context.sections.contains(Self::ALLOCATION) {
+            true => Allocation::read(&context.interner, find(object, f::STATUS))?.map(Box::new),
+            false => None,
+        };
+        Ok(Self { meta, devices: devices.into_iter().collect(), for_extended_resources, allocation })
     }
 
     fn meta(&self) -> &Meta {
@@ -141,7 +151,6 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Sections;
     use crate::schema::object_meta;
     use crate::wire::Put;
 

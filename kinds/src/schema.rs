@@ -57,6 +57,7 @@ messages! {
     pod_spec "PodSpec" "api/core/v1" {
         ACTIVE_DEADLINE_SECONDS "activeDeadlineSeconds" = 5, PRIORITY_CLASS_NAME "priorityClassName" = 24,
         RESTART_POLICY "restartPolicy" = 3, TERMINATION_GRACE_PERIOD_SECONDS "terminationGracePeriodSeconds" = 4, HOSTNAME "hostname" = 16,
+        RESOURCE_CLAIMS "resourceClaims" = 39,
         VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, SUBDOMAIN "subdomain" = 17, INIT_CONTAINERS "initContainers" = 20,
         NODE_SELECTOR "nodeSelector" = 7, HOST_NETWORK "hostNetwork" = 11, AFFINITY "affinity" = 18,
         TOLERATIONS "tolerations" = 22, OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
@@ -67,7 +68,7 @@ messages! {
     pod_status "PodStatus" "api/core/v1" {
         PHASE "phase" = 1, CONDITIONS "conditions" = 2, POD_IP "podIP" = 6, START_TIME "startTime" = 7, CONTAINER_STATUSES "containerStatuses" = 8,
         INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, REASON "reason" = 4, POD_IPS "podIPs" = 12, QOS_CLASS "qosClass" = 9,
-        EXTENDED_RESOURCE_CLAIM_STATUS "extendedResourceClaimStatus" = 18,
+        RESOURCE_CLAIM_STATUSES "resourceClaimStatuses" = 15, EXTENDED_RESOURCE_CLAIM_STATUS "extendedResourceClaimStatus" = 18,
     }
     pod_condition "PodCondition" "api/core/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6 }
     container_status "ContainerStatus" "api/core/v1" { NAME "name" = 1, STATE "state" = 2, RESTART_COUNT "restartCount" = 5, ALLOCATED_RESOURCES "allocatedResources" = 10, RESOURCES "resources" = 11 }
@@ -161,6 +162,8 @@ messages! {
     }
     weighted_pod_affinity_term "WeightedPodAffinityTerm" "api/core/v1" { POD_AFFINITY_TERM "podAffinityTerm" = 2 }
     pod_affinity_term "PodAffinityTerm" "api/core/v1" { NAMESPACES "namespaces" = 2, NAMESPACE_SELECTOR "namespaceSelector" = 4 }
+    pod_resource_claim "PodResourceClaim" "api/core/v1" { NAME "name" = 1, RESOURCE_CLAIM_NAME "resourceClaimName" = 3, RESOURCE_CLAIM_TEMPLATE_NAME "resourceClaimTemplateName" = 4 }
+    pod_resource_claim_status "PodResourceClaimStatus" "api/core/v1" { NAME "name" = 1, RESOURCE_CLAIM_NAME "resourceClaimName" = 2 }
     pod_extended_resource_claim_status "PodExtendedResourceClaimStatus" "api/core/v1" { NAME "resourceClaimName" = 2 }
     resource_quota "ResourceQuota" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     resource_quota_spec "ResourceQuotaSpec" "api/core/v1" { HARD "hard" = 1, SCOPES "scopes" = 2, SCOPE_SELECTOR "scopeSelector" = 3 }
@@ -176,7 +179,24 @@ messages! {
         MODIFY_VOLUME_STATUS "modifyVolumeStatus" = 9,
     }
     modify_volume_status "ModifyVolumeStatus" "api/core/v1" { TARGET_VOLUME_ATTRIBUTES_CLASS_NAME "targetVolumeAttributesClassName" = 1 }
-    resource_claim "ResourceClaim" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    resource_claim "ResourceClaim" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    resource_claim_status "ResourceClaimStatus" "api/resource/v1" { ALLOCATION "allocation" = 1, RESERVED_FOR "reservedFor" = 2 }
+    claim_consumer "ResourceClaimConsumerReference" "api/resource/v1" { API_GROUP "apiGroup" = 1, RESOURCE "resource" = 3, NAME "name" = 4, UID "uid" = 5 }
+    allocation_result "AllocationResult" "api/resource/v1" { DEVICES "devices" = 1 }
+    device_allocation_result "DeviceAllocationResult" "api/resource/v1" { RESULTS "results" = 1 }
+    device_request_allocation_result "DeviceRequestAllocationResult" "api/resource/v1" { DRIVER "driver" = 2, POOL "pool" = 3, DEVICE "device" = 4, TOLERATIONS "tolerations" = 6 }
+    device_toleration "DeviceToleration" "api/resource/v1" {
+        KEY "key" = 1, OPERATOR "operator" = 2, VALUE "value" = 3, EFFECT "effect" = 4, TOLERATION_SECONDS "tolerationSeconds" = 5,
+    }
+    device_taint "DeviceTaint" "api/resource/v1" { KEY "key" = 1, VALUE "value" = 2, EFFECT "effect" = 3, TIME_ADDED "timeAdded" = 4 }
+    device_taint_rule "DeviceTaintRule" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    device_taint_rule_spec "DeviceTaintRuleSpec" "api/resource/v1" { DEVICE_SELECTOR "deviceSelector" = 1, TAINT "taint" = 2 }
+    device_taint_rule_status "DeviceTaintRuleStatus" "api/resource/v1" { CONDITIONS "conditions" = 1 }
+    device_taint_selector "DeviceTaintSelector" "api/resource/v1" { DRIVER "driver" = 2, POOL "pool" = 3, DEVICE "device" = 4 }
+    resource_slice "ResourceSlice" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    resource_slice_spec "ResourceSliceSpec" "api/resource/v1" { DRIVER "driver" = 1, POOL "pool" = 2, DEVICES "devices" = 6 }
+    resource_pool "ResourcePool" "api/resource/v1" { NAME "name" = 1, GENERATION "generation" = 2 }
+    device "Device" "api/resource/v1" { NAME "name" = 1, TAINTS "taints" = 8 }
     resource_claim_spec "ResourceClaimSpec" "api/resource/v1" { DEVICES "devices" = 1 }
     device_claim "DeviceClaim" "api/resource/v1" { REQUESTS "requests" = 1 }
     device_request "DeviceRequest" "api/resource/v1" { EXACTLY "exactly" = 2, FIRST_AVAILABLE "firstAvailable" = 3 }

@@ -99,7 +99,7 @@ component::flags! {
         "concurrent-disruption-syncs": Int32 = "1", Effective, "PodDisruptionBudgets reconciled at once";
     }
     "Device-taint-eviction-controller" {
-        "concurrent-device-taint-eviction-syncs": Int32 = "8", NoEffectYet, "Evictions and DeviceTaintRule updates made at once";
+        "concurrent-device-taint-eviction-syncs": Int32 = "8", Effective, "Evictions and DeviceTaintRule updates made at once";
     }
     "Resourceclaim-controller" {
         "concurrent-resourceclaim-syncs": Int32 = "50", NoEffectYet, "ResourceClaims created or deleted at once";

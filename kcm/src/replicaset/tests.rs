@@ -65,6 +65,7 @@ fn pod(name: &str) -> Pod {
         claims: None,
         target: None,
         requests: None,
+        devices: None,
     }
 }
 

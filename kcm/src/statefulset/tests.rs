@@ -87,6 +87,7 @@ fn pod(ordinal: i32, revision: &str) -> Pod {
         disruption: None,
         usage: None,
         requests: None,
+        devices: None,
         network: None,
         claims: None,
     }

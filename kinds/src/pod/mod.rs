@@ -1,6 +1,7 @@
 //! Pod: placement, phase, readiness and what ranks it for deletion.
 
 mod claims;
+mod devices;
 mod disruption;
 mod ending;
 mod network;
@@ -17,6 +18,7 @@ use crate::wire::{WireError, fields};
 use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 pub use claims::Claims;
+pub use devices::{Devices, UsedClaim};
 pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
 pub use network::{NamedPort, Network};
@@ -91,6 +93,8 @@ pub struct Pod {
     pub usage: Option<PackedUsage>,
     /// What it asks for and how it came up; only with [`Pod::REQUESTS`].
     pub requests: Option<Box<Requests>>,
+    /// The ResourceClaims that it uses, if it uses any; only with [`Pod::DEVICES`].
+    pub devices: Option<Box<Devices>>,
 }
 
 impl Pod {
@@ -110,6 +114,8 @@ impl Pod {
     pub const USAGE: Sections = Sections(1 << 6);
     /// Section: what it asks for and how it came up.
     pub const REQUESTS: Sections = Sections(1 << 7);
+    /// Section: which ResourceClaims it uses.
+    pub const DEVICES: Sections = Sections(1 << 8);
 }
 
 impl Pod {
@@ -187,12 +193,16 @@ impl Kind for Pod {
             target: None,
             usage: None,
             requests: None,
+            devices: None,
         };
         if context.sections.contains(Self::TOLERATIONS) {
             pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
         }
         if context.sections.contains(Self::USAGE) {
             pod.usage = Some(PackedUsage::read(&context.interner, meta_bytes, spec, status)?);
+        }
+        if context.sections.contains(Self::DEVICES) {
+            pod.devices = devices::read(&context.interner, spec, status)?;
         }
         if context.sections.contains(Self::DISRUPTION) {
             pod.disruption = Disruption::read(status)?;
@@ -338,6 +348,7 @@ mod tests {
             Pod::DISRUPTION,
             Pod::USAGE,
             Pod::REQUESTS,
+            Pod::DEVICES,
         ];
         for (index, section) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| other.0 & section.0 == 0), "section {index}");

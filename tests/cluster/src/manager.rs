@@ -22,14 +22,15 @@ const CLUSTER_WIDE: &[&str] = &[
     "certificatesigningrequest-cleaner-controller",
     "certificatesigningrequest-signing-controller",
     "clusterrole-aggregation-controller",
+    "device-taint-eviction-controller",
     "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     "node-lifecycle-controller",
     "taint-eviction-controller",
     "ttl-controller",
 ];
 
-/// It watches every kind, and managers of a namespace each would open thousands of watches.
-const WATCHES_EVERYTHING: &str = "resourcequota-controller";
+/// Tests of others write the statuses of quotas in its place.
+const COUNTS: &str = "resourcequota-controller";
 
 /// A running manager. Dropping it is a crash.
 pub struct Manager {
@@ -46,7 +47,7 @@ impl Manager {
     pub async fn start_with(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
         let chosen = flags.iter().any(|flag| flag.starts_with("--controllers"));
         let without = CLUSTER_WIDE.join(",-");
-        let others = format!("--controllers=*,-{WATCHES_EVERYTHING},-{without}");
+        let others = format!("--controllers=*,-{COUNTS},-{without}");
         let flags: Vec<&str> = flags.iter().copied().chain((!chosen).then_some(&*others)).collect();
         Self::start_in(&space.bed.cluster, &space.namespace, faults, &flags, Some(space.namespace.clone())).await
     }

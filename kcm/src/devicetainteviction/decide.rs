@@ -1,0 +1,99 @@
+//! When a pod has to go because of its devices' taints, and because of which rules.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kinds::allocation::AllocatedDevice;
+use kinds::pod::UsedClaim;
+use kinds::resource_claim::ResourceClaim;
+use kinds::taint::{NO_EXECUTE, Taint};
+use kinds::{DeviceTaintRule, Pod, ResourceSlice, Time, Uid};
+
+/// A taint of a device that drives pods away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Active<'a> {
+    /// The taint.
+    pub taint: &'a Taint,
+    /// The rule that it is from; `None`: the driver published it.
+    pub rule: Option<&'a Uid>,
+}
+
+/// That a pod has to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Eviction {
+    /// When.
+    pub at: Time,
+    /// The rules that drive it away.
+    pub rules: BTreeSet<Uid>,
+}
+
+impl Eviction {
+    /// Both together: the earlier time, and all rules.
+    fn and(mut self, other: Self) -> Self {
+        self.at = self.at.min(other.at);
+        self.rules.extend(other.rules);
+        self
+    }
+}
+
+/// The taints of a device that drive pods away: those in the newest generation of its pool's slices, and those of rules
+/// (allEvictingDeviceTaints). `slices` may hold slices of other pools.
+pub fn active<'a>(
+    device: &AllocatedDevice,
+    slices: impl Iterator<Item = &'a ResourceSlice> + Clone,
+    rules: impl Iterator<Item = &'a DeviceTaintRule>,
+) -> Vec<Active<'a>> {
+    let of_pool = slices.filter(|slice| slice.driver == device.driver && slice.pool == device.pool);
+    let newest = of_pool.clone().map(|slice| slice.generation).max();
+    let mut published = of_pool.filter(|slice| Some(slice.generation) == newest).flat_map(|slice| &slice.devices);
+    let published = published.find(|known| known.name == device.name);
+    let taints = published.into_iter().flat_map(|known| &known.taints).map(|taint| Active { taint, rule: None });
+    let about = rules.filter(|rule| rule.is_about(&device.driver, &device.pool, &device.name));
+    let ruled = about.map(|rule| Active { taint: &rule.taint, rule: Some(&rule.meta.uid) });
+    taints.chain(ruled).filter(|active| &*active.taint.effect == NO_EXECUTE).collect()
+}
+
+/// When a taint drives away who uses a device: when it was added, and after what is tolerated; never if it is tolerated
+/// for ever. A taint that does not say when it was added drives nobody away (claimEvictionTime).
+fn goes_at(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
+    let mut least: Option<i64> = None;
+    for toleration in device.tolerations() {
+        if toleration.effect == NO_EXECUTE && toleration.tolerates(taint, false) {
+            let seconds = toleration.seconds?.max(0);
+            least = Some(least.map_or(seconds, |least| least.min(seconds)));
+        }
+    }
+    (!taint.added.is_zero()).then(|| Time(taint.added.0.saturating_add(least.unwrap_or(0))))
+}
+
+/// That who uses a claim has to go, if so.
+pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> Vec<Active<'a>>) -> Option<Eviction> {
+    let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
+    let evictions = devices.flat_map(|device| {
+        let goes = active(device).into_iter().filter_map(|active| Some((goes_at(device, active.taint)?, active.rule)));
+        goes.map(|(at, rule)| Eviction { at, rules: rule.cloned().into_iter().collect() }).collect::<Vec<_>>()
+    });
+    evictions.reduce(Eviction::and)
+}
+
+/// Whether a pod uses a claim: it names it, or it was made for it, and the claim is reserved for it
+/// (k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod).
+pub fn uses(pod: &Pod, used: &UsedClaim, claim: &ResourceClaim) -> bool {
+    let is_its_own = || claim.meta.controller().is_some_and(|owner| owner.uid == pod.meta.uid);
+    let mut pods = claim.allocation.iter().flat_map(|allocation| &allocation.pods);
+    (!used.is_made || is_its_own()) && pods.any(|(_, uid)| *uid == pod.meta.uid)
+}
+
+/// That a pod has to go, if so: with the first of its claims. One that is on no node stays (podEvictionTime).
+pub fn of_pod(
+    pod: &Pod,
+    claim: impl Fn(&UsedClaim) -> Option<Arc<ResourceClaim>>,
+    of_claim: impl Fn(&ResourceClaim) -> Option<Eviction>,
+) -> Option<Eviction> {
+    let used = pod.devices.iter().filter(|_| !pod.node.is_empty()).flat_map(|devices| &devices.claims);
+    let evictions = used.filter_map(|used| {
+        let claim = claim(used).filter(|claim| uses(pod, used, claim))?;
+        of_claim(&claim)
+    });
+    evictions.reduce(Eviction::and)
+}

@@ -1,0 +1,167 @@
+//! Which pods and rules a change concerns.
+
+use std::fmt;
+use std::sync::Arc;
+
+use kinds::meta::ObjectKey;
+use kinds::resource_claim::ResourceClaim;
+use kinds::resource_slice::Device;
+use kinds::{DeviceTaintRule, Pod, ResourceSlice, Str};
+use runtime::store::{Change, Index, index_key};
+
+use super::sync::Evictions;
+
+/// What is looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// Whether a pod has to go.
+    Pod(ObjectKey),
+    /// What a rule's status says.
+    Rule(Str),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(key) => write!(f, "pod {key}"),
+            Self::Rule(name) => write!(f, "DeviceTaintRule {name}"),
+        }
+    }
+}
+
+/// All allocated claims, under one key.
+pub const ALLOCATED: Index<ResourceClaim> = Index {
+    name: "allocated",
+    keys: |claim, emit| {
+        if claim.allocation.is_some() {
+            emit(index_key(()));
+        }
+    },
+};
+
+/// Allocated claims by the pools that their devices are from. Look up by [`pool`].
+pub const CLAIMS_OF_POOL: Index<ResourceClaim> = Index {
+    name: "pool",
+    keys: |claim, emit| {
+        let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
+        let mut pools: Vec<u64> = devices.map(|device| pool(&device.driver, &device.pool)).collect();
+        pools.sort_unstable();
+        pools.dedup();
+        pools.into_iter().for_each(emit);
+    },
+};
+
+/// All slices, under one key.
+pub const SLICES: Index<ResourceSlice> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
+
+/// Slices by their pool. Look up by [`pool`].
+pub const SLICES_OF_POOL: Index<ResourceSlice> =
+    Index { name: "pool", keys: |slice, emit| emit(pool(&slice.driver, &slice.pool)) };
+
+/// All rules, under one key: there are few.
+pub const RULES: Index<DeviceTaintRule> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
+
+/// The key of a pool.
+pub fn pool(driver: &str, pool: &str) -> u64 {
+    index_key((driver, pool))
+}
+
+/// Turns changes into keys on the queue. A store shows a change before its subscribers hear of it, so that whichever of
+/// a pod, its claim and the taint comes last finds the others.
+pub fn subscribe(all: &Arc<Evictions>) {
+    let (queue, pending) = (all.queue.clone(), all.pending.clone());
+    all.pods.subscribe(move |change| {
+        if let Some(pod) = moved(change) {
+            let key = pod.meta.key();
+            if pending.contains(&key) || change.new.is_some() && pod.devices.is_some() && !pod.node.is_empty() {
+                queue.add(Key::Pod(key));
+            }
+        }
+    });
+    let queue = all.queue.clone();
+    all.claims.subscribe(move |change| users(change).into_iter().for_each(|key| queue.add(Key::Pod(key))));
+    let (queue, claims) = (all.queue.clone(), all.claims.clone());
+    all.slices.subscribe(move |change| {
+        for pool in tainted_anew(change) {
+            for claim in claims.by_index(&CLAIMS_OF_POOL, pool) {
+                pods_of(&claim).for_each(|key| queue.add(Key::Pod(key)));
+            }
+        }
+    });
+    if !all.with_rules {
+        return;
+    }
+    let (queue, claims) = (all.queue.clone(), all.claims.clone());
+    all.rules.subscribe(move |change| {
+        if !is_another(change) {
+            return;
+        }
+        change.new.or(change.old).into_iter().for_each(|rule| queue.add(Key::Rule(rule.meta.name.clone())));
+        let either = [change.old, change.new];
+        for claim in claims.by_index(&ALLOCATED, index_key(())) {
+            let is_affected = either.iter().flatten().any(|rule| is_about(rule, &claim));
+            pods_of(&claim).filter(|_| is_affected).for_each(|key| queue.add(Key::Pod(key)));
+        }
+    });
+}
+
+/// Whether a rule is about one of a claim's devices.
+pub fn is_about(rule: &DeviceTaintRule, claim: &ResourceClaim) -> bool {
+    let mut devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
+    devices.any(|device| rule.is_about(&device.driver, &device.pool, &device.name))
+}
+
+/// The pods that a claim is reserved for.
+pub fn pods_of(claim: &ResourceClaim) -> impl Iterator<Item = ObjectKey> {
+    let pods = claim.allocation.iter().flat_map(|allocation| &allocation.pods);
+    pods.map(|(name, _)| ObjectKey { namespace: claim.meta.namespace.clone(), name: name.clone() })
+}
+
+/// The pod, if it came, went, was bound, or uses other claims now.
+pub fn moved<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
+    let same = change.old.zip(change.new).is_some_and(|(old, new)| {
+        (&old.meta.uid, &old.node, &old.devices, old.meta.is_deleting())
+            == (&new.meta.uid, &new.node, &new.devices, new.meta.is_deleting())
+    });
+    change.new.or(change.old).filter(|_| !same)
+}
+
+/// The pods that a change of a claim may concern: those that it was and is reserved for.
+pub fn users(change: &Change<'_, ResourceClaim>) -> Vec<ObjectKey> {
+    let same = change.old.zip(change.new).is_some_and(|(old, new)| {
+        old.meta.uid == new.meta.uid
+            && old.meta.controller() == new.meta.controller()
+            && old.allocation == new.allocation
+    });
+    if same {
+        return Vec::new();
+    }
+    let mut keys: Vec<ObjectKey> =
+        [change.old, change.new].into_iter().flatten().flat_map(|one| pods_of(one)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// The pools whose taints a change of a slice may change. One without taints counts too, as its generation may put an
+/// end to older ones.
+pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
+    fn shown(slice: &ResourceSlice) -> impl PartialEq + '_ {
+        let tainted: Vec<&Device> = slice.devices.iter().filter(|device| !device.taints.is_empty()).collect();
+        (&slice.driver, &slice.pool, slice.generation, tainted)
+    }
+    if change.old.zip(change.new).is_some_and(|(old, new)| shown(old) == shown(new)) {
+        return Vec::new();
+    }
+    let mut pools: Vec<u64> =
+        [change.old, change.new].into_iter().flatten().map(|slice| pool(&slice.driver, &slice.pool)).collect();
+    pools.dedup();
+    pools
+}
+
+/// Whether a rule came, went, or says something else than before; not if only its status was written.
+pub fn is_another(change: &Change<'_, DeviceTaintRule>) -> bool {
+    change.old.zip(change.new).is_none_or(|(old, new)| {
+        (&old.meta.uid, &old.selector, &old.taint) != (&new.meta.uid, &new.selector, &new.taint)
+    })
+}

@@ -1,0 +1,78 @@
+//! device-taint-eviction-controller: deletes pods whose devices have a `NoExecute` taint that their ResourceClaims do
+//! not tolerate, or no longer, and says in DeviceTaintRules how far that is.
+//!
+//! Taints come from the slices that drivers publish and from rules. The time of a toleration counts from when the taint
+//! was added, so that another process goes on where this one ended. Follows upstream pkg/controller/devicetainteviction.
+
+mod decide;
+mod keys;
+mod metrics;
+mod pending;
+mod rules;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::resource_claim::ResourceClaim;
+use kinds::{DeviceTaintRule, Pod, ResourceSlice, Sections};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use sync::Evictions;
+
+/// Name of the controller, of its event source and of the owner of its fields.
+const NAME: &str = "device-taint-eviction-controller";
+
+/// The shortest time between two updates of a rule's status while its eviction goes on (ruleStatusPeriod).
+const STATUS_PERIOD: Duration = Duration::from_secs(10);
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: NAME,
+    service_account: NAME,
+    needs,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "pods/status" },
+        Write { verb: Verb::Delete, group: "", resource: "pods" },
+        Write { verb: Verb::Patch, group: "resource.k8s.io", resource: "devicetaintrules/status" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    start,
+};
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Pod>(Pod::DEVICES, &[]);
+    needs.need_if_served::<ResourceClaim>(ResourceClaim::ALLOCATION, &[keys::ALLOCATED, keys::CLAIMS_OF_POOL]);
+    needs.need_if_served::<ResourceSlice>(Sections::default(), &[keys::SLICES, keys::SLICES_OF_POOL]);
+    needs.need_if_served::<DeviceTaintRule>(Sections::default(), &[keys::RULES]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let queue = Queue::new(QueueOptions::named(NAME));
+    let registry = manager.registry();
+    let evictions = Arc::new(Evictions {
+        pods: registry.store(),
+        claims: registry.store(),
+        slices: registry.store(),
+        rules: registry.store(),
+        writer: manager.writer(DESCRIPTOR.service_account),
+        recorder: manager.recorder(NAME, DESCRIPTOR.service_account),
+        queue: queue.clone(),
+        clock: settings.clock.clone(),
+        pending: Arc::default(),
+        evicted: Arc::default(),
+        metrics: Arc::default(),
+        with_rules: settings.options.gates.enabled("DRADeviceTaintRules"),
+    });
+    keys::subscribe(&evictions);
+    let workers = settings.workers("concurrent-device-taint-eviction-syncs");
+    manager.collect(evictions.metrics.clone());
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, evictions);
+}

@@ -1,0 +1,94 @@
+//! What a rule's status says about its eviction.
+
+use kinds::device_taint_rule::{EVICTION_IN_PROGRESS, Progress};
+use kinds::taint::NO_EXECUTE;
+use kinds::{DeviceTaintRule, Kind, Time};
+use serde_json::{Value, json};
+
+/// The effect that only shows what eviction would do.
+pub const NO_EFFECT: &str = "None";
+
+/// What there is of a rule's devices and of their pods.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Devices of slices that the rule is about; needed for [`NO_EFFECT`] only.
+    pub published: usize,
+    /// Devices of claims that the rule is about; needed for [`NO_EFFECT`] only.
+    pub allocated: usize,
+    /// Pods that have to go, or would have to.
+    pub pods: usize,
+    /// The namespaces that they are in.
+    pub namespaces: usize,
+    /// Pods that were evicted because of the rule since this process began.
+    pub evicted: u64,
+}
+
+/// `1 pod`, `2 pods`.
+fn number(count: impl TryInto<u64>, one: &str, many: &str) -> String {
+    match count.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    }
+}
+
+/// Whether eviction goes on, the reason and the message (maybeUpdateRuleStatus).
+pub fn progress(effect: &str, counts: &Counts) -> (bool, &'static str, String) {
+    let Counts { published, allocated, pods, namespaces, evicted } = *counts;
+    let spread = number(namespaces, "namespace", "different namespaces");
+    let (goes_on, reason, mut message) = match effect {
+        NO_EXECUTE if pods > 0 => {
+            let message = number(pods, "pod needs to be evicted in", "pods need to be evicted in");
+            (true, "PodsPendingEviction", format!("{message} {spread}."))
+        }
+        NO_EXECUTE if evicted > 0 => (false, "Completed", String::new()),
+        NO_EXECUTE => (false, "NotStarted", String::new()),
+        NO_EFFECT => {
+            let published = number(published, "published device selected.", "published devices selected.");
+            let allocated = number(allocated, "allocated device selected.", "allocated devices selected.");
+            let pods = number(pods, "pod would be evicted in", "pods would be evicted in");
+            let message = format!(
+                "{published} {allocated} {pods} {spread} if the effect was NoExecute. This information will not be \
+                 updated again. Recreate the DeviceTaintRule to trigger an update."
+            );
+            (false, "NoEffect", message)
+        }
+        _ => (false, "OtherEffect", "Eviction only happens for the NoExecute effect.".to_owned()),
+    };
+    if evicted > 0 {
+        let separator = if message.is_empty() { "" } else { " " };
+        let pods = number(evicted, "pod", "pods");
+        message = format!("{message}{separator}{pods} evicted since starting the controller.");
+    }
+    (goes_on, reason, message)
+}
+
+/// What to apply to a rule's status, or nothing if it says so already. `now` is written as a time of its own.
+pub fn to_apply(rule: &DeviceTaintRule, counts: &Counts, now: &str) -> Option<Value> {
+    let (goes_on, reason, message) = progress(&rule.taint.effect, counts);
+    let status = if goes_on { "True" } else { "False" };
+    let says_so = |said: &Progress| {
+        (&*said.status, &*said.reason, &*said.message) == (status, reason, &*message)
+            && said.generation == rule.meta.generation
+    };
+    if rule.progress.as_ref().is_some_and(says_so) {
+        return None;
+    }
+    let condition = json!({
+        "type": EVICTION_IN_PROGRESS, "status": status, "reason": reason, "message": message,
+        "observedGeneration": rule.meta.generation, "lastTransitionTime": now,
+    });
+    Some(json!({
+        "apiVersion": DeviceTaintRule::RESOURCE.api_version(),
+        "kind": DeviceTaintRule::RESOURCE.kind,
+        "metadata": { "name": &*rule.meta.name, "uid": rule.meta.uid.to_string() },
+        "status": { "conditions": [condition] },
+    }))
+}
+
+/// For how many seconds the status of a rule has to stay as it is: while eviction goes on everything changes all the
+/// time. A status of another generation need not stay.
+pub fn rests(rule: &DeviceTaintRule, now: Time, period: i64) -> Option<i64> {
+    let said = rule.progress.as_ref().filter(|said| said.generation == rule.meta.generation)?;
+    let left = period.saturating_sub(now.0.saturating_sub(said.since.0));
+    (left > 0).then_some(left.min(period))
+}
