@@ -20,7 +20,7 @@ use runtime::watch::Builder;
 use crate::controllers::{Descriptor, Settings, Verb, Write};
 use crate::lazy::Lazy;
 use crate::service_endpoints::selectors::by_label;
-use crate::service_endpoints::{MAX_RETRIES, REST, WINDOW, pods};
+use crate::service_endpoints::{ENDPOINTS, MAX_RETRIES, pods};
 use sync::AllEndpoints;
 
 /// Name of the event source.
@@ -51,8 +51,9 @@ fn needs(needs: &mut Builder) {
 }
 
 fn start(manager: &mut Manager, settings: &Settings) {
-    let (window, longest_window) = WINDOW;
-    let queue = Queue::new(QueueOptions { window, longest_window, rest: REST, ..QueueOptions::named("endpoint") });
+    let (window, longest_window) = ENDPOINTS.window;
+    let queue =
+        Queue::new(QueueOptions { window, longest_window, rest: ENDPOINTS.rest, ..QueueOptions::named("endpoint") });
     let registry = manager.registry();
     let (services, all_pods, endpoints) =
         (registry.store::<Service>(), registry.store::<Pod>(), registry.store::<Endpoints>());

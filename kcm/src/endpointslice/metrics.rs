@@ -12,7 +12,7 @@ use runtime::controller::{Outcome, ReconcileError};
 use runtime::metrics::{Histograms, gauges, powers_of_two, untyped};
 
 use super::decide::{Decision, Tally};
-use crate::service_endpoints::slice_writes::Plan;
+use crate::service_endpoints::slice_writes::Written;
 
 /// Bounds of what upstream leaves at its library's defaults.
 const DEFAULT_BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -67,15 +67,13 @@ impl Metrics {
     }
 
     /// Counts what was written.
-    pub fn wrote(&self, service: &Service, plan: &Plan, went_well: bool) {
-        if went_well {
-            let topology = if service.wants_topology_hints() { "Auto" } else { "Disabled" };
-            let distribution = distribution(service).map_or("", |value| value);
-            let labels = [("topology", topology.to_owned()), ("traffic_distribution", distribution.to_owned())];
-            self.changed.observe(labels, plan.writes() as f64);
-            let counts = [plan.create.len(), plan.update.len(), plan.delete.len()];
-            self.with(|state| state.changes.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64));
-        }
+    pub fn wrote(&self, service: &Service, written: &Written) {
+        let topology = if service.wants_topology_hints() { "Auto" } else { "Disabled" };
+        let distribution = distribution(service).map_or("", |value| value);
+        let labels = [("topology", topology.to_owned()), ("traffic_distribution", distribution.to_owned())];
+        let counts = [written.created, written.updated, written.deleted];
+        self.changed.observe(labels, counts.iter().sum::<usize>() as f64);
+        self.with(|state| state.changes.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64));
     }
 
     /// Forgets a Service that is gone.

@@ -28,7 +28,7 @@ use crate::lazy::Lazy;
 use crate::service_endpoints::selectors::by_label;
 use crate::service_endpoints::slice_keys::{self, by_service};
 use crate::service_endpoints::slice_writes::SliceWrites;
-use crate::service_endpoints::{MAX_RETRIES, REST, WINDOW, pods};
+use crate::service_endpoints::{MAX_RETRIES, SLICES, pods};
 use sync::{EndpointSlices, lock};
 
 /// Name of the event source.
@@ -42,6 +42,10 @@ const SLICE_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
 /// How long changes of endpoints wait that get no traffic before and after.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What was decided so long ago is decided on anew before more of it is written: where the server is slow, changes that
+/// came meanwhile are in the next slice, and not in another write of it.
+const FRESH: Duration = Duration::from_millis(50);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -66,14 +70,14 @@ fn needs(needs: &mut Builder) {
 }
 
 fn start(manager: &mut Manager, settings: &Settings) {
-    let (window, longest_window) = WINDOW;
+    let (window, longest_window) = SLICES.window;
     let (base_delay, max_delay) = BACKOFF;
     let queue = Queue::new(QueueOptions {
         base_delay,
         max_delay,
         window,
         longest_window,
-        rest: REST,
+        rest: SLICES.rest,
         ..QueueOptions::named("endpoint_slice")
     });
     let registry = manager.registry();
@@ -91,6 +95,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
             own: Arc::default(),
             queue: queue.clone(),
             manager: FROM_PODS,
+            fresh: FRESH,
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         triggers: Default::default(),

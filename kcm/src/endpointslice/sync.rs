@@ -16,6 +16,7 @@ use kinds::service::ServiceType;
 use kinds::{Kind, Node, Pod, Service, Str};
 use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, Recorder};
+use runtime::queue::LONGEST_REST;
 use runtime::store::Store;
 use runtime::write::WriteError;
 
@@ -27,8 +28,9 @@ use super::topology::Topology;
 use crate::controllers::Clock;
 use crate::lazy::Lazy;
 use crate::reference::about;
+use crate::service_endpoints::SLICES;
 use crate::service_endpoints::selectors::pods_of;
-use crate::service_endpoints::slice_writes::{Failed, Heads, Plan, SliceWrites, prefix};
+use crate::service_endpoints::slice_writes::{Failed, Heads, Plan, SliceWrites, Written, prefix};
 use crate::service_endpoints::trigger::{self, TriggerTimes};
 
 /// The controller's state.
@@ -108,9 +110,14 @@ impl EndpointSlices {
         }
         let triggered = triggered.and_then(trigger::text);
         let written = self.write(key, &service, &labels, triggered.as_deref(), &plan).await;
-        self.metrics.wrote(&service, &plan, written.is_ok());
         match written {
-            Ok(()) => self.triggers.settled(key),
+            Ok(written) => {
+                self.metrics.wrote(&service, &written);
+                if written.is_stale {
+                    return Ok(Outcome::After((written.took * SLICES.rest).min(LONGEST_REST)));
+                }
+                self.triggers.settled(key);
+            }
             // It was decided on what is no longer true: the change that is on its way leads to another decision.
             Err(Failed { error, .. }) if error.is_conflict() || error.is_not_found() => return Ok(Outcome::Backoff),
             Err(Failed { error: error @ WriteError::NotLeading, .. }) => return Err(error.into()),
@@ -183,7 +190,7 @@ impl EndpointSlices {
         labels: &Labels,
         triggered: Option<&str>,
         plan: &Plan,
-    ) -> Result<(), Failed> {
+    ) -> Result<Written, Failed> {
         let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered)];
         let owner = service.controller_ref();
         let updated = Head { labels, annotations: Annotations::Edited(&edits), owner: None };

@@ -74,6 +74,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
             own: Arc::default(),
             queue: queue.clone(),
             manager: MIRRORED,
+            // Nothing changes in quick succession here.
+            fresh: Duration::MAX,
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         most,

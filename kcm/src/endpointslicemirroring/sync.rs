@@ -69,9 +69,8 @@ impl Mirror {
         let head = Head { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
         let heads = Heads { prefix: &prefix(&key.name), new: head, updated: head };
         match self.writes.write(key, &heads, &decision.plan).await {
-            Ok(()) => {
-                let plan = &decision.plan;
-                self.counts.wrote([plan.create.len(), plan.update.len(), plan.delete.len()]);
+            Ok(written) => {
+                self.counts.wrote([written.created, written.updated, written.deleted]);
                 Ok(Outcome::Done)
             }
             Err(Failed { error, .. }) if error.is_conflict() || error.is_not_found() => Ok(Outcome::Backoff),

@@ -1,6 +1,7 @@
 //! EndpointSlices written as planned: created, updated, deleted, in this order, and read back before the next decision.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 use kinds::endpoint_slice::{Contents, MANAGED_BY, SERVICE_NAME};
@@ -11,6 +12,7 @@ use runtime::expectations::Expectations;
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
+use tokio::time::Instant;
 
 use super::slice_keys::{OwnChanges, by_service, slices_of};
 
@@ -36,6 +38,13 @@ impl Plan {
         self.create.len() + self.update.len() + self.delete.len()
     }
 
+    /// The updates, that of the slice first whose version is the oldest: none waits for ever while others keep changing.
+    pub fn updates(&self) -> Vec<&(Arc<EndpointSlice>, Contents)> {
+        let mut updates: Vec<_> = self.update.iter().collect();
+        updates.sort_by_key(|(slice, _)| slice.meta.version);
+        updates
+    }
+
     /// Adds what is in another plan.
     pub fn append(&mut self, mut other: Self) {
         self.create.append(&mut other.create);
@@ -56,6 +65,21 @@ impl Plan {
         }
         self.delete = kept;
     }
+}
+
+/// What was done of a plan.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Slices created.
+    pub created: usize,
+    /// Slices updated.
+    pub updated: usize,
+    /// Slices deleted.
+    pub deleted: usize,
+    /// How long it took.
+    pub took: Duration,
+    /// Something is left, and too old to be written as it was decided.
+    pub is_stale: bool,
 }
 
 /// A write that failed.
@@ -91,6 +115,8 @@ pub struct SliceWrites {
     pub queue: Arc<Queue<ObjectKey>>,
     /// Who takes care of them.
     pub manager: &'static str,
+    /// For how long after a decision more of it may be written.
+    pub fresh: Duration,
 }
 
 impl SliceWrites {
@@ -132,14 +158,27 @@ impl SliceWrites {
     }
 
     /// Does what is planned; what comes later is not begun after a failure. Slices are not created where the namespace
-    /// is going away.
+    /// is going away. Slices are updated one after the other, the one first that was not written for the longest time,
+    /// and none any more that was decided on too long ago: the caller is to decide on the rest anew, with what changed
+    /// meanwhile.
     ///
     /// # Errors
     /// The first failure.
-    pub async fn write(&self, key: &ObjectKey, heads: &Heads<'_>, plan: &Plan) -> Result<(), Failed> {
+    pub async fn write(&self, key: &ObjectKey, heads: &Heads<'_>, plan: &Plan) -> Result<Written, Failed> {
+        let begun = Instant::now();
+        let mut written = Written::default();
         first(join_all(plan.create.iter().map(|contents| self.create(key, heads, contents))).await)?;
-        first(join_all(plan.update.iter().map(|(slice, contents)| self.update(key, heads, slice, contents))).await)?;
-        first(join_all(plan.delete.iter().map(|slice| self.delete(key, slice))).await)
+        written.created = plan.create.len();
+        for (slice, contents) in plan.updates() {
+            written.took = begun.elapsed();
+            if written.created + written.updated > 0 && written.took > self.fresh {
+                return Ok(Written { is_stale: true, ..written });
+            }
+            self.update(key, heads, slice, contents).await?;
+            written.updated += 1;
+        }
+        first(join_all(plan.delete.iter().map(|slice| self.delete(key, slice))).await)?;
+        Ok(Written { deleted: plan.delete.len(), took: begun.elapsed(), ..written })
     }
 
     async fn create(&self, key: &ObjectKey, heads: &Heads<'_>, contents: &Contents) -> Result<(), Failed> {

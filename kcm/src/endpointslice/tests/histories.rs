@@ -20,6 +20,8 @@ enum Step {
     DualStack(bool),
     /// A sync; only what must be done now is done if it says so.
     Sync(bool),
+    /// A sync of which little is done before it is too old.
+    Begin,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -33,6 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0u8..2).prop_map(Step::Label),
         1 => any::<bool>().prop_map(Step::DualStack),
         6 => any::<bool>().prop_map(Step::Sync),
+        3 => Just(Step::Begin),
     ]
 }
 
@@ -60,6 +63,12 @@ fn take(world: &mut World, step: &Step) {
             if *all {
                 world.apply(&decision.later);
             }
+        }
+        Step::Begin => {
+            let mut plan = world.decide().now;
+            let first = plan.updates().first().map(|update| (*update).clone());
+            (plan.update, plan.delete) = (first.into_iter().collect(), Vec::new());
+            world.apply(&plan);
         }
     }
 }
