@@ -5,13 +5,13 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::cargo;
 
 /// Tests that run upstream's manager, by the modules of the cluster tests that hold them.
-const TESTS: [&str; 2] = ["differential::", "takeover::"];
+const TESTS: [&str; 3] = ["differential::", "node_story::", "takeover::"];
 
 /// Compare with upstream's manager: what both leave behind, and that each takes over from the other.
 ///
 /// Each scenario is played under upstream's manager and under ours on the same real API server; objects, events and
 /// owners of fields are compared one by one, without names, uids and times. What differs on purpose is listed with its
-/// reason. Then each manager takes a rollout over from the other one half-way, and no pod may be made twice.
+/// reason. Both also live through the same story of failing nodes. Then each manager takes a rollout over from the other one half-way, and no pod may be made twice.
 ///
 /// Builds upstream's manager with Go the first time (some ten minutes).
 #[derive(clap::Args)]

@@ -17,6 +17,7 @@ mod connections;
 mod cronjob;
 mod daemonset;
 mod deployment;
+mod devices;
 mod differential;
 mod disruption;
 mod endpoints;
@@ -27,6 +28,7 @@ mod invariants;
 mod job;
 mod namespace;
 mod node_ranges;
+mod node_story;
 mod nodes;
 mod podautoscaler;
 mod podgc;
@@ -68,7 +70,8 @@ fn main() -> std::process::ExitCode {
         },
         resourcequota::{
             use_follows_what_is_there, a_scoped_quota_counts_its_pods_only, objects_of_a_kind_that_comes_later_count,
-            a_wrong_number_is_mended_also_after_a_crash,
+            a_wrong_number_is_mended_also_after_a_crash, what_went_is_free_within_a_second,
+            only_kinds_that_are_counted_are_watched,
         },
         disruption::{
             evictions_and_drains_respect_the_budget, what_cannot_be_counted_is_told_and_nothing_may_go,
@@ -103,6 +106,10 @@ fn main() -> std::process::ExitCode {
             a_rollout_and_its_traces, history_undo_and_restart, history_has_a_limit,
             a_pause_holds_a_rollout_and_no_scaling, a_stuck_rollout_is_told_of, scaling_in_the_middle_is_proportional,
             a_taken_name_is_a_collision, orphans_are_adopted_with_their_pods,
+        },
+        devices::{
+            a_taint_drives_away_who_does_not_bear_it, a_countdown_outlives_its_manager, crash_after_every_write,
+            a_rule_tells_what_it_would_do_and_what_it_does,
         },
         daemonset::{
             each_node_has_a_pod, taints_decide_who_stays, affinity_and_names_choose_nodes, kubectl_rolls_out_and_back,
@@ -157,7 +164,9 @@ fn main() -> std::process::ExitCode {
     .into();
     cases.extend(cases![Ignored:
         cloud_takeover::{nodes_and_services_stay_under_the_other},
-        differential::{the_same_is_left_behind}, endpoints::{upstreams_slices_are_taken_over},
+        differential::{the_same_is_left_behind}, node_story::{
+            failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
+        }, endpoints::{upstreams_slices_are_taken_over},
         handover::{work_goes_on_under_the_other},
         statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         takeover::{rollouts_go_on_under_the_other, daemons_stay_under_the_other},

@@ -24,7 +24,8 @@ const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Kubelets renew every two seconds; silence counts after six.
 const LEASE_SECONDS: u32 = 8;
 
-const FLAGS: [&str; 5] = [
+/// Node controllers that are quick, and what pods need.
+pub const FLAGS: [&str; 5] = [
     "--controllers=serviceaccount,replicaset,nodelifecycle,taint-eviction-controller",
     "--node-monitor-period=1s",
     "--node-monitor-grace-period=6s",
@@ -32,16 +33,19 @@ const FLAGS: [&str; 5] = [
     "--node-eviction-rate=5",
 ];
 
-async fn bed(nodes: u32) -> Result<Arc<Bed>> {
+/// A control plane with so many nodes whose kubelets may fall silent.
+pub async fn bed(nodes: u32) -> Result<Arc<Bed>> {
     let options = Options { nodes, node_lease_seconds: LEASE_SECONDS, ..Options::default() };
     Ok(Arc::new(Bed::without_accounts(options).await?))
 }
 
-fn nodes(space: &Space) -> Api<Node> {
+/// The admin's way to nodes.
+pub fn nodes(space: &Space) -> Api<Node> {
     Api::all(space.bed.client.clone())
 }
 
-async fn patch_node(space: &Space, name: &str, patch: Value) -> Result<()> {
+/// Changes a node by a merge patch.
+pub async fn patch_node(space: &Space, name: &str, patch: Value) -> Result<()> {
     nodes(space).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
     Ok(())
 }
@@ -71,18 +75,20 @@ async fn is_tainted(space: &Space, name: &str, expected: &[&str]) -> Result<Node
 }
 
 /// A ReplicaSet whose pods leave a lost node after so many seconds.
-fn leaving(name: &str, replicas: i32, seconds: i64) -> Value {
+pub fn leaving(name: &str, replicas: i32, seconds: i64) -> Value {
     let bears = |key| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
     let tolerations = json!([bears("node.kubernetes.io/not-ready"), bears(UNREACHABLE)]);
     with(replica_set(name, replicas), json!({"spec": {"template": {"spec": {"tolerations": tolerations}}}}))
 }
 
-fn placed(pods: &[Pod], node: &str) -> Vec<Pod> {
+/// Those of the pods that are on a node.
+pub fn placed(pods: &[Pod], node: &str) -> Vec<Pod> {
     let on = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
     pods.iter().filter(on).cloned().collect()
 }
 
-async fn all_ready(space: &Space, count: usize) -> Result<Vec<Pod>> {
+/// Waits until the set has so many pods and all are ready.
+pub async fn all_ready(space: &Space, count: usize) -> Result<Vec<Pod>> {
     eventually(format!("{count} pods are ready"), || async {
         let pods = space.pods("web").await?;
         ensure!(pods.len() == count && pods.iter().all(is_ready), "{} pods", pods.len());

@@ -1,12 +1,13 @@
 //! What users see of ResourceQuotas: limits in force, and what is used, soon after something went.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{pod, with};
 use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, during, eventually};
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, ResourceQuota, Service};
-use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, ResourceQuota, Secret, Service};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 
 use crate::invariants::{only_declared, quiet};
@@ -136,6 +137,43 @@ pub async fn a_scoped_quota_counts_its_pods_only(space: Space) -> Result<()> {
     let scoped = with(quota(json!({"pods": "9"})), json!({"spec": {"scopes": ["BestEffort", "NotTerminating"]}}));
     space.create::<ResourceQuota>(scoped).await?;
     used(&space, &[("pods", "1")]).await
+}
+
+pub async fn what_went_is_free_within_a_second(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    let secrets = space.list::<Secret>("").await?.len();
+    space.create::<ResourceQuota>(quota(json!({"pods": "9", "count/secrets": "99"}))).await?;
+    let mut times = Vec::new();
+    for turn in 0..5 {
+        let (pod, secret) = (format!("pod-{turn}"), format!("secret-{turn}"));
+        space.create::<Pod>(idle(&pod, "1m")).await?;
+        space.create::<Secret>(json!({"metadata": {"name": secret}})).await?;
+        used(&space, &[("pods", "1"), ("count/secrets", &(secrets + 1).to_string())]).await?;
+        space.api::<Pod>().delete(&pod, &DeleteParams::default().grace_period(0)).await?;
+        space.delete::<Secret>(&secret).await?;
+        let gone = Instant::now();
+        used(&space, &[("pods", "0"), ("count/secrets", &secrets.to_string())]).await?;
+        times.push(gone.elapsed());
+    }
+    // Most of them: on a machine that is busy with something else any one may take longer.
+    times.sort_unstable();
+    ensure!(times[2] < Duration::from_secs(1), "{times:?}");
+    Ok(())
+}
+
+/// Where nobody needs all kinds, only those are watched that a quota counts.
+pub async fn only_kinds_that_are_counted_are_watched(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    space.create::<ResourceQuota>(quota(json!({"pods": "9"}))).await?;
+    used(&space, &[("pods", "0")]).await?;
+    let watched = |resource: &str| faults.most_watches().contains_key(resource);
+    ensure!(watched("pods") && !watched("secrets") && !watched("configmaps"), "{:?}", faults.most_watches());
+    space.patch::<ResourceQuota>("quota", json!({"spec": {"hard": {"count/secrets": "99"}}})).await?;
+    let secrets = space.list::<Secret>("").await?.len().to_string();
+    used(&space, &[("pods", "0"), ("count/secrets", &secrets)]).await?;
+    ensure!(watched("secrets") && !watched("configmaps"), "{:?}", faults.most_watches());
+    Ok(())
 }
 
 pub async fn objects_of_a_kind_that_comes_later_count(space: Space) -> Result<()> {

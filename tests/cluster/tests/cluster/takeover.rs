@@ -21,16 +21,20 @@ const DAEMONS: &str = "daemonset-controller";
 
 /// Runs upstream's manager with these controllers and these flags besides.
 pub fn start_upstream(cluster: &ControlPlane, controllers: &str, more: &[&str]) -> Result<()> {
+    start_upstream_with(cluster, &[&[&*format!("--controllers={controllers}")], more].concat())
+}
+
+/// Runs upstream's manager with these flags.
+pub fn start_upstream_with(cluster: &ControlPlane, flags: &[&str]) -> Result<()> {
     let program = cluster.assets().upstream_manager()?;
-    let mut flags = vec![
+    let mut all = vec![
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
-        format!("--controllers={controllers}"),
         "--use-service-account-credentials=true".into(),
         "--leader-elect=false".into(),
         "--secure-port=0".into(),
     ];
-    flags.extend(more.iter().map(|flag| (*flag).to_owned()));
-    cluster.run(UPSTREAM, &program, &flags)?;
+    all.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    cluster.run(UPSTREAM, &program, &all)?;
     Ok(())
 }
 
