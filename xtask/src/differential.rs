@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::cargo;
 
 /// Tests that run upstream's manager, by the modules of the cluster tests that hold them.
-const TESTS: [&str; 3] = ["differential::", "node_story::", "takeover::"];
+const TESTS: [&str; 4] = ["devices::", "differential::", "node_story::", "takeover::"];
 
 /// Compare with upstream's manager: what both leave behind, and that each takes over from the other.
 ///

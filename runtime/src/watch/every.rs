@@ -252,12 +252,18 @@ impl EveryKind {
     /// Asks for a kind, which need not be served yet; it is watched until [`EveryKind::unwant`] was called as often. Of
     /// no effect where all kinds are watched anyhow.
     pub fn want(&self, group: &str, plural: &str) {
+        if self.wanted.all {
+            return;
+        }
         *self.wanted.names().entry((group.to_owned(), plural.to_owned())).or_default() += 1;
         self.wanted.changed.notify_one();
     }
 
     /// Takes one [`EveryKind::want`] back.
     pub fn unwant(&self, group: &str, plural: &str) {
+        if self.wanted.all {
+            return;
+        }
         let name = (group.to_owned(), plural.to_owned());
         let mut names = self.wanted.names();
         let left = names.get(&name).map_or(0, |count| count.saturating_sub(1));

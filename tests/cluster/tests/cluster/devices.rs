@@ -11,6 +11,7 @@ use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchP
 use serde_json::{Value, json};
 
 use crate::invariants::only_declared;
+use crate::takeover::{UPSTREAM, start_upstream};
 
 const CONTROLLER: &str = "device-taint-eviction-controller";
 const ALONE: &str = "--controllers=device-taint-eviction-controller";
@@ -204,53 +205,84 @@ pub async fn crash_after_every_write(space: Space) -> Result<()> {
     variants(&space, rules.collect(), |space, rule| async move { two_go(&space, rule).await }).await
 }
 
+fn rules(space: &Space) -> Api<DynamicObject> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("resource.k8s.io", "v1", "DeviceTaintRule"));
+    Api::all_with(space.bed.client.clone(), &kind)
+}
+
+/// A rule about a device of the driver, or about all of them.
+async fn taint(space: &Space, name: &str, device: Option<&str>, effect: &str) -> Result<()> {
+    let rule = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": name},
+        "spec": {
+            "deviceSelector": {"driver": driver(space), "device": device},
+            "taint": {"key": "example.com/broken", "effect": effect},
+        },
+    });
+    rules(space).create(&PostParams::default(), &serde_json::from_value(rule)?).await.context("create a rule")?;
+    Ok(())
+}
+
+/// Waits until a rule's status says this of its present generation.
+async fn says(space: &Space, rule: &str, status: &str, reason: &str, message: &str) -> Result<()> {
+    eventually(format!("the rule says {reason} {message}"), || async {
+        let rule = rules(space).get(rule).await?;
+        let condition = &rule.data["status"]["conditions"][0];
+        ensure!(condition["type"] == "EvictionInProgress" && condition["status"] == status, "{condition}");
+        ensure!(condition["reason"] == reason && condition["message"] == message, "{condition}");
+        ensure!(condition["observedGeneration"] == json!(rule.metadata.generation), "{condition}");
+        Ok(())
+    })
+    .await
+}
+
 /// Rules belong to the whole cluster, so that this needs a control plane of its own.
 pub async fn a_rule_tells_what_it_would_do_and_what_it_does(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("rules").await?;
-    let rules = ApiResource::from_gvk(&GroupVersionKind::gvk("resource.k8s.io", "v1", "DeviceTaintRule"));
-    let rules: Api<DynamicObject> = Api::all_with(space.bed.client.clone(), &rules);
     slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
     user(&space, "web", "a", json!([])).await?;
     user(&space, "bears-all", "b", bears(None)).await?;
     let faults = Faults::default();
     let manager = Manager::start_cluster_wide(&space, &faults, &[ALONE]).await?;
-    let rule = json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": "broken"},
-        "spec": {
-            "deviceSelector": {"driver": driver(&space)},
-            "taint": {"key": "example.com/broken", "effect": "None"},
-        },
-    });
-    rules.create(&PostParams::default(), &serde_json::from_value(rule)?).await.context("create a rule")?;
-    let says = |status: &'static str, reason: &'static str, message: &'static str| {
-        let rules = rules.clone();
-        async move {
-            eventually(format!("the rule says {reason} {message}"), || async {
-                let rule = rules.get("broken").await?;
-                let condition = &rule.data["status"]["conditions"][0];
-                ensure!(condition["type"] == "EvictionInProgress" && condition["status"] == status, "{condition}");
-                ensure!(condition["reason"] == reason && condition["message"] == message, "{condition}");
-                ensure!(condition["observedGeneration"] == json!(rule.metadata.generation), "{condition}");
-                Ok(())
-            })
-            .await
-        }
-    };
+    taint(&space, "broken", None, "None").await?;
     let would = "2 published devices selected. 2 allocated devices selected. 1 pod would be evicted in 1 namespace if the \
                  effect was NoExecute. This information will not be updated again. Recreate the DeviceTaintRule to trigger \
                  an update.";
-    says("False", "NoEffect", would).await?;
+    says(&space, "broken", "False", "NoEffect", would).await?;
     during(QUIET, "nobody goes", || async {
         ensure!(is_active(&space.get("web").await?), "it went");
         Ok(())
     })
     .await?;
     let patch = Patch::Merge(json!({"spec": {"taint": {"effect": "NoExecute"}}}));
-    rules.patch("broken", &PatchParams::default(), &patch).await.context("patch the rule")?;
+    rules(&space).patch("broken", &PatchParams::default(), &patch).await.context("patch the rule")?;
     evicted(&space, "web").await?;
-    says("False", "Completed", "1 pod evicted since starting the controller.").await?;
+    says(&space, "broken", "False", "Completed", "1 pod evicted since starting the controller.").await?;
     ensure!(is_active(&space.get("bears-all").await?), "who bears it stays");
     manager.stop().await?;
     release(&space, &["web", "bears-all"]).await?;
     only_declared(&faults, &[CONTROLLER])
+}
+
+/// What one manager has begun to count down the other ends, both ways.
+pub async fn evictions_go_on_under_the_other(_: Space) -> Result<()> {
+    let space = Bed::start().await?.space("takeover").await?;
+    slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
+    for (name, device) in [("one", "a"), ("two", "b")] {
+        user(&space, name, device, bears(Some(20))).await?;
+    }
+    let (begun, one) = ("PodsPendingEviction", "1 pod needs to be evicted in 1 namespace.");
+    start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
+    taint(&space, "first", Some("a"), "NoExecute").await?;
+    says(&space, "first", "True", begun, one).await?;
+    space.bed.cluster.kill(UPSTREAM)?;
+    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
+    evicted(&space, "one").await.context("from upstream to ours")?;
+    says(&space, "first", "False", "Completed", "1 pod evicted since starting the controller.").await?;
+    taint(&space, "second", Some("b"), "NoExecute").await?;
+    says(&space, "second", "True", begun, one).await?;
+    manager.crash().await;
+    start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
+    evicted(&space, "two").await.context("from ours to upstream")?;
+    release(&space, &["one", "two"]).await
 }

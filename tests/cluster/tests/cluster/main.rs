@@ -164,7 +164,7 @@ fn main() -> std::process::ExitCode {
     .into();
     cases.extend(cases![Ignored:
         cloud_takeover::{nodes_and_services_stay_under_the_other},
-        differential::{the_same_is_left_behind}, node_story::{
+        devices::{evictions_go_on_under_the_other}, differential::{the_same_is_left_behind}, node_story::{
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, endpoints::{upstreams_slices_are_taken_over},
         handover::{work_goes_on_under_the_other},
