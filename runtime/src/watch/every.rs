@@ -191,8 +191,11 @@ impl Wanted {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Definitions are looked at as soon as anything is asked for, as it may not be there yet.
     fn contains(&self, (group, plural): Name) -> bool {
-        self.all || self.names().contains_key(&(group.to_owned(), plural.to_owned()))
+        let names = self.names();
+        let is_definition = DEFINITIONS.contains(&(group, plural)) && !names.is_empty();
+        self.all || is_definition || names.contains_key(&(group.to_owned(), plural.to_owned()))
     }
 
     fn is_nothing(&self) -> bool {
@@ -485,18 +488,21 @@ mod tests {
     #[test]
     fn kinds_that_are_asked_for_are_watched_as_long_as_somebody_asks() {
         let every = every_wanted(Wanted::default());
-        let served = snapshot(json!([group("", "Current", &[("pods", "Pod"), ("secrets", "Secret")])]));
+        let core = group("", "Current", &[("pods", "Pod"), ("secrets", "Secret")]);
+        let definitions = ("customresourcedefinitions", "CustomResourceDefinition");
+        let served = snapshot(json!([core, group("apiextensions.k8s.io", "Current", &[definitions])]));
         assert_eq!(step(&every, &served), (vec![], vec![]));
         assert!(every.wanted.is_nothing());
         every.want("", "secrets");
         every.want("", "secrets");
         every.want("example.com", "widgets");
-        assert_eq!(step(&every, &served), (vec!["secrets"], vec![]));
+        assert_eq!(step(&every, &served), (vec!["secrets", "customresourcedefinitions"], vec![]));
         every.unwant("", "secrets");
         assert_eq!(step(&every, &served), (vec![], vec![]));
         every.unwant("", "secrets");
         assert_eq!(step(&every, &served), (vec![], vec!["secrets"]));
         every.unwant("example.com", "widgets");
+        assert_eq!(step(&every, &served), (vec![], vec!["customresourcedefinitions"]), "nothing may come");
         assert!(every.wanted.is_nothing());
     }
 
