@@ -21,7 +21,9 @@ const DAEMONS: &str = "daemonset-controller";
 
 /// Runs upstream's manager with these controllers and these flags besides.
 pub fn start_upstream(cluster: &ControlPlane, controllers: &str, more: &[&str]) -> Result<()> {
-    start_upstream_with(cluster, &[&[&*format!("--controllers={controllers}")], more].concat())
+    let controllers = format!("--controllers={controllers}");
+    let flags: Vec<&str> = more.iter().copied().chain([&*controllers]).collect();
+    start_upstream_with(cluster, &flags)
 }
 
 /// Runs upstream's manager with these flags.
