@@ -21,6 +21,8 @@ pub fn text(component: &Component, width: Option<usize>) -> String {
     for group in shown.chunk_by(|left, right| left.group == right.group) {
         out.push_str(&format!("\n{} flags:\n\n", group[0].group));
         let longest = group.iter().map(|flag| head(flag).len()).max().unwrap_or(0);
+        let mut group = group.to_vec();
+        group.sort_by_key(|flag| flag.name);
         for flag in group {
             out.push_str(&entry(component, flag, longest + 3, width));
         }

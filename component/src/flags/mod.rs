@@ -1,5 +1,6 @@
 //! A command line by upstream's rules: every flag parses; those that every binary acts upon are typed.
 
+pub mod common;
 mod gate_table;
 pub mod gates;
 pub mod help;

@@ -41,13 +41,34 @@ impl Flag {
     }
 }
 
-/// Makes `FLAGS`, the table of a binary: by group, each flag as `"name": Type = "default", Effect, "help";` with
+/// Puts parts of a table one after the other.
+///
+/// # Panics
+/// When they are not `N` flags together: at compile time, in a constant.
+#[must_use]
+pub const fn joined<const N: usize>(parts: &[&[Flag]]) -> [Flag; N] {
+    let mut all = [parts[0][0]; N];
+    let (mut part, mut at) = (0, 0);
+    while part < parts.len() {
+        let mut index = 0;
+        while index < parts[part].len() {
+            all[at] = parts[part][index];
+            at += 1;
+            index += 1;
+        }
+        part += 1;
+    }
+    assert!(at == N, "the table has another number of flags");
+    all
+}
+
+/// Makes a constant, a part of a table: by group, each flag as `"name": Type = "default", Effect, "help";` with
 /// `deprecated "why"` behind the help where that is so.
 #[macro_export]
 macro_rules! flags {
-    ($($group:literal { $($name:literal: $kind:ident = $default:literal, $effect:ident, $help:literal $(deprecated $why:literal)?;)* })*) => {
-        /// Every flag, in the order of `--help`.
-        pub static FLAGS: &[$crate::flags::table::Flag] = &[$($($crate::flags::table::Flag {
+    ($(#[$about:meta])* $seen:vis const $part:ident; $($group:literal { $($name:literal: $kind:ident = $default:literal, $effect:ident, $help:literal $(deprecated $why:literal)?;)* })*) => {
+        $(#[$about])*
+        $seen const $part: &[$crate::flags::table::Flag] = &[$($($crate::flags::table::Flag {
             group: $group,
             name: $name,
             kind: $crate::flags::value::Type::$kind,
