@@ -78,6 +78,7 @@ pub fn surface(
         metrics: metrics(options, manager, missing),
         configz: configz(component.config_group, effective(options)),
         zpages: zpages(options),
+        pages: manager.pages().to_vec(),
         explainer: Some(Arc::new(manager.explainer(component.name, component.key_kinds))),
         set_verbosity: Some(set_verbosity).filter(|_| options.values.get_bool("profiling")),
     }

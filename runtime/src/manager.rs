@@ -20,6 +20,7 @@ use crate::election::{Election, ElectionConfig, ElectionError, Fence, Lost};
 use crate::events::Recorder;
 use crate::metrics::Metrics;
 use crate::queue::{Queue, QueueLook, QueueStats, Queues};
+use crate::serve::Page;
 use crate::stuck::{Explainer, Watched};
 use crate::watch::Registry;
 use crate::write::Writer;
@@ -87,6 +88,7 @@ pub struct Manager {
     events: JoinSet<()>,
     controllers: Vec<Running>,
     metrics: Arc<Metrics>,
+    pages: Vec<Page>,
 }
 
 impl Manager {
@@ -113,6 +115,7 @@ impl Manager {
             events: JoinSet::new(),
             controllers: Vec::new(),
             metrics: Arc::new(Metrics::new()),
+            pages: Vec::new(),
         })
     }
 
@@ -215,6 +218,22 @@ impl Manager {
     /// The metrics of all queues.
     pub fn queues(&self) -> Queues {
         Queues::new(self.controllers.iter().map(|controller| controller.stats.clone()))
+    }
+
+    /// Adds a page of a controller's own to what is served, for those who may read it; `make` gets the pairs of the
+    /// query, must be quick and must not wait.
+    pub fn add_page(
+        &mut self,
+        path: String,
+        media_type: &'static str,
+        make: impl Fn(&[(String, String)]) -> String + Send + Sync + 'static,
+    ) {
+        self.pages.push(Page { path, media_type, make: Arc::new(make) });
+    }
+
+    /// The pages of controllers' own.
+    pub fn pages(&self) -> &[Page] {
+        &self.pages
     }
 
     /// Answers why something is stuck. `kinds` says of which kind the keys of queues are, by the queue's name.

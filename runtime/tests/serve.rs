@@ -122,6 +122,7 @@ impl Surroundings {
                 status: Some(ProcessStatus::new("1.2.3", "", vec!["/flagz"])),
             },
             explainer: None,
+            pages: Vec::new(),
             set_verbosity: Some(Arc::new(move |text: &str| {
                 text.parse::<u32>().map_err(|error| error.to_string())?;
                 text.clone_into(&mut set.lock().expect("no panic"));
@@ -468,6 +469,7 @@ async fn a_panic_is_one_answer() -> Result<()> {
         configz: serde_json::Value::Null,
         zpages: Zpages::default(),
         explainer: None,
+        pages: Vec::new(),
         set_verbosity: None,
     };
     let options = ServeOptions {

@@ -84,6 +84,26 @@ pub struct View {
     pub settled: bool,
 }
 
+/// An object in the graph, with those that it refers to as its owners.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// Its coordinates.
+    pub identity: &'a Identity,
+    /// Its owners.
+    pub owners: &'a [OwnerRef],
+    /// Its state.
+    pub state: State,
+    /// Others refer to it.
+    pub has_dependents: bool,
+}
+
+impl<'a> Part<'a> {
+    fn of(node: &'a Node) -> Self {
+        let has_dependents = node.dependents().next().is_some();
+        Self { identity: &node.identity, owners: &node.owners, state: node.state, has_dependents }
+    }
+}
+
 /// All objects and their owners.
 #[derive(Debug, Default)]
 pub struct Graph {
@@ -105,6 +125,16 @@ impl Graph {
             name: meta.name.clone(),
             uid: meta.uid.clone(),
         }
+    }
+
+    /// All objects, in no order.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        self.nodes.values().map(Part::of)
+    }
+
+    /// An object.
+    pub fn part(&self, uid: &Uid) -> Option<Part<'_>> {
+        self.nodes.get(uid).map(Part::of)
     }
 
     /// Takes in an object that a watch shows.

@@ -5,6 +5,7 @@
 //! owners are gone. Follows upstream pkg/controller/garbagecollector.
 
 mod decide;
+mod dump;
 mod graph;
 mod identity;
 mod patch;
@@ -15,6 +16,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
+use kinds::Uid;
 use prometheus_client::encoding::DescriptorEncoder;
 use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
@@ -59,6 +61,11 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let watched = links.clone();
     kinds.subscribe(move |change| watched.take_in(change));
     manager.collect(SyncErrors(kinds.clone()));
+    let drawn = links.clone();
+    manager.add_page(format!("/debug/controllers/{}/graph", DESCRIPTOR.name), dump::GRAPHVIZ, move |query| {
+        let uids = query.iter().filter(|(name, _)| name == "uid").map(|(_, uid)| Uid::parse(uid)).collect::<Vec<_>>();
+        dump::draw(&drawn.graph(), &uids)
+    });
     let collector = Arc::new(Collector {
         links,
         kinds,

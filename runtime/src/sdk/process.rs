@@ -139,6 +139,7 @@ pub fn surface(name: &'static str, manager: &Manager) -> Surface {
         metrics,
         configz: configz(name, serde_json::json!({})),
         zpages: Zpages::default(),
+        pages: manager.pages().to_vec(),
         explainer: Some(Arc::new(manager.explainer(name, &[]))),
         set_verbosity: None,
     }

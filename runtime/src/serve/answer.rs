@@ -48,6 +48,11 @@ pub(super) fn raw_json(text: String) -> Answer {
     answer(StatusCode::OK, JSON, text)
 }
 
+/// A text of a media type.
+pub(super) fn text(media_type: &'static str, text: String) -> Answer {
+    answer(StatusCode::OK, media_type, text)
+}
+
 /// A text that is YAML.
 pub(super) fn yaml(text: String) -> Answer {
     answer(StatusCode::OK, "application/yaml", text)

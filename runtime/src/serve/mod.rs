@@ -36,7 +36,7 @@ pub use health::{Check, Health, Outcome, Probe};
 pub use options::{
     AuthenticationOptions, AuthorizationOptions, RequestHeaderOptions, ServeError, ServeOptions, TlsOptions,
 };
-pub use routes::{SetVerbosity, Surface, configz};
+pub use routes::{MakePage, Page, SetVerbosity, Surface, configz};
 pub(crate) use text::percent_decode;
 pub use user::User;
 pub use zpages::{ProcessStatus, Zpages};

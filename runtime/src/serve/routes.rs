@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 use super::answer::{self, Answer};
 use super::authenticate::Authenticator;
 use super::authorize::{Authorizer, Denied};
-use super::health::{Health, Page, Probe};
+use super::health::{self, Health, Probe};
 use super::text::{percent_decode, query};
 use super::user::User;
 use super::zpages::Zpages;
@@ -24,6 +24,20 @@ const LONGEST_BODY: usize = 1024;
 
 /// Sets the verbosity of the log to a text from a request; answers why it cannot.
 pub type SetVerbosity = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// Makes a page from the pairs of a query.
+pub type MakePage = Arc<dyn Fn(&[(String, String)]) -> String + Send + Sync>;
+
+/// A page of a controller's own.
+#[derive(Clone)]
+pub struct Page {
+    /// Its path.
+    pub path: String,
+    /// What it is made of.
+    pub media_type: &'static str,
+    /// Makes it from the pairs of a query. It must be quick and must not wait.
+    pub make: MakePage,
+}
 
 /// What is served.
 #[derive(Clone)]
@@ -38,6 +52,8 @@ pub struct Surface {
     pub zpages: Zpages,
     /// `/debug/reconcile`: why something is stuck.
     pub explainer: Option<Arc<Explainer>>,
+    /// Pages of controllers' own.
+    pub pages: Vec<Page>,
     /// `/debug/flags/v`; `None` where that is switched off (upstream: with `--profiling=false`).
     pub set_verbosity: Option<SetVerbosity>,
 }
@@ -100,13 +116,16 @@ impl Routes {
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Surface { health, metrics, configz, zpages, explainer, set_verbosity } = &self.surface;
+        let Surface { health, metrics, configz, zpages, explainer, pages, set_verbosity } = &self.surface;
         let (method, asked) = (&head.method, head.uri.query().unwrap_or_default());
         if let Some(answer) = zpages.answer(path, asked, &head.headers) {
             return answer;
         }
         if let Some(explainer) = explainer.as_ref().filter(|_| path == stuck::PATH) {
             return explain(explainer, asked, &head.headers);
+        }
+        if let Some(page) = pages.iter().find(|page| page.path == path) {
+            return answer::text(page.media_type, (page.make)(&query(asked)));
         }
         match path {
             "/metrics" => answer::metrics(metrics.text()),
@@ -160,7 +179,7 @@ fn explain(explainer: &Explainer, asked: &str, headers: &HeaderMap) -> Answer {
 
 const FLAGS: &str = "<html><head><title>/debug/flags/</title></head><body>/debug/flags/<br><br>flags:<br><table><tr>v<br></table><br>PUT a number to /debug/flags/v<br></body></html>\n";
 
-fn page(page: Page) -> Answer {
+fn page(page: health::Page) -> Answer {
     let status = if page.healthy { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
     answer::plain(status, page.text)
 }

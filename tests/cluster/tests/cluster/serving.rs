@@ -60,7 +60,7 @@ const PATHS: &[(&str, bool)] = &[
     ("/debug/reconcile", false),
     ("/debug/reconcile?kind=Secret&namespace=kube-system&name=any", false),
     ("/debug/%72econcile", false),
-    ("/debug/controllers/garbagecollector/graph", false),
+    ("/debug/controllers/garbage-collector-controller/graph", false),
     ("/", false),
     ("/nothing", false),
 ];

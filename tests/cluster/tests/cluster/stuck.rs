@@ -81,6 +81,16 @@ pub async fn a_quota_and_a_finalizer_are_named(_: Space) -> Result<()> {
     let deployment = page.json("?kind=deployments.apps&namespace=shop&name=web").await?;
     ensure!(deployment["dependents"]["shown"][0]["name"] == set.as_str(), "{deployment:#}");
 
+    let graph = format!(
+        "/debug/controllers/garbage-collector-controller/graph?uid={}",
+        report["object"]["uid"].as_str().unwrap_or_default()
+    );
+    let graph = kcm.ask(&page.admin, "GET", &graph, "").await?;
+    ensure!(graph.status == 200 && graph.head.contains("content-type: text/vnd.graphviz"), "{}", graph.head);
+    for name in [format!("ReplicaSet.v1.apps/{set}"), "Deployment.v1.apps/web".to_owned(), " -> ".to_owned()] {
+        ensure!(graph.body.contains(&name), "{name} is not in {}", graph.body);
+    }
+
     let all = page.json("").await?;
     let controllers = all["controllers"].as_array().context("no list")?;
     let sets = controllers.iter().find(|controller| controller["name"] == "replicaset-controller").context("none")?;
