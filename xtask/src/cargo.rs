@@ -46,7 +46,7 @@ pub fn build(package: &str) -> Result<PathBuf> {
 }
 
 /// The path of a binary in cargo's messages, one JSON object a line.
-fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())

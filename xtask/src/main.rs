@@ -10,6 +10,7 @@ mod cargo;
 mod control_plane;
 mod demo;
 mod differential;
+mod image;
 mod soak;
 mod test;
 
@@ -29,6 +30,7 @@ enum Command {
     ControlPlane(control_plane::Arguments),
     Demo(demo::Arguments),
     Differential(differential::Arguments),
+    Image(image::Arguments),
     Soak(soak::Arguments),
     Test(test::Arguments),
 }
@@ -39,6 +41,7 @@ fn main() -> anyhow::Result<()> {
         Command::ControlPlane(arguments) => control_plane::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Differential(arguments) => differential::run(arguments),
+        Command::Image(arguments) => image::run(arguments),
         Command::Soak(arguments) => soak::run(arguments),
         Command::Test(arguments) => test::run(arguments),
     }

@@ -2,6 +2,7 @@
 
 mod plan;
 mod run;
+mod sources;
 mod tally;
 
 use anyhow::Result;

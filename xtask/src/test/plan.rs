@@ -42,7 +42,7 @@ pub struct Wish {
 pub enum Work {
     /// cargo with these arguments; warnings of rustdoc are errors.
     Cargo(Vec<String>),
-    /// As [`Work::Cargo`], skipped with a word if cargo-deny is not installed.
+    /// As [`Work::Cargo`]; where cargo-deny is not installed, what can be known without it.
     CargoDeny(Vec<String>),
     /// cargo with these arguments, whose tests are counted; the environment says where upstream's files are.
     Tests(Vec<String>),

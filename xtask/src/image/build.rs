@@ -1,0 +1,176 @@
+//! A static binary with musl, and what it takes: a Rust target and, for ring's C, a compiler that makes code for it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo::{cargo, executable};
+
+/// A kind of machine that images are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Arch {
+    /// x86_64
+    Amd64,
+    /// aarch64
+    Arm64,
+}
+
+impl Arch {
+    /// All of them.
+    pub const ALL: [Arch; 2] = [Arch::Amd64, Arch::Arm64];
+
+    /// Its name in images.
+    pub fn oci(self) -> &'static str {
+        match self {
+            Arch::Amd64 => "amd64",
+            Arch::Arm64 => "arm64",
+        }
+    }
+
+    /// Its number in an ELF file (e_machine).
+    pub fn machine(self) -> u16 {
+        match self {
+            Arch::Amd64 => 62,
+            Arch::Arm64 => 183,
+        }
+    }
+
+    /// Its name in compilers' names, and Rust's.
+    fn cpu(self) -> &'static str {
+        match self {
+            Arch::Amd64 => "x86_64",
+            Arch::Arm64 => "aarch64",
+        }
+    }
+
+    fn triple(self) -> String {
+        format!("{}-unknown-linux-musl", self.cpu())
+    }
+
+    fn is_here(self) -> bool {
+        env::consts::ARCH == self.cpu()
+    }
+
+    /// C compilers that make code for it, best first. One for glibc does where there is no other: ring's C calls
+    /// nothing but what both libraries have.
+    fn compilers(self) -> Vec<String> {
+        let own = format!("{}-linux-musl-gcc", self.cpu());
+        if self.is_here() {
+            vec!["musl-gcc".to_owned(), own]
+        } else {
+            vec![own, format!("{}-linux-gnu-gcc", self.cpu())]
+        }
+    }
+
+    /// What to install on Debian and Ubuntu to have such a compiler.
+    fn packages(self) -> String {
+        if self.is_here() {
+            "musl-tools".to_owned()
+        } else {
+            format!("gcc-{0}-linux-gnu libc6-dev-{1}-cross", self.cpu().replace('_', "-"), self.oci())
+        }
+    }
+}
+
+/// All that it takes to build for a kind of machine.
+#[derive(Clone, Debug)]
+pub struct Toolchain {
+    /// The machine.
+    pub arch: Arch,
+    /// The C compiler; `None` if the environment names one.
+    compiler: Option<PathBuf>,
+}
+
+impl Toolchain {
+    /// Looks for it. Fails with what to install.
+    pub fn find(arch: Arch) -> Result<Self> {
+        let triple = arch.triple();
+        if !standard_library(&triple)?.is_dir() {
+            bail!("the Rust target is missing: rustup target add {triple}");
+        }
+        let under_line = triple.replace('-', "_");
+        if [format!("CC_{triple}"), format!("CC_{under_line}")].iter().any(|name| env::var_os(name).is_some()) {
+            return Ok(Self { arch, compiler: None });
+        }
+        let names = arch.compilers();
+        match names.iter().find_map(|name| on_path(name)) {
+            Some(compiler) => Ok(Self { arch, compiler: Some(compiler) }),
+            None => bail!(
+                "no C compiler for {triple} ({}): install {} (Debian, Ubuntu), or set CC_{under_line}",
+                names.join(", "),
+                arch.packages()
+            ),
+        }
+    }
+
+    /// The environment of the build. A linker of another machine is not needed: Rust brings one along, and all that a
+    /// static binary is linked from.
+    fn environment(&self) -> Vec<(String, PathBuf)> {
+        let triple = self.arch.triple().replace('-', "_");
+        let compiler = self.compiler.clone().map(|compiler| (format!("CC_{triple}"), compiler));
+        let linker = (!self.arch.is_here())
+            .then(|| (format!("CARGO_TARGET_{}_LINKER", triple.to_uppercase()), PathBuf::from("rust-lld")));
+        compiler.into_iter().chain(linker).collect()
+    }
+}
+
+/// Builds a package's binary of the same name for release; answers where it is.
+pub fn build(package: &str, toolchain: &Toolchain) -> Result<PathBuf> {
+    let triple = toolchain.arch.triple();
+    let arguments = ["build", "--release", "--locked", "--target", &triple, "--package", package, "--bin", package];
+    let output = cargo()
+        .args(arguments)
+        .args(["--message-format", "json-render-diagnostics"])
+        .envs(toolchain.environment())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("run cargo build for {triple}"))?;
+    if !output.status.success() {
+        bail!("cargo could not build {package} for {triple} ({}); its words are above", output.status);
+    }
+    let messages = String::from_utf8(output.stdout).context("read cargo's messages")?;
+    executable(&messages, package).with_context(|| format!("cargo built {package} and did not say where"))
+}
+
+/// Where Rust has its library for a target, whether it is there or not.
+fn standard_library(triple: &str) -> Result<PathBuf> {
+    let arguments = ["--print", "target-libdir", "--target", triple];
+    let output = Command::new("rustc").args(arguments).output().context("run rustc")?;
+    Ok(PathBuf::from(String::from_utf8(output.stdout).context("read rustc's answer")?.trim_end()))
+}
+
+/// Looks for a program where a shell would.
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder: PathBuf| folder.join(name)).find(|file: &PathBuf| Path::is_file(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_in_words_to_type() {
+        for arch in Arch::ALL {
+            let (compilers, packages) = (arch.compilers(), arch.packages());
+            if arch.is_here() {
+                assert_eq!((compilers[0].as_str(), packages.as_str()), ("musl-gcc", "musl-tools"));
+            } else {
+                assert!(compilers.iter().all(|name| name.starts_with(arch.cpu())), "{compilers:?}");
+                assert!(packages.ends_with(&format!("libc6-dev-{}-cross", arch.oci())), "{packages}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_machine_is_linked_by_rusts_own_linker() {
+        for arch in Arch::ALL {
+            let toolchain = Toolchain { arch, compiler: Some("/bin/cc".into()) };
+            let names: Vec<String> = toolchain.environment().into_iter().map(|(name, _)| name).collect();
+            assert_eq!(names[0], format!("CC_{}_unknown_linux_musl", arch.cpu()));
+            assert_eq!(names.len(), if arch.is_here() { 1 } else { 2 }, "{names:?}");
+        }
+    }
+}

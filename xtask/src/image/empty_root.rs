@@ -1,0 +1,61 @@
+//! Running an image's program in a root that has nothing but the image's files, as a container would.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result};
+
+use super::oci::Image;
+
+/// What came of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// It ended well, and wrote this.
+    Well(String),
+    /// It failed, with this complaint.
+    Badly(String),
+    /// It cannot be run here, for this reason.
+    Not(String),
+}
+
+/// Runs a command, which is looked for on the image's own path.
+pub fn run(image: &Image, command: &[&str]) -> Result<Ran> {
+    let here = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    if image.architecture != here {
+        return Ok(Ran::Not(format!("this machine is {here}")));
+    }
+    let root = tempfile::tempdir().context("make a folder")?;
+    tar::Archive::new(&*image.layer).unpack(root.path()).context("unpack the layer")?;
+    let environment = image.config["config"]["Env"].as_array().context("an image without an environment")?;
+    let environment = environment.iter().filter_map(|variable| variable.as_str()?.split_once('='));
+    let mut inside = isolated(root.path());
+    let output = match inside.args(command).env_clear().envs(environment).output() {
+        Ok(output) => output,
+        Err(error) => return Ok(Ran::Not(format!("unshare, of util-linux, cannot be run: {error}"))),
+    };
+    if output.status.success() {
+        return Ok(Ran::Well(String::from_utf8_lossy(&output.stdout).into_owned()));
+    }
+    // Whether the command failed or unshare may not isolate anything, a command that asks for nothing tells.
+    let (words, trial) = (complaint(&output), isolated(Path::new("/")).arg("true").output());
+    Ok(match trial {
+        Ok(trial) if trial.status.success() => Ran::Badly(words),
+        Ok(trial) => Ran::Not(complaint(&trial)),
+        Err(error) => Ran::Not(error.to_string()),
+    })
+}
+
+/// A command in another root, by a user namespace, for which nobody needs rights.
+fn isolated(root: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--root"]).arg(root);
+    command
+}
+
+fn complaint(output: &Output) -> String {
+    format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim_end())
+}

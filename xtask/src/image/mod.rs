@@ -1,0 +1,151 @@
+//! `cargo xtask image`: static binaries, and OCI images with nothing else in them, made without a daemon.
+
+mod build;
+mod elf;
+mod empty_root;
+mod oci;
+mod program;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use build::{Arch, Toolchain};
+use empty_root::Ran;
+use oci::Platform;
+use program::Program;
+
+/// Build static binaries and OCI images of them.
+///
+/// An image has the binary, under the command's name that kubeadm calls it by, and nothing else but authorities'
+/// certificates where the program calls a cloud. It runs as a user without rights (65532), and is written as an OCI
+/// layout and as a tar file of it, that ctr, podman, skopeo and docker read. What was written is read back, and the
+/// binary is run in an empty root where this machine can.
+///
+/// Needed are the Rust target (rustup target add <arch>-unknown-linux-musl) and a C compiler for it; what is missing is
+/// named. A release build takes some five minutes a program.
+#[derive(clap::Args)]
+#[command(after_long_help = "Examples:
+  cargo xtask image                                      # both programs, for each machine that can be built for
+  cargo xtask image kcm --arch amd64
+  cargo xtask image kcm --registry registry.example.com/control --tag v0.1.0
+
+Load one on a node, and push one to a registry:
+  ctr --namespace k8s.io images import target/image/kcm.tar
+  skopeo copy --all oci:target/image/kcm docker://registry.example.com/control/kcm:v0.1.0")]
+pub struct Arguments {
+    /// Which programs; all if none is named
+    #[arg(value_enum, value_name = "PROGRAM")]
+    programs: Vec<Program>,
+
+    /// For which machines; without it, for each that can be built for here
+    #[arg(long, value_enum, value_delimiter = ',')]
+    arch: Vec<Arch>,
+
+    /// What stands before the program's name in the image's name
+    #[arg(long, value_name = "PREFIX", default_value = "localhost")]
+    registry: String,
+
+    /// The image's tag
+    #[arg(long, default_value = concat!("v", env!("CARGO_PKG_VERSION")))]
+    tag: String,
+
+    /// The folder for layouts and tar files
+    #[arg(long, value_name = "FOLDER", default_value = "target/image")]
+    output: PathBuf,
+
+    /// Authorities that a cloud's program trusts, as PEM
+    #[arg(long, value_name = "FILE", default_value = "/etc/ssl/certs/ca-certificates.crt")]
+    certificates: PathBuf,
+}
+
+/// Builds, writes, reads back and runs what was asked for.
+///
+/// # Errors
+/// When something that was asked for by name cannot be built, nothing can be, or what was made is not as it must be.
+pub fn run(arguments: Arguments) -> Result<()> {
+    let programs = if arguments.programs.is_empty() { Program::ALL.to_vec() } else { arguments.programs.clone() };
+    let toolchains = toolchains(&arguments.arch)?;
+    for program in programs {
+        let mut platforms = Vec::new();
+        for toolchain in &toolchains {
+            println!("==> {} for {}", program.package(), toolchain.arch.oci());
+            let binary = build::build(program.package(), toolchain)?;
+            platforms.push(platform(program, toolchain.arch, &binary, &arguments)?);
+        }
+        let name = format!("{}/{}:{}", arguments.registry, program.package(), arguments.tag);
+        let layout = arguments.output.join(program.package());
+        let tar = arguments.output.join(format!("{}.tar", program.package()));
+        oci::write(&layout, &name, &platforms)?;
+        oci::pack(&layout, &tar)?;
+        for image in oci::read(&layout)? {
+            println!("{}: {}", image.architecture, ran(program, &image)?);
+        }
+        println!("{name}: {} and {} ({})", layout.display(), tar.display(), megabytes(fs::metadata(&tar)?.len()));
+    }
+    Ok(())
+}
+
+/// The toolchains for what is asked for; without a wish, those that are there, with a word for each that is not.
+fn toolchains(wanted: &[Arch]) -> Result<Vec<Toolchain>> {
+    if !wanted.is_empty() {
+        return wanted.iter().map(|arch| Toolchain::find(*arch)).collect();
+    }
+    let mut found = Vec::new();
+    for arch in Arch::ALL {
+        match Toolchain::find(arch) {
+            Ok(toolchain) => found.push(toolchain),
+            Err(missing) => println!("NOT BUILT for {}: {missing:#}", arch.oci()),
+        }
+    }
+    ensure!(!found.is_empty(), "no toolchain for static binaries is whole; what is missing is named above");
+    Ok(found)
+}
+
+/// A program's content for one kind of machine, once its binary is known to be static and small enough.
+fn platform(program: Program, arch: Arch, binary: &Path, arguments: &Arguments) -> Result<Platform> {
+    let bytes = fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
+    let elf = elf::read(&bytes).with_context(|| format!("read {}", binary.display()))?;
+    elf.must_be_static(arch.machine()).with_context(|| format!("{} cannot run in an empty root", binary.display()))?;
+    let (size, limit) = (bytes.len() as u64, program.limit());
+    println!("{}: static, {}; its limit is {}", binary.display(), megabytes(size), megabytes(limit));
+    ensure!(
+        size <= limit,
+        "{} has grown beyond its limit: find what made it grow, or raise the limit in xtask/src/image/program.rs",
+        program.package()
+    );
+    let certificates = match program.calls_a_cloud() {
+        false => None,
+        true => Some(fs::read(&arguments.certificates).with_context(|| {
+            format!(
+                "read the authorities {} that {} trusts: install ca-certificates, or name a file with --certificates",
+                arguments.certificates.display(),
+                program.package()
+            )
+        })?),
+    };
+    Ok(Platform {
+        architecture: arch.oci(),
+        contents: program.contents(bytes, certificates),
+        entrypoint: program.entrypoint(),
+        labels: program.labels(&arguments.tag),
+    })
+}
+
+/// Runs the command that kubeadm's manifests call in the image, if this machine can; says what came of it.
+fn ran(program: Program, image: &oci::Image) -> Result<String> {
+    let command = [program.command(), "--version"];
+    Ok(match empty_root::run(image, &command)? {
+        Ran::Well(words) => format!("'{}' in an empty root says: {}", command.join(" "), words.trim_end()),
+        Ran::Badly(words) => bail!("'{}' fails in an empty root: {words}", command.join(" ")),
+        Ran::Not(why) => format!("read back, and NOT run in an empty root: {why}"),
+    })
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! What there are images of, and what is in each: data.
+
+use std::collections::BTreeMap;
+
+use super::oci::{Content, Data};
+
+/// Where upstream's images have their programs, which is on the path that the image's config sets.
+const PLACE: &str = "usr/local/bin";
+
+/// A program with an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Program {
+    /// kube-controller-manager
+    Kcm,
+    /// cloud-controller-manager
+    Ccm,
+}
+
+impl Program {
+    /// All of them.
+    pub const ALL: [Program; 2] = [Program::Kcm, Program::Ccm];
+
+    /// The package and its binary.
+    pub fn package(self) -> &'static str {
+        match self {
+            Program::Kcm => "kcm",
+            Program::Ccm => "ccm",
+        }
+    }
+
+    /// The name that upstream's manifests call the program by.
+    pub fn command(self) -> &'static str {
+        match self {
+            Program::Kcm => "kube-controller-manager",
+            Program::Ccm => "cloud-controller-manager",
+        }
+    }
+
+    /// What the image runs without a command.
+    pub fn entrypoint(self) -> String {
+        format!("/{PLACE}/{}", self.command())
+    }
+
+    /// How large the static binary may be, in bytes: a tenth more than it was when this was last set.
+    pub fn limit(self) -> u64 {
+        match self {
+            Program::Kcm => 24_000_000,
+            Program::Ccm => 40_000_000,
+        }
+    }
+
+    /// Whether it speaks TLS with others than the API server, whose authority its kubeconfig names.
+    pub fn calls_a_cloud(self) -> bool {
+        self == Program::Ccm
+    }
+
+    /// The files of the image: the binary by upstream's name, its own name as a link, and certificates.
+    pub fn contents(self, binary: Vec<u8>, certificates: Option<Vec<u8>>) -> Vec<Content> {
+        let folder = |path: &str| Content { path: path.to_owned(), data: Data::Folder };
+        let mut contents = vec![
+            folder("usr"),
+            folder("usr/local"),
+            folder(PLACE),
+            Content { path: format!("{PLACE}/{}", self.command()), data: Data::Program(binary) },
+            Content { path: format!("{PLACE}/{}", self.package()), data: Data::Link(self.command().to_owned()) },
+        ];
+        if let Some(certificates) = certificates {
+            contents.extend(["etc", "etc/ssl", "etc/ssl/certs"].map(folder));
+            let path = "etc/ssl/certs/ca-certificates.crt".to_owned();
+            contents.push(Content { path, data: Data::File(certificates) });
+        }
+        contents
+    }
+
+    /// The image's labels.
+    pub fn labels(self, tag: &str) -> BTreeMap<String, String> {
+        [("title", self.package()), ("version", tag), ("licenses", "Apache-2.0")]
+            .map(|(name, value)| (format!("org.opencontainers.image.{name}"), value.to_owned()))
+            .into()
+    }
+}
