@@ -34,6 +34,11 @@ const SOURCES: [&str; 7] = [
 const CLOUD_SOURCES: [&str; 4] =
     [include_str!("../../go.mod"), include_str!("../../go.sum"), include_str!("../../cloud/main.go"), LINKER_FLAGS];
 
+/// As [`SOURCES`], of the module that charts are rendered with. It is a module of its own: Helm's dependencies must not
+/// decide what an API server is built from.
+const CHART_SOURCES: [&str; 3] =
+    [include_str!("../../charts/go.mod"), include_str!("../../charts/go.sum"), include_str!("../../charts/main.go")];
+
 const KWOK: &str = "sigs.k8s.io/kwok/cmd/kwok@v0.8.0";
 
 /// Without a version the scheduler and kwok refuse the API server's.
@@ -58,6 +63,7 @@ pub(super) enum Part {
     Kwok,
     Upstream,
     Cloud,
+    Charts,
 }
 
 impl Part {
@@ -68,6 +74,7 @@ impl Part {
             Program::Kwok => Part::Kwok,
             Program::UpstreamManager => Part::Upstream,
             Program::UpstreamCloudManager => Part::Cloud,
+            Program::Charts => Part::Charts,
         }
     }
 
@@ -79,6 +86,7 @@ impl Part {
             Part::Kwok => "kwok",
             Part::Upstream => "upstream",
             Part::Cloud => "cloud",
+            Part::Charts => "charts",
         }
     }
 
@@ -86,7 +94,7 @@ impl Part {
     fn links(self) -> &'static [&'static str] {
         match self {
             Part::Kube => &["kube-apiserver", "kube-scheduler", "kubectl"],
-            Part::Etcd | Part::Kwok => &[],
+            Part::Etcd | Part::Kwok | Part::Charts => &[],
             Part::Upstream => &["kube-controller-manager"],
             Part::Cloud => &["cloud-controller-manager"],
         }
@@ -99,6 +107,15 @@ impl Part {
             Part::Kwok => "kwok",
             Part::Upstream => "upstream's kube-controller-manager",
             Part::Cloud => "upstream's cloud-controller-manager",
+            Part::Charts => "what renders charts",
+        }
+    }
+
+    /// The folder of the Go module that it is built from.
+    fn module(self) -> PathBuf {
+        match self {
+            Part::Charts => Path::new(MODULE).join("charts"),
+            _ => PathBuf::from(MODULE),
         }
     }
 
@@ -107,6 +124,7 @@ impl Part {
         let output = folder.join(self.binary()).display().to_string();
         let arguments: &[&str] = match self {
             Part::Kwok => &["install", "-trimpath", "-ldflags", "-s -w", KWOK],
+            Part::Charts => &["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", &output, "."],
             _ => &[
                 "build",
                 "-trimpath",
@@ -127,6 +145,7 @@ pub(super) fn version(part: Part) -> String {
     let machine = [std::env::consts::OS, std::env::consts::ARCH];
     let sources: &[&str] = match part {
         Part::Cloud => &CLOUD_SOURCES,
+        Part::Charts => &CHART_SOURCES,
         Part::Kube | Part::Etcd | Part::Kwok | Part::Upstream => &SOURCES,
     };
     let bytes = sources.iter().chain(&machine).flat_map(|text| text.bytes().chain([0]));
@@ -218,7 +237,7 @@ fn run_go(part: Part, folder: &Path) -> Result<()> {
     let output = File::create(&log).with_context(|| format!("open {}", log.display()))?;
     let mut go = Command::new("go")
         .args(part.arguments(folder))
-        .current_dir(MODULE)
+        .current_dir(part.module())
         .env("CGO_ENABLED", "0")
         .env("GOFLAGS", "-mod=readonly")
         .env("GOBIN", folder)
@@ -261,6 +280,7 @@ mod tests {
             Program::Kubectl,
             Program::Kwok,
             Program::UpstreamManager,
+            Program::Charts,
         ] {
             let part = Part::of(program);
             let name = program.file_name();

@@ -36,6 +36,9 @@ pub enum Program {
     UpstreamManager,
     /// Upstream's cloud controller manager over the mock cloud, to be taken over from.
     UpstreamCloudManager,
+    /// What checks and renders Helm's charts: `charts lint <chart> [<values file>...]` and
+    /// `charts template <chart> <release> <namespace> [<values file>...]`.
+    Charts,
 }
 
 impl Program {
@@ -49,6 +52,7 @@ impl Program {
             Program::Kwok => "kwok",
             Program::UpstreamManager => "kube-controller-manager",
             Program::UpstreamCloudManager => "cloud-controller-manager",
+            Program::Charts => "charts",
         }
     }
 }
@@ -89,6 +93,13 @@ impl Assets {
     /// Blocks and fails as [`Assets::base`] does.
     pub fn upstream_cloud_manager(&self) -> Result<PathBuf> {
         locate(Program::UpstreamCloudManager, None, &cache(Part::Cloud)?)
+    }
+
+    /// What checks and renders charts, which only tests of manifests need.
+    ///
+    /// Blocks and fails as [`Assets::base`] does.
+    pub fn charts(&self) -> Result<PathBuf> {
+        locate(Program::Charts, None, &cache(Part::Charts)?)
     }
 
     /// The path of a program. Fails if it was not asked for when these assets
