@@ -15,7 +15,9 @@ mod manager;
 pub mod metrics;
 pub mod objects;
 mod observer;
+pub mod programs;
 mod space;
+mod static_pods;
 pub mod traces;
 mod wait;
 
@@ -26,4 +28,5 @@ pub use harness::{Case, Run, Tier, run, variants};
 pub use manager::Manager;
 pub use observer::{Observer, View};
 pub use space::{Bed, Space};
+pub use static_pods::StaticPods;
 pub use wait::{DEADLINE, QUIET, during, eventually};

@@ -20,16 +20,20 @@ mod deployment;
 mod devices;
 mod differential;
 mod disruption;
+mod echo_operator;
 mod endpoints;
 mod faults;
 mod garbagecollector;
 mod handover;
 mod invariants;
 mod job;
+mod manifests;
+mod monitoring;
 mod namespace;
 mod node_ranges;
 mod node_story;
 mod nodes;
+mod operations;
 mod podautoscaler;
 mod podgc;
 mod replicaset;
@@ -37,6 +41,7 @@ mod replicaset_pods;
 mod replicationcontroller;
 mod resourcequota;
 mod rollout;
+mod secrecy;
 mod serving;
 mod statefulset;
 mod statefulset_takeover;
@@ -49,6 +54,9 @@ use cluster_tests::{Case, cases, run};
 fn main() -> std::process::ExitCode {
     if let Some(ended) = serving::role() {
         return ended;
+    }
+    if let Some(code) = cluster_tests::programs::as_called() {
+        return code;
     }
     let mut cases: Vec<Case> = cases![Usual:
         replicaset::{
@@ -120,6 +128,7 @@ fn main() -> std::process::ExitCode {
             a_lease_lost_in_the_middle_costs_no_pod, an_update_keeps_within_its_bounds, recreation_never_overlaps,
             a_frozen_watch_leads_to_no_second_set,
         },
+        echo_operator::{an_operator_of_the_sdk_keeps_its_promises},
         serving::{strangers_get_in_nowhere, ccm_is_a_process},
         stuck::{a_quota_and_a_finalizer_are_named},
         endpoints::{
@@ -133,6 +142,8 @@ fn main() -> std::process::ExitCode {
             a_crash_in_the_middle_loses_nothing, solid_owners_hold_and_dangling_references_go, one_request_a_deletion,
             no_kind_is_watched_twice,
         },
+        manifests::{charts_are_taken_by_helm_and_by_the_server, patches_change_what_they_mean_to},
+        monitoring::{alerts_and_panels_ask_for_what_is_served},
         namespace::{
             twenty_kinds_go_with_their_namespace, what_holds_a_namespace_up_is_told, pods_go_first,
             a_broken_group_is_named_and_holds_up_nothing_else, a_crash_at_any_write_only_delays,
@@ -142,6 +153,7 @@ fn main() -> std::process::ExitCode {
             a_dead_node_is_left_and_comes_back, one_zone_dies_and_then_all, a_frozen_watch_convicts_nobody,
             countdowns_end_and_are_cancelled,
         },
+        operations::{kubeadms_command_line_runs_as_it_is},
         podautoscaler::{
             kubectl_autoscale_scales_up_and_down, what_cannot_be_measured_is_told, any_kind_goes_to_zero_and_comes_back,
         },
@@ -155,6 +167,7 @@ fn main() -> std::process::ExitCode {
             replaced_only_once_failed, somebody_elses_job_is_left_alone, pods_of_a_lost_job_may_go,
             pods_are_adopted_and_counted,
         },
+        secrecy::{nothing_secret_is_logged_or_served},
         statefulset::{
             pods_come_in_order_to_their_places, it_scales_with_kubectl, an_update_its_history_undo_and_restart,
             a_partition_holds_pods_back, deleting_pods_updates_them, claims_come_and_stay, failed_pods_are_replaced,
@@ -168,6 +181,7 @@ fn main() -> std::process::ExitCode {
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, endpoints::{upstreams_slices_are_taken_over},
         handover::{work_goes_on_under_the_other},
+        operations::{the_takeover_page_is_followed_there_and_back},
         statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         takeover::{rollouts_go_on_under_the_other, daemons_stay_under_the_other},
     ]);

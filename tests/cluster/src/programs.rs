@@ -1,0 +1,132 @@
+//! Whole processes of kcm and ccm: this test program, called by the name of upstream's command, is that command.
+//!
+//! What only a process has is tested so: its command line, log, signals, port and exit.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+use control_plane::ControlPlane;
+use kube::{Client, Config};
+
+use crate::wait::eventually;
+
+/// The command of kcm.
+pub const KCM: &str = "kube-controller-manager";
+
+/// The command of ccm, with the mock cloud.
+pub const CCM: &str = "cloud-controller-manager";
+
+/// Where kubeadm has a control plane's files; a test's own control plane has the same files in its folder.
+pub const KUBERNETES: &str = "/etc/kubernetes";
+
+/// Runs the command that this program was called by; `None` if it was called as what it is.
+pub fn as_called() -> Option<ExitCode> {
+    let mut arguments = std::env::args();
+    let program = PathBuf::from(arguments.next()?);
+    match program.file_name()?.to_str()? {
+        KCM => Some(kcm::app::main(arguments)),
+        CCM => Some(ccm::app::main(arguments, &[provider_mock::factory()])),
+        _ => None,
+    }
+}
+
+/// A program that is the command of that name.
+///
+/// # Errors
+/// When the control plane's folder cannot be written.
+pub fn command(cluster: &ControlPlane, name: &str) -> Result<PathBuf> {
+    let folder = cluster.folder().join("commands");
+    fs::create_dir_all(&folder)?;
+    let path = folder.join(name);
+    if !path.exists() {
+        symlink(std::env::current_exe()?, &path).with_context(|| format!("link {}", path.display()))?;
+    }
+    Ok(path)
+}
+
+/// A running process of a manager.
+#[derive(Debug)]
+pub struct Process {
+    /// Its name, which its log has too.
+    pub name: String,
+    /// Where it serves.
+    pub port: u16,
+    id: u32,
+}
+
+impl Process {
+    /// Starts a program with these arguments, in which [`KUBERNETES`] stands for the control plane's folder, and with a
+    /// port that is free.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(cluster: &ControlPlane, name: &str, program: &Path, arguments: &[String]) -> Result<Self> {
+        let folder = cluster.folder().display().to_string();
+        // The last of several counts.
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let mut arguments: Vec<String> =
+            arguments.iter().map(|argument| argument.replace(KUBERNETES, &folder)).collect();
+        arguments.push(format!("--secure-port={port}"));
+        let id = cluster.run(name, program, &arguments)?;
+        Ok(Self { name: name.to_owned(), port, id })
+    }
+
+    /// Asks it to end, as the kubelet does, and waits until it has.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn stop(self, cluster: &ControlPlane) -> Result<()> {
+        let id = self.id.to_string();
+        let asked = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &id]).status()?;
+        ensure!(asked.success(), "{} cannot be asked to end ({asked})", self.name);
+        eventually(format!("{} ends", self.name), || async {
+            // What has ended and was not waited for is still in the list, as a Z.
+            let Ok(status) = fs::read_to_string(format!("/proc/{id}/stat")) else { return Ok(()) };
+            let state = status.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
+            ensure!(state == Some(Some('Z')), "its state is {state:?}");
+            Ok(())
+        })
+        .await?;
+        cluster.kill(&self.name)
+    }
+
+    /// What it answers to a path, asked with a token or with nothing.
+    ///
+    /// # Errors
+    /// When it does not answer, or not with success.
+    pub async fn get(&self, path: &str, token: Option<&str>) -> Result<String> {
+        let mut config = Config::new(format!("https://127.0.0.1:{}", self.port).parse()?);
+        config.accept_invalid_certs = true;
+        config.auth_info.token = token.map(|token| token.to_owned().into());
+        let client = Client::try_from(config)?;
+        let request = http::Request::get(path).body(Vec::new())?;
+        client.request_text(request).await.with_context(|| format!("get {path} of {}", self.name))
+    }
+
+    /// Waits until it answers to a path, as a probe does, without credentials.
+    ///
+    /// # Errors
+    /// When it does not in time, with the last lines of its log.
+    pub async fn until_healthy(&self, cluster: &ControlPlane, path: &str) -> Result<()> {
+        let healthy = eventually(format!("{} is healthy", self.name), || self.get(path, None)).await;
+        if let Err(error) = healthy {
+            let log = self.log(cluster)?;
+            let last: Vec<&str> = log.lines().rev().take(15).collect();
+            bail!("{error:#}; the end of its log, backwards:\n{}", last.join("\n"));
+        }
+        Ok(())
+    }
+
+    /// All that it has logged.
+    ///
+    /// # Errors
+    /// When its log cannot be read.
+    pub fn log(&self, cluster: &ControlPlane) -> Result<String> {
+        let bytes = fs::read(cluster.log(&self.name)).with_context(|| format!("read the log of {}", self.name))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}

@@ -1,0 +1,102 @@
+//! Static pods of managers as a kubelet runs them: each file of a folder is a process, and changes with the file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use control_plane::ControlPlane;
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use crate::programs::{KCM, Process, command};
+
+/// The images that a manifest may name: of upstream's manager and of ours.
+const UPSTREAM: &str = "registry.k8s.io/kube-controller-manager:";
+const OURS: &str = "localhost/kcm:";
+
+/// What the kubelet of one node does with the static pods of managers.
+pub struct StaticPods<'a> {
+    cluster: &'a ControlPlane,
+    folder: PathBuf,
+    /// By the file's name: its text, and the process.
+    running: BTreeMap<String, (String, Process)>,
+    started: usize,
+}
+
+impl<'a> StaticPods<'a> {
+    /// With the folder `manifests` of the control plane's own, which is made.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(cluster: &'a ControlPlane) -> Result<Self> {
+        let folder = cluster.folder().join("manifests");
+        fs::create_dir(&folder)?;
+        Ok(Self { cluster, folder, running: BTreeMap::new(), started: 0 })
+    }
+
+    /// Where the manifests are.
+    pub fn folder(&self) -> &PathBuf {
+        &self.folder
+    }
+
+    /// Ends the processes of manifests that changed or went, starts those of new ones, and waits for their probes.
+    ///
+    /// # Errors
+    /// When a manifest cannot be read, or its process does not end or does not become healthy.
+    pub async fn sync(&mut self) -> Result<()> {
+        let mut wanted = BTreeMap::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            wanted.insert(entry.file_name().to_string_lossy().into_owned(), fs::read_to_string(entry.path())?);
+        }
+        let old: Vec<String> = self.running.keys().cloned().collect();
+        for file in old {
+            if wanted.get(&file) != self.running.get(&file).map(|(text, _)| text) {
+                let (_, process) = self.running.remove(&file).context("it runs")?;
+                process.stop(self.cluster).await?;
+            }
+        }
+        for (file, text) in wanted {
+            if !self.running.contains_key(&file) {
+                let process = self.start(&text).await.with_context(|| format!("start {file}"))?;
+                self.running.insert(file, (text, process));
+            }
+        }
+        Ok(())
+    }
+
+    /// The process of a manifest.
+    ///
+    /// # Errors
+    /// When none runs.
+    pub fn process(&self, file: &str) -> Result<&Process> {
+        self.running.get(file).map(|(_, process)| process).with_context(|| format!("no process of {file}"))
+    }
+
+    async fn start(&mut self, manifest: &str) -> Result<Process> {
+        let pod: Pod = serde_saphyr::from_str(manifest).context("read the manifest")?;
+        let spec = pod.spec.context("a pod without a spec")?;
+        let [container] = spec.containers.as_slice() else { bail!("{} containers", spec.containers.len()) };
+        let program = self.program(container)?;
+        let arguments = container.command.as_deref().unwrap_or_default();
+        ensure!(arguments.first().map(String::as_str) == Some(KCM), "it calls {arguments:?}");
+        self.started += 1;
+        let name = format!("{}-{}", pod.metadata.name.context("a pod without a name")?, self.started);
+        let process = Process::start(self.cluster, &name, &program, &arguments[1..])?;
+        let probe = container.startup_probe.as_ref().and_then(|probe| probe.http_get.as_ref()?.path.clone());
+        process.until_healthy(self.cluster, &probe.context("a container without a startup probe")?).await?;
+        Ok(process)
+    }
+
+    /// What an image has at its entrypoint. Ours runs as nobody unless it is told otherwise, and could not read its files.
+    fn program(&self, container: &Container) -> Result<PathBuf> {
+        let image = container.image.as_deref().unwrap_or_default();
+        if image.starts_with(UPSTREAM) {
+            return self.cluster.assets().upstream_manager();
+        }
+        ensure!(image.starts_with(OURS), "the image {image:?} is neither upstream's nor ours");
+        let user = container.security_context.as_ref().and_then(|context| context.run_as_user);
+        ensure!(user == Some(0), "the user {user:?} may not read what only root may");
+        command(self.cluster, KCM)
+    }
+}

@@ -1,0 +1,206 @@
+//! What is secret is in no log, at any verbosity, in nothing that is served, and in no event.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD};
+use cluster_tests::programs::{KCM, Process, command};
+use cluster_tests::{Bed, Space, eventually};
+use control_plane::{Identity, Options};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
+use kube::Api;
+use kube::api::ListParams;
+use tokio::task::block_in_place;
+
+/// What users keep: in a Secret, in a pod's own text, and what a node joins with.
+const DATA: &str = "correct-horse-battery-staple";
+const OTHER: &str = "quota-of-this-namespace-is-full";
+const BOOTSTRAP: &str = "0123456789fedcba";
+
+/// kubeadm's choice, and what makes and reads secrets in all of its ways.
+const FLAGS: [&str; 12] = [
+    "--controllers=*,bootstrapsigner,tokencleaner",
+    "--kubeconfig=/etc/kubernetes/controller-manager.conf",
+    "--authentication-kubeconfig=/etc/kubernetes/controller-manager.conf",
+    "--authorization-kubeconfig=/etc/kubernetes/controller-manager.conf",
+    "--client-ca-file=/etc/kubernetes/pki/ca.crt",
+    "--cluster-signing-cert-file=/etc/kubernetes/pki/ca.crt",
+    "--cluster-signing-key-file=/etc/kubernetes/pki/ca.key",
+    "--root-ca-file=/etc/kubernetes/pki/ca.crt",
+    "--service-account-private-key-file=/etc/kubernetes/pki/sa.key",
+    "--use-service-account-credentials=true",
+    "--leader-elect=true",
+    "--v=10",
+];
+
+const OBJECTS: &str = r"
+apiVersion: v1
+kind: Namespace
+metadata: {name: vault}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: robot, namespace: vault}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: password, namespace: vault}
+stringData: {password: DATA}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: token, namespace: vault, annotations: {kubernetes.io/service-account.name: robot}}
+type: kubernetes.io/service-account-token
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: bootstrap-token-abcdef, namespace: kube-system}
+type: bootstrap.kubernetes.io/token
+stringData: {token-id: abcdef, token-secret: BOOTSTRAP, usage-bootstrap-signing: 'true'}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: cluster-info, namespace: kube-public}
+data: {kubeconfig: text}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: few, namespace: vault}
+spec: {hard: {secrets: '4'}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: owned, namespace: vault, ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: gone, uid: '1234'}]}
+stringData: {password: OTHER}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: vault}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: main, image: 'example.com/web:1', env: [{name: PASSWORD, value: DATA}]}]}
+";
+
+/// The ways in which a text may show: as it is, in base64 of both alphabets, and as Rust prints bytes.
+fn shapes(secret: &str) -> Vec<String> {
+    let mut shapes = vec![secret.to_owned()];
+    // What stands in a longer text is not on a border of three bytes: all but its ends is the same three times.
+    for skipped in 0..3 {
+        let encoded = URL_SAFE_NO_PAD.encode(&secret[skipped..]);
+        let inner = &encoded[..encoded.len() / 4 * 4 - 4];
+        shapes.extend([inner.to_owned(), inner.replace('-', "+").replace('_', "/")]);
+    }
+    let bytes: Vec<String> = secret.bytes().take(12).map(|byte| byte.to_string()).collect();
+    shapes.push(bytes.join(", "));
+    shapes
+}
+
+/// The lines of a PEM file's content that are long enough to be nobody else's.
+fn lines_of_pem(pem: &str) -> impl Iterator<Item = &str> {
+    pem.lines().filter(|line| line.len() > 40 && !line.starts_with("-----"))
+}
+
+/// Fails unless what is looked for would be found, wherever it stands.
+fn would_be_found(secret: &str) -> Result<()> {
+    for before in ["", "a", "ab"] {
+        let text = format!("{before}{secret} and more");
+        for shown in
+            [text.clone(), BASE64.encode(&text), URL_SAFE_NO_PAD.encode(&text), format!("{:?}", text.as_bytes())]
+        {
+            ensure!(
+                shapes(secret).iter().any(|shape| shown.contains(shape.as_str())),
+                "{secret} is not found in {shown}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// All controllers run over all kinds of secrets, at the highest verbosity.
+pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
+    [DATA, OTHER, BOOTSTRAP].into_iter().try_for_each(would_be_found)?;
+    let bed = Bed::without_accounts(Options { nodes: 1, ..Options::default() }).await?;
+    let cluster = &bed.cluster;
+    let kubeconfig = fs::read_to_string(cluster.kubeconfig(Identity::ControllerManager)?)?;
+    let arguments = FLAGS.map(str::to_owned);
+    let process = Process::start(cluster, "secrecy", &command(cluster, KCM)?, &arguments)?;
+    process.until_healthy(cluster, "/healthz").await?;
+    eventually("there is a public namespace", || async {
+        block_in_place(|| cluster.kubectl(&["get", "namespace", "kube-public"])).map(drop)
+    })
+    .await?;
+    let objects = OBJECTS.replace("DATA", DATA).replace("OTHER", OTHER).replace("BOOTSTRAP", BOOTSTRAP);
+    block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], &objects))?;
+    let kubectl = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        block_in_place(|| cluster.kubectl(&arguments))
+    };
+
+    let secrets: Api<Secret> = Api::namespaced(bed.client.clone(), "vault");
+    let token = eventually("the account's token", || async {
+        let data = secrets.get("token").await?.data.unwrap_or_default();
+        Ok(String::from_utf8(data.get("token").context("none yet")?.0.clone())?)
+    })
+    .await?;
+    let maps: Api<ConfigMap> = Api::namespaced(bed.client.clone(), "kube-public");
+    eventually("the cluster's information is signed", || async {
+        let data = maps.get("cluster-info").await?.data.unwrap_or_default();
+        ensure!(data.contains_key("jws-kubeconfig-abcdef"), "{:?}", data.keys());
+        Ok(())
+    })
+    .await?;
+    eventually("what nobody owns is gone", || async {
+        ensure!(secrets.get_opt("owned").await?.is_none());
+        Ok(())
+    })
+    .await?;
+    kubectl("--namespace=vault rollout status deployment/web --timeout=60s")?;
+    kubectl("--namespace=kube-system delete secret bootstrap-token-abcdef")?;
+    // Callers show tokens, too: one that is known, and one that is not.
+    kubectl("create clusterrole scraper --verb=get --non-resource-url=/metrics,/configz")?;
+    kubectl("create clusterrolebinding scraper --clusterrole=scraper --serviceaccount=vault:robot")?;
+    let mut served = process.get("/metrics", Some(&token)).await?;
+    served += &process.get("/configz", Some(&token)).await?;
+    let wrong = format!("wrong-{DATA}");
+    ensure!(process.get("/metrics", Some(&wrong)).await.is_err(), "anybody gets in");
+    kubectl("delete namespace vault --timeout=60s")?;
+    let events: Api<Event> = Api::all(bed.client.clone());
+    let events = serde_json::to_string(&events.list(&ListParams::default()).await?.items)?;
+    let log = process.log(cluster)?;
+    process.stop(cluster).await?;
+    ensure!(log.contains(" TRACE ") && log.lines().count() > 1000, "that is no log at the highest verbosity");
+    ensure!(log.contains("vault"), "the log does not tell of what the controllers did");
+
+    let mut needles: Vec<(&str, String)> = Vec::new();
+    for (what, secret) in [
+        ("a Secret's data", DATA),
+        ("another's", OTHER),
+        ("a bootstrap token", BOOTSTRAP),
+        ("a token that was shown", &wrong),
+        ("the signature of a token in a Secret", token.rsplit('.').next().context("a token without a signature")?),
+    ] {
+        needles.extend(shapes(secret).into_iter().map(|shape| (what, shape)));
+    }
+    // Any token that we asked for ourselves, or signed: two parts of base64 of JSON.
+    needles.push(("a token", URL_SAFE_NO_PAD.encode("{\"alg\":\"")[..9].to_owned()));
+    for (what, file) in [("the accounts' key", "sa.key"), ("the authority's key", "ca.key")] {
+        let pem = fs::read_to_string(cluster.folder().join("pki").join(file))?;
+        needles.extend(lines_of_pem(&pem).map(|line| (what, line.to_owned())));
+    }
+    let key = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("client-key-data: ")).context("no key")?;
+    needles.push(("our own key, as the kubeconfig has it", key[..64].to_owned()));
+    let pem = String::from_utf8(BASE64.decode(key)?)?;
+    needles.extend(lines_of_pem(&pem).map(|line| ("our own key", line.to_owned())));
+    ensure!(needles.len() > 40, "only {} things to look for", needles.len());
+    for (place, text) in [("the log", &log), ("what is served", &served), ("events", &events)] {
+        for (what, needle) in &needles {
+            let found = text.lines().find(|line| line.contains(needle.as_str()));
+            let shown = found.map(|line| line.chars().take(400).collect::<String>());
+            ensure!(shown.is_none(), "{what} is in {place}: {shown:?}");
+        }
+    }
+    Ok(())
+}
