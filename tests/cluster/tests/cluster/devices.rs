@@ -2,15 +2,16 @@
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_active, is_ready, pod, with};
-use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, during, eventually, variants};
+use cluster_tests::{Bed, Call, Faults, Manager, QUIET, Space, during, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::ResourceExt as _;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::invariants::only_declared;
+use crate::stories::{Pods, Story};
 use crate::takeover::{UPSTREAM, start_upstream};
 
 const CONTROLLER: &str = "device-taint-eviction-controller";
@@ -165,45 +166,38 @@ pub async fn a_countdown_outlives_its_manager(space: Space) -> Result<()> {
     release(&space, &["web"]).await
 }
 
-/// Two pods have to go, whatever happens at one of the writes.
-async fn two_go(space: &Space, rule: Rule) -> Result<()> {
-    slice(space, &[("a", json!([]))]).await?;
+/// Two pods have to go.
+async fn two_go(space: Space) -> Result<()> {
+    slice(&space, &[("a", json!([]))]).await?;
     for name in ["one", "two"] {
-        user(space, name, "a", json!([])).await?;
+        user(&space, name, "a", json!([])).await?;
     }
-    publish(space, &[("a", no_execute())]).await?;
-    let faults = Faults::script([rule]);
-    let lives = async {
-        loop {
-            let manager = Manager::start_with(space, &faults, &[ALONE]).await?;
-            faults.crashes().await;
-            manager.crash().await;
-        }
-        #[allow(unreachable_code, reason = "gives the loop its type")]
-        anyhow::Ok(())
-    };
-    let gone = async {
-        for name in ["one", "two"] {
-            evicted(space, name).await?;
-        }
-        anyhow::Ok(())
-    };
-    tokio::select! {
-        ended = gone => ended?,
-        ended = lives => ended?,
+    publish(&space, &[("a", no_execute())]).await?;
+    for name in ["one", "two"] {
+        evicted(&space, name).await?;
     }
-    ensure!(faults.unmet() == 0, "the fault did not strike: this proves nothing");
-    release(space, &["one", "two"]).await
+    Ok(())
 }
 
-pub async fn crash_after_every_write(space: Space) -> Result<()> {
-    let crash = |effect: Effect| {
-        move |n: usize| (format!("{effect:?} at {n}"), Rule::new(Call::is_deed, effect.clone()).nth(n))
-    };
-    // Two conditions and two deletions.
-    let rules = (1..=3).map(crash(Effect::CrashAfter)).chain((1..=4).map(crash(Effect::CrashBeforeAnswer)));
-    variants(&space, rules.collect(), |space, rule| async move { two_go(&space, rule).await }).await
+/// What goes with no namespace, or keeps it from going.
+async fn clear(space: Space) -> Result<()> {
+    let slices: Api<ResourceSlice> = Api::all(space.bed.client.clone());
+    slices.delete(&space.namespace, &DeleteParams::default()).await.context("delete the slice")?;
+    release(&space, &["one", "two"]).await
 }
+
+/// Two conditions and two deletions.
+pub const STORY: Story = Story {
+    name: "devices",
+    flags: &[ALONE],
+    kind: "resourceslices",
+    tell: |space| Box::pin(two_go(space)),
+    clear: |space| Box::pin(clear(space)),
+    pods: Pods::Exactly(2),
+    writes: 4,
+    fails: &[("patch pods/status ", 1), ("delete pods ", 2)],
+    ..Story::BLANK
+};
 
 fn rules(space: &Space) -> Api<DynamicObject> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("resource.k8s.io", "v1", "DeviceTaintRule"));

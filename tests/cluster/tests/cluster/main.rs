@@ -116,7 +116,7 @@ fn main() -> std::process::ExitCode {
             a_taken_name_is_a_collision, orphans_are_adopted_with_their_pods,
         },
         devices::{
-            a_taint_drives_away_who_does_not_bear_it, a_countdown_outlives_its_manager, crash_after_every_write,
+            a_taint_drives_away_who_does_not_bear_it, a_countdown_outlives_its_manager,
             a_rule_tells_what_it_would_do_and_what_it_does,
         },
         daemonset::{

@@ -11,6 +11,7 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 
 use crate::invariants::{only_declared, quiet};
+use crate::stories::{Pods, Story};
 
 const ALONE: &str = "--controllers=resourcequota-controller";
 
@@ -239,3 +240,29 @@ pub async fn a_wrong_number_is_mended_also_after_a_crash(space: Space) -> Result
     })
     .await
 }
+
+/// Objects come and go, and somebody else's number is mended.
+async fn scenario(space: Space) -> Result<()> {
+    let secrets = space.list::<Secret>("").await?.len();
+    let (before, with_one) = (secrets.to_string(), (secrets + 1).to_string());
+    space.create::<ResourceQuota>(quota(json!({"pods": "9", "count/secrets": "99"}))).await?;
+    used(&space, &[("pods", "0"), ("count/secrets", &before)]).await?;
+    space.create::<Pod>(idle("one", "1m")).await?;
+    space.create::<Secret>(json!({"metadata": {"name": "secret"}})).await?;
+    used(&space, &[("pods", "1"), ("count/secrets", &with_one)]).await?;
+    space.delete::<Secret>("secret").await?;
+    used(&space, &[("pods", "1"), ("count/secrets", &before)]).await?;
+    space.api::<Pod>().delete("one", &DeleteParams::default().grace_period(0)).await?;
+    used(&space, &[("pods", "0"), ("count/secrets", &before)]).await
+}
+
+pub const STORY: Story = Story {
+    name: "resourcequota",
+    flags: &[ALONE],
+    kind: "resourcequotas",
+    tell: |space| Box::pin(scenario(space)),
+    pods: Pods::Exactly(1),
+    writes: 3,
+    fails: &[("update resourcequotas/status ", 1), ("update resourcequotas/status ", 2)],
+    ..Story::BLANK
+};

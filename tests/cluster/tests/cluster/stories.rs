@@ -13,7 +13,8 @@ use cluster_tests::{
 use futures::future::BoxFuture;
 
 use crate::{
-    cronjob, daemonset, disruption, faults, job, podautoscaler, podgc, replicationcontroller, rollout, statefulset,
+    cronjob, daemonset, devices, disruption, faults, job, podautoscaler, podgc, replicationcontroller, resourcequota,
+    rollout, statefulset,
 };
 
 /// What is done in a space.
@@ -75,16 +76,18 @@ impl Story {
     };
 }
 
-static STORIES: [Story; 11] = [
+static STORIES: [Story; 13] = [
     cronjob::STORY,
     cronjob::BRIEF,
     daemonset::STORY,
+    devices::STORY,
     disruption::STORY,
     faults::STORY,
     job::STORY,
     podautoscaler::STORY,
     podgc::STORY,
     replicationcontroller::STORY,
+    resourcequota::STORY,
     rollout::STORY,
     statefulset::STORY,
 ];
