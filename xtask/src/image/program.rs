@@ -41,7 +41,8 @@ impl Program {
         format!("/{PLACE}/{}", self.command())
     }
 
-    /// How large the static binary may be, in bytes: a tenth more than it was when this was last set.
+    /// How large the static binary may be, in bytes: enough for what it is to have, and too little for what comes in
+    /// unseen.
     pub fn limit(self) -> u64 {
         match self {
             Program::Kcm => 24_000_000,

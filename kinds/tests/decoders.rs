@@ -1,0 +1,216 @@
+//! Whatever the network brings, each kind's decoder answers with a record or an error, the same one each time.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kinds::{Decode, Interner, Kind, Sections, envelope};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// Calls a macro with all kinds.
+macro_rules! every_kind {
+    ($call:ident) => {
+        $call!(
+            certificate_signing_request::CertificateSigningRequest,
+            cluster_role::ClusterRole,
+            cluster_trust_bundle::ClusterTrustBundle,
+            config_map::ConfigMap,
+            controller_revision::ControllerRevision,
+            cronjob::CronJob,
+            daemonset::DaemonSet,
+            deployment::Deployment,
+            device_taint_rule::DeviceTaintRule,
+            endpoint_slice::EndpointSlice,
+            endpoints::Endpoints,
+            horizontal_pod_autoscaler::HorizontalPodAutoscaler,
+            job::Job,
+            lease::Lease,
+            namespace::Namespace,
+            namespace_ending::NamespaceEnding,
+            node::Node,
+            persistent_volume_claim::PersistentVolumeClaim,
+            pod::Pod,
+            pod_certificate_request::PodCertificateRequest,
+            pod_disruption_budget::PodDisruptionBudget,
+            replicaset::ReplicaSet,
+            replicationcontroller::ReplicationController,
+            resource_claim::DeviceClass,
+            resource_claim::ResourceClaim,
+            resource_quota::ResourceQuota,
+            resource_slice::ResourceSlice,
+            secret::Secret,
+            service::Service,
+            service_account::ServiceAccount,
+            statefulset::StatefulSet,
+        )
+    };
+}
+
+/// A field of a message: its number, and what is in it.
+#[derive(Debug, Clone)]
+enum Content {
+    Number(u64),
+    Eight([u8; 8]),
+    Four([u8; 4]),
+    Bytes(Vec<u8>),
+    Message(Vec<(u32, Content)>),
+}
+
+fn varint(out: &mut Vec<u8>, mut number: u64) {
+    while number > 0x7f {
+        out.push(u8::try_from(number & 0x7f).expect("seven bits") | 0x80);
+        number >>= 7;
+    }
+    out.push(u8::try_from(number).expect("seven bits"));
+}
+
+fn encode(message: &[(u32, Content)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (field, content) in message {
+        let mut tag = |wire: u64| varint(&mut out, u64::from(*field) << 3 | wire);
+        match content {
+            Content::Number(number) => {
+                tag(0);
+                varint(&mut out, *number);
+            }
+            Content::Eight(bytes) => {
+                tag(1);
+                out.extend(bytes);
+            }
+            Content::Four(bytes) => {
+                tag(5);
+                out.extend(bytes);
+            }
+            Content::Bytes(_) | Content::Message(_) => {
+                tag(2);
+                let inner = if let Content::Message(fields) = content { encode(fields) } else { bytes_of(content) };
+                varint(&mut out, inner.len() as u64);
+                out.extend(inner);
+            }
+        }
+    }
+    out
+}
+
+fn bytes_of(content: &Content) -> Vec<u8> {
+    if let Content::Bytes(bytes) = content { bytes.clone() } else { Vec::new() }
+}
+
+/// Texts that decoders look into, and any others.
+fn text() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        Just(b"True".to_vec()),
+        Just(b"app".to_vec()),
+        Just(b"100%".to_vec()),
+        Just(b"1500m".to_vec()),
+        Just(b"*/5 * * * *".to_vec()),
+        Just(b"10.0.0.0/8".to_vec()),
+        Just(b"-----BEGIN CERTIFICATE REQUEST-----".to_vec()),
+        Just(b"{\"a\":[1,{\"b\":null}]}".to_vec()),
+        ".{0,12}".prop_map(String::into_bytes),
+        vec(any::<u8>(), 0..12),
+    ]
+}
+
+/// Messages with the shape of objects: low field numbers, and others inside them.
+fn message() -> impl Strategy<Value = Vec<(u32, Content)>> {
+    let leaf = prop_oneof![
+        3 => text().prop_map(Content::Bytes),
+        2 => prop_oneof![0..4_u64, any::<u64>()].prop_map(Content::Number),
+        1 => any::<[u8; 8]>().prop_map(Content::Eight),
+        1 => any::<[u8; 4]>().prop_map(Content::Four),
+    ];
+    let content = leaf.prop_recursive(5, 60, 6, |inner| vec((1..30_u32, inner), 0..6).prop_map(Content::Message));
+    // Metadata that is whole lets decoders reach everything else.
+    let meta = Just(Content::Message(vec![
+        (1, Content::Bytes(b"name".to_vec())),
+        (3, Content::Bytes(b"space".to_vec())),
+        (5, Content::Bytes(b"6f1f6c0e-0000-4000-8000-000000000001".to_vec())),
+        (6, Content::Bytes(b"42".to_vec())),
+    ]));
+    (prop::option::weighted(0.8, meta), vec((1..30_u32, content), 0..8))
+        .prop_map(|(meta, fields)| meta.map(|meta| (1, meta)).into_iter().chain(fields).collect())
+}
+
+/// Bytes that were cut, or changed in one place.
+fn damaged() -> impl Strategy<Value = Vec<u8>> {
+    (message(), any::<prop::sample::Index>(), any::<u8>(), any::<bool>()).prop_map(|(message, place, byte, cut)| {
+        let mut bytes = encode(&message);
+        if !bytes.is_empty() {
+            let place = place.index(bytes.len());
+            if cut { bytes.truncate(place) } else { bytes[place] = byte }
+        }
+        bytes
+    })
+}
+
+/// Whether each kind took it, after it was read twice.
+fn read(bytes: &[u8]) -> Vec<bool> {
+    let context = || Decode { interner: Arc::new(Interner::default()), sections: Sections(u32::MAX) };
+    fn kind<K: Kind>(context: &Decode, bytes: &[u8]) -> bool {
+        let read = || K::decode(context, bytes).map(|record| record.meta().clone()).map_err(|error| error.to_string());
+        let (once, again) = (read(), read());
+        assert_eq!(format!("{once:?}"), format!("{again:?}"), "{}", K::RESOURCE.kind);
+        once.is_ok()
+    }
+    macro_rules! read_as {
+        ($($module:ident::$kind:ident),* $(,)?) => { vec![$(kind::<kinds::$module::$kind>(&context(), bytes)),*] };
+    }
+    every_kind!(read_as)
+}
+
+proptest! {
+    #[test]
+    fn messages_are_read_or_refused(message in message()) {
+        read(&encode(&message));
+    }
+
+    #[test]
+    fn damaged_messages_are_read_or_refused(bytes in damaged()) {
+        read(&bytes);
+    }
+
+    #[test]
+    fn envelopes_are_read_or_refused(bytes in prop_oneof![damaged(), vec(any::<u8>(), 0..64)], magic: bool) {
+        let bytes = if magic { [&b"k8s\0"[..], &bytes].concat() } else { bytes };
+        let _ = envelope::unwrap(&bytes);
+        let _ = envelope::watch_event(&bytes);
+        let _ = envelope::page(&bytes);
+        let _ = envelope::ApiStatus::decode(&bytes);
+    }
+}
+
+#[test]
+fn an_object_with_its_metadata_alone_is_taken_by_most() {
+    let whole = [(1, "web"), (3, "shop"), (5, "6f1f6c0e-0000-4000-8000-000000000001"), (6, "42")];
+    let meta = whole.map(|(field, text)| (field, Content::Bytes(text.as_bytes().to_vec()))).to_vec();
+    let taken = read(&encode(&[(1, Content::Message(meta))]));
+    assert!(taken.iter().filter(|taken| **taken).count() > taken.len() / 2, "{taken:?}");
+    assert!(read(&[0xff]).iter().all(|taken| !taken), "nothing reads half a number");
+}
+
+/// The names in `impl Kind for <name>` below a folder.
+fn implemented(folder: &Path, found: &mut BTreeSet<String>) {
+    let entries = fs::read_dir(folder).expect("the sources are there");
+    for path in entries.map(|entry| entry.expect("it can be listed").path()) {
+        if path.is_dir() {
+            implemented(&path, found);
+        } else {
+            let text = fs::read_to_string(&path).expect("it can be read");
+            let names = text.lines().filter_map(|line| line.strip_prefix("impl Kind for ")?.strip_suffix(" {"));
+            found.extend(names.map(str::to_owned));
+        }
+    }
+}
+
+#[test]
+fn no_kind_is_left_out() {
+    macro_rules! names {
+        ($($module:ident::$kind:ident),* $(,)?) => { BTreeSet::from([$(stringify!($kind).to_owned()),*]) };
+    }
+    let mut there = BTreeSet::new();
+    implemented(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"), &mut there);
+    assert_eq!(every_kind!(names), there);
+}
