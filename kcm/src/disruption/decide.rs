@@ -122,6 +122,15 @@ pub fn status(
     }
 }
 
+/// Whether a status differs from the one before in counts only by which no eviction is decided: how many are healthy
+/// and expected, as long as as many may go and the budget is kept, or not, as before.
+pub fn may_wait(before: &BudgetStatus, after: &BudgetStatus) -> bool {
+    let is_kept = |status: &BudgetStatus| status.current_healthy >= status.desired_healthy;
+    let counts =
+        BudgetStatus { current_healthy: after.current_healthy, expected_pods: after.expected_pods, ..before.clone() };
+    counts == *after && is_kept(before) == is_kept(after) && before.allowed.is_some()
+}
+
 /// The status of a budget whose pods could not be counted: nothing may be disrupted, and nothing else is known anew
 /// (pkg/controller/disruption, failSafe).
 pub fn failed(budget: &PodDisruptionBudget, why: &str, now: Timestamp) -> BudgetStatus {

@@ -23,6 +23,7 @@ use runtime::store::by_namespace;
 use runtime::watch::Builder;
 
 use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::lazy::Lazy;
 use crate::scales::Scales;
 use crate::service_endpoints::selectors::by_label;
 use announced::Announced;
@@ -87,6 +88,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         queue: queue.clone(),
         clock: settings.clock.clone(),
         told: Default::default(),
+        lazy: Lazy::default(),
     });
     let announced = Arc::new(Announced { pods: pods.clone(), writer, clock: settings.clock.clone() });
     keys::subscribe(&budgets, &pods, &queue, &announced_queue, &recorder);

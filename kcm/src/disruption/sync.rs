@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -19,6 +20,7 @@ use tracing::warn;
 use super::decide::{self, Bounds};
 use super::owners::{Owners, Unknown};
 use crate::controllers::Clock;
+use crate::lazy::{self, Lazy};
 use crate::reference::about;
 use crate::service_endpoints::selectors::{by_label, pair};
 
@@ -33,6 +35,8 @@ pub struct Budgets {
     pub clock: Clock,
     /// What was last told about each budget, so that it is not told again as long as it stays so.
     pub told: Mutex<HashMap<ObjectKey, Vec<Word>>>,
+    /// Since when counts that no eviction is decided by wait to be written.
+    pub lazy: Lazy,
 }
 
 /// An event about a budget.
@@ -61,6 +65,7 @@ impl Budgets {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(budget) = self.budgets.get(key) else {
             self.told().remove(key);
+            self.lazy.forget(key);
             return Ok(Outcome::Done);
         };
         if !self.caught_up(key) {
@@ -87,7 +92,15 @@ impl Budgets {
             }
         };
         if status == budget.status {
+            self.lazy.forget(key);
             return Ok(then);
+        }
+        let patience = if decide::may_wait(&budget.status, &status) { lazy::UNIMPORTANT } else { Duration::ZERO };
+        if let Some(wait) = self.lazy.wait(key, patience) {
+            return Ok(match then {
+                Outcome::After(recheck) => Outcome::After(wait.min(recheck)),
+                _ => Outcome::After(wait),
+            });
         }
         self.write(key, &budget, &status, then).await
     }

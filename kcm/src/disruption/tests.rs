@@ -17,7 +17,7 @@ use runtime::store::Change;
 use serde_json::json;
 
 use super::announced::{remaining, taken_back};
-use super::decide::{Bounds, bounds, disrupted, failed, healthy, labels_asked_for, needs_scale, status};
+use super::decide::{Bounds, bounds, disrupted, failed, healthy, labels_asked_for, may_wait, needs_scale, status};
 use super::keys::{concerns_budgets, is_announced};
 
 const NOW: i64 = 1_000_000;
@@ -130,6 +130,27 @@ fn as_many_as_are_to_spare_may_go() {
         );
         let allowed = status.allowed.expect("there");
         assert_eq!((&*allowed.reason, allowed.observed_generation, allowed.last_transition), (reason, 3, Time(NOW)));
+    }
+}
+
+#[test]
+fn only_counts_that_decide_nothing_may_wait() {
+    let of = |budget: &PodDisruptionBudget, desired, expected, healthy| {
+        status(budget, Bounds { desired, expected }, healthy, Vec::new(), now())
+    };
+    let new = budget(|_| {});
+    assert!(!may_wait(&new.status, &of(&new, 2, 4, 0)), "the first status is awaited");
+    for (before, after, expected) in [
+        ((4, 5, 1), (4, 5, 2), true),
+        ((4, 5, 3), (4, 5, 1), true),
+        ((4, 5, 3), (4, 5, 4), false),
+        ((4, 5, 5), (4, 5, 4), false),
+        ((4, 5, 4), (4, 5, 3), false),
+        ((2, 3, 0), (2, 4, 1), true),
+        ((2, 3, 0), (3, 4, 0), false),
+    ] {
+        let (before, after) = (of(&new, before.0, before.1, before.2), of(&new, after.0, after.1, after.2));
+        assert_eq!(may_wait(&before, &after), expected, "{before:?} -> {after:?}");
     }
 }
 
