@@ -19,6 +19,7 @@ mod load_balancer;
 mod model;
 mod provider;
 mod route;
+mod tagging;
 mod target;
 
 pub use async_trait::async_trait;
@@ -45,4 +46,7 @@ pub use provider::MockCloudProvider;
 #[cfg(feature = "doubles")]
 pub use route::MockRoutes;
 pub use route::{Route, RouteChange, RouteSpec, RouteTarget, Routes};
+#[cfg(feature = "doubles")]
+pub use tagging::MockTagging;
+pub use tagging::Tagging;
 pub use target::{EndpointTarget, Health, NodeTarget, ObservedTarget, PodRef, TargetId, Targets};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{CloudError, Instances, LoadBalancers, Routes};
+use crate::{CloudError, Instances, LoadBalancers, Routes, Tagging};
 
 /// A cloud. Each half that it lacks is `None`, and the controllers that need it do not start.
 ///
@@ -36,6 +36,11 @@ pub trait CloudProvider: Send + Sync {
 
     /// Routes to nodes' pod networks, for node-route.
     fn routes(&self) -> Option<Arc<dyn Routes>>;
+
+    /// Tags of machines, for the tagging controller.
+    fn tagging(&self) -> Option<Arc<dyn Tagging>> {
+        None
+    }
 
     /// The provider's own metrics in the Prometheus text format, added to what `/metrics` serves. Labels must be
     /// bounded: operations and error kinds, never ids.

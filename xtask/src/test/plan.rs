@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 const CLUSTER_TESTS: &str = "cluster-tests";
 
 /// Packages whose tests start control planes.
-const ON_A_CLUSTER: [&str; 2] = ["control-plane", CLUSTER_TESTS];
+const ON_A_CLUSTER: [&str; 3] = ["control-plane", CLUSTER_TESTS, "moto"];
 
 /// The module of the cluster tests with crashes, lost answers and the like.
 const FAULTS: &str = "faults::";

@@ -1,0 +1,99 @@
+//! How often AWS is called: a token bucket for each class of calls, which a throttle empties for all its users.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+/// The longest pause after throttles in a row.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The pause after the first throttle, if AWS names none.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Tokens that come back over time; calls take one each, in the order in which they ask.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    every: Duration,
+    burst: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When the bucket would be full if nobody took a token any more.
+    full: Instant,
+    /// Throttles since the last success.
+    throttles: u32,
+}
+
+impl Budget {
+    /// A full bucket of `burst` tokens, of which `per_second` come back.
+    pub(crate) fn new(per_second: f64, burst: u32) -> Self {
+        let state = Mutex::new(State { full: Instant::now(), throttles: 0 });
+        Self { every: Duration::from_secs_f64(1.0 / per_second), burst, state }
+    }
+
+    /// Waits for a token.
+    pub(crate) async fn take(&self) {
+        let due = self.reserve(Instant::now());
+        sleep_until(due).await;
+    }
+
+    /// When the next token may be used; it is taken.
+    fn reserve(&self, now: Instant) -> Instant {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.full = state.full.max(now) + self.every;
+        let spare = self.every * self.burst;
+        (state.full - spare.min(state.full - now)).max(now)
+    }
+
+    /// AWS asked for fewer calls: nobody gets a token for a while, longer each time. Answers how long.
+    pub(crate) fn throttled(&self, after: Option<Duration>) -> Duration {
+        self.pause(Instant::now(), after)
+    }
+
+    fn pause(&self, now: Instant, after: Option<Duration>) -> Duration {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = FIRST_PAUSE * 2_u32.pow(state.throttles.min(10));
+        state.throttles = state.throttles.saturating_add(1);
+        let pause = after.unwrap_or(own).min(LONGEST_PAUSE);
+        state.full = state.full.max(now + pause + self.every * self.burst);
+        pause
+    }
+
+    /// AWS answered.
+    pub(crate) fn answered(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).throttles = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_burst_and_then_the_rate() {
+        let budget = Budget::new(10.0, 3);
+        let now = Instant::now() + SECOND;
+        let waits: Vec<u128> = (0..5).map(|_| (budget.reserve(now) - now).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 100, 200]);
+        let later = now + SECOND;
+        assert_eq!(budget.reserve(later), later, "tokens come back");
+    }
+
+    #[test]
+    fn a_throttle_holds_everybody_up_longer_each_time() {
+        let budget = Budget::new(10.0, 3);
+        let now = Instant::now() + SECOND;
+        assert_eq!(budget.pause(now, None), FIRST_PAUSE);
+        assert!(budget.reserve(now) >= now + FIRST_PAUSE);
+        assert_eq!(budget.pause(now, None), FIRST_PAUSE * 2);
+        assert_eq!(budget.pause(now, Some(SECOND * 3)), SECOND * 3);
+        assert!(budget.reserve(now) >= now + SECOND * 3);
+        (0..20).for_each(|_| assert!(budget.pause(now, None) <= LONGEST_PAUSE));
+        budget.answered();
+        assert_eq!(budget.pause(now, None), FIRST_PAUSE);
+    }
+}

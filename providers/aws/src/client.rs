@@ -1,0 +1,235 @@
+//! The way to AWS: one HTTP client, credentials, a budget for each class of calls, and a count of every call.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_config::provider_config::ProviderConfig;
+use aws_config::{BehaviorVersion, Region, SdkConfig, imds};
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_smithy_http_client::tls::Provider;
+use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use aws_smithy_runtime_api::client::result::SdkError;
+use aws_smithy_types::error::metadata::ProvideErrorMetadata;
+use aws_smithy_types::retry::RetryConfig;
+use aws_smithy_types::timeout::TimeoutConfig;
+use providers::{CloudError, ErrorKind};
+use tokio::time::sleep;
+
+use crate::budget::Budget;
+use crate::config::{Config, Override};
+use crate::error::cloud_error;
+use crate::role::RoleCredentials;
+
+/// An attempt ends after so long (cloud-provider-aws: its HTTP client's timeout).
+const ATTEMPT: Duration = Duration::from_secs(30);
+/// How often a read is tried. A change is tried once: who made it looks before trying again.
+const TRIES: u32 = 4;
+/// The pause before the second attempt of a read; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+
+/// Which service a call is for, and whether it changes anything: AWS throttles these classes apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    Ec2Read,
+    Ec2Change,
+    #[expect(dead_code, reason = "the load balancers, which come next, call it")]
+    ElbRead,
+    #[expect(dead_code, reason = "the load balancers, which come next, call it")]
+    ElbChange,
+}
+
+/// Clients, budgets and counts.
+#[derive(Debug)]
+pub(crate) struct Api {
+    pub ec2: aws_sdk_ec2::Client,
+    #[expect(dead_code, reason = "the load balancers, which come next, call it")]
+    pub elb: aws_sdk_elasticloadbalancingv2::Client,
+    pub region: String,
+    /// The service that tells machines about themselves.
+    pub metadata: imds::Client,
+    budgets: [Budget; 4],
+    calls: Mutex<BTreeMap<&'static str, Calls>>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Calls {
+    answered: u64,
+    failed: u64,
+    throttled: u64,
+}
+
+impl Api {
+    /// Reads the environment and, where the file names no region, the machine's metadata; looks for credentials only
+    /// when the first call is made.
+    ///
+    /// # Errors
+    /// `Invalid` if no region is known.
+    pub(crate) async fn connect(config: &Config, credentials: Option<&Credentials>) -> Result<Self, CloudError> {
+        let http =
+            aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
+        let timeouts = TimeoutConfig::builder().operation_attempt_timeout(ATTEMPT).build();
+        let mut loader = aws_config::defaults(BehaviorVersion::latest())
+            .http_client(http)
+            .retry_config(RetryConfig::disabled())
+            .timeout_config(timeouts);
+        if !config.region.is_empty() {
+            loader = loader.region(Region::new(config.region.clone()));
+        }
+        if let Some(credentials) = credentials {
+            loader = loader.credentials_provider(credentials.clone());
+        }
+        let mut sdk = loader.load().await;
+        let Some(region) = sdk.region().map(ToString::to_string) else {
+            let fix = "set Region in [Global], or AWS_REGION, or let the machine's metadata service be reached";
+            return Err(CloudError::new(ErrorKind::Invalid, "FindRegion", format!("no region is known: {fix}")));
+        };
+        for over in config.overrides.iter().filter(|over| over.region != region) {
+            let Override { service, region: other, url, .. } = over;
+            tracing::warn!("the endpoint {url} of {service} is for {other} and has no effect: the region is {region}");
+        }
+        if !config.role_arn.is_empty() {
+            let mut sts = aws_sdk_sts::config::Builder::from(&sdk);
+            if let Some(over) = config.endpoint("STS", &region) {
+                sts = sts.endpoint_url(&over.url).region(Region::new(over.signing_region.clone()));
+            }
+            let sts = aws_sdk_sts::Client::from_conf(sts.build());
+            let role = RoleCredentials::new(sts, &config.role_arn, &config.source_arn);
+            sdk = sdk.into_builder().credentials_provider(SharedCredentialsProvider::new(role)).build();
+        }
+        let metadata = metadata(&sdk, config, &region).map_err(|error| {
+            CloudError::new(ErrorKind::Invalid, "ReadConfig", format!("the endpoint of ec2imds: {error}"))
+        })?;
+        Ok(Self::new(&sdk, config, region, metadata))
+    }
+
+    fn new(sdk: &SdkConfig, config: &Config, region: String, metadata: imds::Client) -> Self {
+        let mut ec2 = aws_sdk_ec2::config::Builder::from(sdk);
+        if let Some(over) = config.endpoint("EC2", &region) {
+            ec2 = ec2.endpoint_url(&over.url).region(Region::new(over.signing_region.clone()));
+        }
+        let mut elb = aws_sdk_elasticloadbalancingv2::config::Builder::from(sdk);
+        if let Some(over) = config.endpoint("Elastic Load Balancing v2", &region) {
+            elb = elb.endpoint_url(&over.url).region(Region::new(over.signing_region.clone()));
+        }
+        Self {
+            ec2: aws_sdk_ec2::Client::from_conf(ec2.build()),
+            elb: aws_sdk_elasticloadbalancingv2::Client::from_conf(elb.build()),
+            region,
+            metadata,
+            budgets: [Budget::new(20.0, 100), Budget::new(5.0, 50), Budget::new(10.0, 40), Budget::new(10.0, 40)],
+            calls: Mutex::default(),
+        }
+    }
+
+    /// A call that changes nothing; failures that may go away by themselves are tried again a few times.
+    ///
+    /// # Errors
+    /// Of the last attempt.
+    pub(crate) async fn read<T, E: ProvideErrorMetadata, F>(
+        &self,
+        class: Class,
+        operation: &'static str,
+        send: impl Fn() -> F,
+    ) -> Result<T, CloudError>
+    where
+        F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+    {
+        let mut pause = FIRST_PAUSE;
+        for _ in 1..TRIES {
+            match self.change(class, operation, send()).await {
+                Err(error) if matches!(error.kind, ErrorKind::Transient) => sleep(pause).await,
+                // The budget makes the next attempt wait.
+                Err(error) if matches!(error.kind, ErrorKind::Throttled { .. }) => {}
+                result => return result,
+            }
+            pause *= 2;
+        }
+        self.change(class, operation, send()).await
+    }
+
+    /// A call that is made once.
+    ///
+    /// # Errors
+    /// What AWS said, or why it said nothing: then the change may have been made all the same.
+    pub(crate) async fn change<T, E: ProvideErrorMetadata>(
+        &self,
+        class: Class,
+        operation: &'static str,
+        send: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+    ) -> Result<T, CloudError> {
+        let budget = &self.budgets[class as usize];
+        budget.take().await;
+        let mut result = send.await.map_err(|error| cloud_error(operation, &error));
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = calls.entry(operation).or_default();
+        match &mut result {
+            Ok(_) => count.answered += 1,
+            Err(CloudError { kind: ErrorKind::Throttled { after }, .. }) => {
+                count.throttled += 1;
+                *after = Some(budget.throttled(*after));
+            }
+            Err(error) => count.of_kind(error.kind),
+        }
+        drop(calls);
+        if !matches!(&result, Err(CloudError { kind: ErrorKind::Throttled { .. }, .. })) {
+            budget.answered();
+        }
+        result
+    }
+
+    /// Calls by action, in the Prometheus text format.
+    pub(crate) fn metrics(&self) -> String {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut text = String::from(
+            "# HELP ccm_aws_api_calls_total Calls to AWS by action and what became of them\n\
+             # TYPE ccm_aws_api_calls_total counter\n",
+        );
+        for (operation, count) in &calls {
+            for (result, value) in
+                [("answered", count.answered), ("failed", count.failed), ("throttled", count.throttled)]
+            {
+                let _ = writeln!(text, "ccm_aws_api_calls_total{{action=\"{operation}\",result=\"{result}\"}} {value}");
+            }
+        }
+        text.push_str(
+            "# HELP cloudprovider_aws_api_throttled_requests_total AWS API throttled requests\n\
+             # TYPE cloudprovider_aws_api_throttled_requests_total counter\n",
+        );
+        for (operation, count) in calls.iter().filter(|(_, count)| count.throttled > 0) {
+            let name = "cloudprovider_aws_api_throttled_requests_total";
+            let _ = writeln!(text, "{name}{{operation_name=\"{operation}\"}} {}", count.throttled);
+        }
+        text
+    }
+}
+
+fn metadata(
+    sdk: &SdkConfig,
+    config: &Config,
+    region: &str,
+) -> Result<imds::Client, Box<dyn std::error::Error + Send + Sync>> {
+    let mut provider = ProviderConfig::without_region();
+    if let Some(http) = sdk.http_client() {
+        provider = provider.with_http_client(http);
+    }
+    let mut metadata = imds::Client::builder().configure(&provider);
+    if let Some(over) = config.endpoint("ec2imds", region) {
+        metadata = metadata.endpoint(&over.url)?;
+    }
+    Ok(metadata.build())
+}
+
+impl Calls {
+    /// An answer that says no is an answer; only what never became one has failed.
+    fn of_kind(&mut self, kind: ErrorKind) {
+        if kind == ErrorKind::Transient {
+            self.failed += 1;
+        } else {
+            self.answered += 1;
+        }
+    }
+}

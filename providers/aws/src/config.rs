@@ -1,0 +1,417 @@
+//! `--cloud-config`: what each variable means, and what is wrong with it (upstream: cloud-provider-aws, `CloudConfig`).
+
+use crate::ini::{self, Variable};
+use providers::{BuildContext, ConfigError};
+
+/// What the file says, with upstream's defaults for what it does not say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Config {
+    /// The region; empty: ask the machine's metadata.
+    pub region: String,
+    /// The network. With it and `subnet_id` or `role_arn` the process need not run in AWS.
+    pub vpc: String,
+    /// A subnet of the cluster's, for when the process does not run in AWS.
+    pub subnet_id: String,
+    /// The one route table to keep; empty: those with the cluster's tag.
+    pub route_table_id: String,
+    /// The role to take on; empty: the credentials as they are.
+    pub role_arn: String,
+    /// Sent with the request for the role, against confused deputies.
+    pub source_arn: String,
+    /// The cluster's id in tags; empty: that in the tags of the own machine.
+    pub cluster_id: String,
+    /// The cluster's id is in the legacy tag `KubernetesCluster`.
+    pub legacy_tag: bool,
+    /// No rules in the nodes' security groups.
+    pub no_node_rules: bool,
+    /// The families of nodes' addresses, in the order in which the addresses go into the Node.
+    pub node_ip_families: Vec<Family>,
+    /// Services with the external traffic policy Cluster are probed at kube-proxy's port.
+    pub shared_probe: Option<Probe>,
+    /// Instance types whose topology must be known, by regular expression; empty: upstream's.
+    pub topology_types: String,
+    /// New load balancers get a security group of their own.
+    pub managed_security_group: bool,
+    /// Endpoints that are not AWS's own.
+    pub overrides: Vec<Override>,
+}
+
+/// A family of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// 32 bits.
+    V4,
+    /// 128 bits.
+    V6,
+}
+
+/// Where kube-proxy says whether a node takes traffic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// The port on each node.
+    pub port: u16,
+    /// The path.
+    pub path: String,
+}
+
+/// A service's endpoint that is not AWS's own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Override {
+    /// The SDK's id of the service, such as `EC2` or `Elastic Load Balancing v2`, in any case.
+    pub service: String,
+    /// The region that it is for.
+    pub region: String,
+    /// The endpoint.
+    pub url: String,
+    /// The region to sign for.
+    pub signing_region: String,
+    /// The service's name to sign for; empty: the SDK's.
+    pub signing_name: String,
+}
+
+/// Services whose endpoint can be overridden.
+const SERVICES: [&str; 5] = ["EC2", "Elastic Load Balancing", "Elastic Load Balancing v2", "STS", "ec2imds"];
+
+/// Variables of `[Global]`.
+const GLOBAL: [&str; 18] = [
+    "Zone",
+    "Region",
+    "VPC",
+    "SubnetID",
+    "RouteTableID",
+    "RoleARN",
+    "SourceARN",
+    "KubernetesClusterTag",
+    "KubernetesClusterID",
+    "DisableSecurityGroupIngress",
+    "ElbSecurityGroup",
+    "NodeIPFamilies",
+    "ClusterServiceLoadBalancerHealthProbeMode",
+    "ClusterServiceSharedLoadBalancerHealthProbePort",
+    "ClusterServiceSharedLoadBalancerHealthProbePath",
+    "SupportedTopologyInstanceTypePattern",
+    "NLBSecurityGroupMode",
+    "DisableStrictZoneCheck",
+];
+
+/// Variables of `[ServiceOverride]`.
+const OVERRIDE: [&str; 6] = ["Service", "Region", "URL", "SigningRegion", "SigningMethod", "SigningName"];
+
+/// kube-proxy's health check, if the file names no other.
+const PROXY_PORT: u16 = 10256;
+const PROXY_PATH: &str = "/healthz";
+
+impl Config {
+    /// Reads the file; also answers a sentence for each thing in it that has no effect.
+    ///
+    /// # Errors
+    /// `Unreadable` with the line for what is no INI; `Invalid` with section, variable, value and what to write instead.
+    pub fn read(context: &BuildContext) -> Result<(Self, Vec<String>), ConfigError> {
+        let file = context.config_name();
+        let unreadable = |message: String| ConfigError::Unreadable { file: file.clone(), message };
+        let text = std::str::from_utf8(&context.config).map_err(|error| unreadable(error.to_string()))?;
+        let variables = ini::parse(text).map_err(|error| unreadable(error.to_string()))?;
+        let mut reading = Reading { file: &file, config: Self::default(), warnings: Vec::new(), tags: (None, None) };
+        let (mut zone, mut probe) = (String::new(), (false, Probe { port: PROXY_PORT, path: PROXY_PATH.into() }));
+        let mut overrides: Vec<(String, Override)> = Vec::new();
+        for variable in &variables {
+            if variable.section.eq_ignore_ascii_case("Global") {
+                reading.global(variable, &mut zone, &mut probe)?;
+            } else if variable.section.eq_ignore_ascii_case("ServiceOverride") {
+                let name = variable.subsection.clone().unwrap_or_default();
+                if overrides.last().is_none_or(|(last, _)| *last != name) {
+                    overrides.push((name, Override::default()));
+                }
+                if let Some((_, change)) = overrides.last_mut() {
+                    reading.overriding(variable, change);
+                }
+            } else {
+                reading.warn(variable, &variable.section, ["Global", "ServiceOverride"]);
+            }
+        }
+        if !zone.is_empty() {
+            reading.config.region = region_of(&zone).ok_or_else(|| {
+                invalid(&file, "[Global] Zone", &zone, "write a zone as us-east-1a, or set Region instead")
+            })?;
+        }
+        if reading.config.node_ip_families.is_empty() {
+            reading.config.node_ip_families.push(Family::V4);
+        }
+        reading.config.shared_probe = probe.0.then_some(probe.1);
+        reading.cluster()?;
+        for (name, change) in overrides {
+            reading.complete(&name, change)?;
+        }
+        Ok((reading.config, reading.warnings))
+    }
+
+    /// The endpoint of a service in a region, if the file overrides it.
+    pub fn endpoint(&self, service: &str, region: &str) -> Option<&Override> {
+        self.overrides.iter().find(|o| o.service.eq_ignore_ascii_case(service) && o.region == region)
+    }
+
+    /// The process need not run in AWS (upstream: cloud-provider-aws, `newAWSCloud`).
+    pub fn off_aws(&self) -> bool {
+        !self.vpc.is_empty() && (!self.subnet_id.is_empty() || !self.role_arn.is_empty()) && !self.cluster_id.is_empty()
+    }
+}
+
+struct Reading<'a> {
+    file: &'a str,
+    config: Config,
+    warnings: Vec<String>,
+    /// `KubernetesClusterTag` and `KubernetesClusterID`.
+    tags: (Option<String>, Option<String>),
+}
+
+impl Reading<'_> {
+    fn global(
+        &mut self,
+        variable: &Variable,
+        zone: &mut String,
+        (shared, probe): &mut (bool, Probe),
+    ) -> Result<(), ConfigError> {
+        let Variable { name, value, .. } = variable;
+        let Some(known) = GLOBAL.into_iter().find(|known| known.eq_ignore_ascii_case(name)) else {
+            self.warn(variable, name, GLOBAL);
+            return Ok(());
+        };
+        let field = format!("[Global] {known}");
+        let refuse = |fix: &str| Err(invalid(self.file, &field, value, fix));
+        let config = &mut self.config;
+        match known {
+            "Zone" => zone.clone_from(value),
+            "Region" => config.region.clone_from(value),
+            "VPC" => config.vpc.clone_from(value),
+            "SubnetID" => config.subnet_id.clone_from(value),
+            "RouteTableID" => config.route_table_id.clone_from(value),
+            "RoleARN" => config.role_arn.clone_from(value),
+            "SourceARN" => config.source_arn.clone_from(value),
+            "KubernetesClusterTag" => self.tags.0 = Some(value.clone()).filter(|id| !id.is_empty()),
+            "KubernetesClusterID" => self.tags.1 = Some(value.clone()).filter(|id| !id.is_empty()),
+            "DisableSecurityGroupIngress" => match boolean(value) {
+                Some(on) => config.no_node_rules = on,
+                None => return refuse("use true or false"),
+            },
+            "NodeIPFamilies" => match value.as_str() {
+                "ipv4" => config.node_ip_families.push(Family::V4),
+                "ipv6" => config.node_ip_families.push(Family::V6),
+                _ => return refuse("use ipv4 or ipv6, on a line of its own each"),
+            },
+            "ClusterServiceLoadBalancerHealthProbeMode" => match value.as_str() {
+                "" | "ServiceNodePort" => *shared = false,
+                "Shared" => *shared = true,
+                _ => return refuse("use ServiceNodePort or Shared"),
+            },
+            "ClusterServiceSharedLoadBalancerHealthProbePort" => match value.parse() {
+                Ok(0) | Err(_) => return refuse("use a port from 1 to 65535"),
+                Ok(port) => probe.port = port,
+            },
+            "ClusterServiceSharedLoadBalancerHealthProbePath" if !value.starts_with('/') => {
+                return refuse("begin the path with a slash");
+            }
+            "ClusterServiceSharedLoadBalancerHealthProbePath" => probe.path.clone_from(value),
+            "SupportedTopologyInstanceTypePattern" => config.topology_types.clone_from(value),
+            "NLBSecurityGroupMode" => match value.as_str() {
+                "" => config.managed_security_group = false,
+                "Managed" => config.managed_security_group = true,
+                _ => return refuse("use Managed, or leave it out"),
+            },
+            // Of Classic Load Balancers, and of times before them: nothing here to set.
+            other => self.warnings.push(format!("{}: [Global] {other} has no effect here", self.file)),
+        }
+        Ok(())
+    }
+
+    fn overriding(&mut self, variable: &Variable, change: &mut Override) {
+        let Variable { name, value, .. } = variable;
+        match OVERRIDE.into_iter().find(|known| known.eq_ignore_ascii_case(name)) {
+            Some("Service") => change.service.clone_from(value),
+            Some("Region") => change.region.clone_from(value),
+            Some("URL") => change.url.clone_from(value),
+            Some("SigningRegion") => change.signing_region.clone_from(value),
+            Some("SigningName") => change.signing_name.clone_from(value),
+            // Signature version 4 is all that the SDK has.
+            Some(_) => {}
+            None => self.warn(variable, name, OVERRIDE),
+        }
+    }
+
+    fn warn<const N: usize>(&mut self, variable: &Variable, word: &str, known: [&str; N]) {
+        let near = nearest(word, &known).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        let what = if word == variable.section { format!("section [{word}]") } else { format!("variable {word}") };
+        self.warnings
+            .push(format!("{}: line {}: the {what} is not known and has no effect{near}", self.file, variable.line));
+    }
+
+    fn cluster(&mut self) -> Result<(), ConfigError> {
+        match self.tags.clone() {
+            (Some(legacy), Some(id)) if legacy != id => {
+                let fix = format!("write {id:?} as in KubernetesClusterID, or leave one of them out");
+                return Err(invalid(self.file, "[Global] KubernetesClusterTag", &legacy, &fix));
+            }
+            (legacy, Some(id)) => (self.config.cluster_id, self.config.legacy_tag) = (id, legacy.is_some()),
+            (Some(legacy), None) => (self.config.cluster_id, self.config.legacy_tag) = (legacy, true),
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, name: &str, mut change: Override) -> Result<(), ConfigError> {
+        let section = format!("[ServiceOverride {name:?}]");
+        let missing = |field: &str, fix: &str| Err(invalid(self.file, &format!("{section} {field}"), "", fix));
+        if change.service.is_empty() {
+            return missing("Service", "name a service of the SDK, such as EC2");
+        }
+        match SERVICES.into_iter().find(|known| known.eq_ignore_ascii_case(&change.service)) {
+            Some(known) => change.service = known.to_owned(),
+            None => {
+                let near = nearest(&change.service, &SERVICES).unwrap_or("EC2");
+                let fix = format!("use {near}, or another of {}", SERVICES.join(", "));
+                return Err(invalid(self.file, &format!("{section} Service"), &change.service, &fix));
+            }
+        }
+        if change.region.is_empty() {
+            return missing("Region", "name the region that the endpoint is for");
+        }
+        if change.url.is_empty() {
+            return missing("URL", "write the endpoint, such as https://ec2.example.com");
+        }
+        if change.signing_region.is_empty() {
+            return missing("SigningRegion", "name the region to sign for, most often that of Region");
+        }
+        if self.config.endpoint(&change.service, &change.region).is_some() {
+            let fix =
+                format!("{} has an endpoint for {} already: leave one of them out", change.service, change.region);
+            return Err(invalid(self.file, &format!("{section} Service"), &change.service, &fix));
+        }
+        self.config.overrides.push(change);
+        Ok(())
+    }
+}
+
+fn invalid(file: &str, field: &str, value: &str, fix: &str) -> ConfigError {
+    ConfigError::Invalid { file: file.into(), field: field.into(), value: value.into(), fix: fix.into() }
+}
+
+/// As Go's `strconv.ParseBool`, and gcfg's words beside it.
+fn boolean(value: &str) -> Option<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "t" | "true" | "yes" | "on" => Some(true),
+        "0" | "f" | "false" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+/// The region of a zone: `us-east-1a` is in `us-east-1`, `us-west-2-lax-1a` in `us-west-2`.
+fn region_of(zone: &str) -> Option<String> {
+    let parts: Vec<&str> = zone.split('-').collect();
+    let at = parts.iter().position(|part| part.starts_with(|c: char| c.is_ascii_digit())).filter(|at| *at >= 2)?;
+    let number: String = parts[at].chars().take_while(char::is_ascii_digit).collect();
+    Some(format!("{}-{number}", parts[..at].join("-")))
+}
+
+/// The known word that is spelt most alike, if any is alike at all.
+fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let likeness = |known: &str| strsim::jaro_winkler(&word.to_ascii_lowercase(), &known.to_ascii_lowercase());
+    let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(best) > 0.8).then_some(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<(Config, Vec<String>), String> {
+        let context = BuildContext { config: text.into(), config_path: Some("aws.conf".into()), ..Default::default() };
+        Config::read(&context).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn nothing_means_upstreams_defaults() {
+        let (config, warnings) = read("").unwrap();
+        assert_eq!(config, Config { node_ip_families: vec![Family::V4], ..Config::default() });
+        assert!(warnings.is_empty() && !config.off_aws());
+    }
+
+    #[test]
+    fn a_whole_file() {
+        let (config, warnings) = read(
+            "[global]\nzone = eu-central-1b\nvpc=vpc-1\nsubnetid = subnet-1\nKubernetesClusterID = c\n\
+             NodeIPFamilies = ipv6\nNodeIPFamilies = ipv4\nDisableSecurityGroupIngress\n\
+             ClusterServiceLoadBalancerHealthProbeMode = Shared\nNLBSecurityGroupMode = Managed\n\
+             [ServiceOverride \"1\"]\nService = ec2\nRegion = eu-central-1\nURL = http://localhost:1\n\
+             SigningRegion = eu-central-1\nSigningMethod = v4\n",
+        )
+        .unwrap();
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!(config.region, "eu-central-1");
+        assert_eq!(config.node_ip_families, [Family::V6, Family::V4]);
+        assert_eq!(config.shared_probe, Some(Probe { port: 10256, path: "/healthz".into() }));
+        assert!(config.no_node_rules && config.managed_security_group && config.off_aws() && !config.legacy_tag);
+        assert_eq!(config.endpoint("EC2", "eu-central-1").map(|o| o.url.as_str()), Some("http://localhost:1"));
+        assert_eq!(config.endpoint("EC2", "eu-west-1"), None);
+    }
+
+    #[test]
+    fn what_has_no_effect_is_told() {
+        for (text, expected) in [
+            (
+                "[Global]\nRegin = x",
+                "aws.conf: line 2: the variable Regin is not known and has no effect; did you mean Region?",
+            ),
+            (
+                "[Globl]\na = x",
+                "aws.conf: line 2: the section [Globl] is not known and has no effect; did you mean Global?",
+            ),
+            ("[Global]\nqqq = x", "aws.conf: line 2: the variable qqq is not known and has no effect"),
+            ("[Global]\nElbSecurityGroup = sg-1", "aws.conf: [Global] ElbSecurityGroup has no effect here"),
+        ] {
+            assert_eq!(read(text).unwrap().1, [expected], "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_its_fix() {
+        let whole = "Service = EC2\nRegion = r\nURL = u\nSigningRegion = r\n";
+        for (text, expected) in [
+            ("[Global]\nZone = x", "aws.conf: [Global] Zone is \"x\": write a zone as us-east-1a, or set Region instead".to_owned()),
+            ("[Global]\nNodeIPFamilies = ipv5", "aws.conf: [Global] NodeIPFamilies is \"ipv5\": use ipv4 or ipv6, on a line of its own each".into()),
+            ("[Global]\nDisableSecurityGroupIngress = perhaps", "aws.conf: [Global] DisableSecurityGroupIngress is \"perhaps\": use true or false".into()),
+            ("[Global]\nNLBSecurityGroupMode = x", "aws.conf: [Global] NLBSecurityGroupMode is \"x\": use Managed, or leave it out".into()),
+            (
+                "[Global]\nKubernetesClusterTag = a\nKubernetesClusterID = b",
+                "aws.conf: [Global] KubernetesClusterTag is \"a\": write \"b\" as in KubernetesClusterID, or leave one of them out".into(),
+            ),
+            (
+                "[ServiceOverride \"1\"]\nService = EC3\nRegion = r\nURL = u\nSigningRegion = r",
+                "aws.conf: [ServiceOverride \"1\"] Service is \"EC3\": use EC2, or another of EC2, Elastic Load Balancing, Elastic Load Balancing v2, STS, ec2imds".into(),
+            ),
+            (
+                "[ServiceOverride \"1\"]\nService = EC2\nRegion = r\nSigningRegion = r",
+                "aws.conf: [ServiceOverride \"1\"] URL is \"\": write the endpoint, such as https://ec2.example.com".into(),
+            ),
+            (
+                &format!("[ServiceOverride \"1\"]\n{whole}[ServiceOverride \"2\"]\n{whole}"),
+                "aws.conf: [ServiceOverride \"2\"] Service is \"EC2\": EC2 has an endpoint for r already: leave one of them out".into(),
+            ),
+            ("x = 1", "aws.conf: line 1: \"x = 1\" stands before the first section: put it under [Global]".into()),
+        ] {
+            assert_eq!(read(text).unwrap_err(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn regions_of_zones() {
+        for (zone, region) in [
+            ("us-east-1a", Some("us-east-1")),
+            ("us-gov-west-1b", Some("us-gov-west-1")),
+            ("us-west-2-lax-1a", Some("us-west-2")),
+            ("us-east-1-wl1-bos-wlz-1", Some("us-east-1")),
+            ("east", None),
+            ("1a", None),
+        ] {
+            assert_eq!(region_of(zone).as_deref(), region, "{zone}");
+        }
+    }
+}

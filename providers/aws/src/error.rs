@@ -1,0 +1,186 @@
+//! What an answer of AWS means for the caller: codes to kinds, and which codes ask for fewer calls.
+
+use std::time::Duration;
+
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use aws_smithy_runtime_api::client::result::SdkError;
+use aws_smithy_types::error::metadata::ProvideErrorMetadata;
+use providers::{CloudError, ErrorKind};
+
+/// Codes that ask for fewer calls, of EC2, ELB and STS. Upstream counts the first of them only.
+const THROTTLES: [&str; 12] = [
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "EC2ThrottledException",
+    "TooManyRequestsException",
+    "TooManyRequests",
+    "SlowDown",
+    "BandwidthLimitExceeded",
+    "PriorRequestNotComplete",
+];
+
+const DENIED: [&str; 13] = [
+    "UnauthorizedOperation",
+    "AccessDenied",
+    "AccessDeniedException",
+    "AuthFailure",
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "SignatureDoesNotMatch",
+    "MissingAuthenticationToken",
+    "OptInRequired",
+    "Blocked",
+    "PendingVerification",
+];
+
+/// In use, changing, or somebody else's: it may be different when one looks again.
+const CONFLICTS: [&str; 11] = [
+    "DependencyViolation",
+    "ResourceInUse",
+    "OperationNotPermitted",
+    "IncorrectState",
+    "IncorrectInstanceState",
+    "InvalidGroup.InUse",
+    "RouteAlreadyExists",
+    "AllocationIdInUse",
+    "PriorityInUse",
+    "OptimisticLockException",
+    "ResourceAlreadyAssociated",
+];
+
+/// Not there, but named by the user: a Service's annotation or a port.
+const USERS: [&str; 5] = [
+    "SubnetNotFound",
+    "CertificateNotFound",
+    "SSLPolicyNotFound",
+    "AllocationIdNotFound",
+    "InvalidAllocationID.NotFound",
+];
+
+/// What a code means; `Throttled` without a time.
+pub(crate) fn kind_of(code: &str) -> ErrorKind {
+    let any = |codes: &[&str]| codes.contains(&code);
+    if any(&THROTTLES) {
+        ErrorKind::Throttled { after: None }
+    } else if any(&DENIED) {
+        ErrorKind::Denied
+    } else if any(&USERS) {
+        ErrorKind::Invalid
+    } else if any(&CONFLICTS) || code.starts_with("Duplicate") || code.ends_with(".Duplicate") {
+        ErrorKind::Conflict
+    } else if code.ends_with("LimitExceeded") || code.starts_with("TooMany") || code.ends_with("QuotaExceeded") {
+        ErrorKind::Quota
+    } else if code.ends_with("NotFound") {
+        ErrorKind::NotFound
+    } else if code.starts_with("Invalid")
+        || code.starts_with("Unsupported")
+        || code.starts_with("Incompatible")
+        || ["ValidationError", "AvailabilityZoneNotSupported", "MissingParameter", "UnknownParameter"].contains(&code)
+    {
+        ErrorKind::Invalid
+    } else {
+        ErrorKind::Transient
+    }
+}
+
+/// An answer that is none, as the contract's error.
+pub(crate) fn cloud_error<E: ProvideErrorMetadata>(
+    operation: &'static str,
+    error: &SdkError<E, HttpResponse>,
+) -> CloudError {
+    let (meta, response) = match error {
+        SdkError::ServiceError(service) => (Some(service.err().meta()), Some(service.raw())),
+        SdkError::ResponseError(answer) => (None, Some(answer.raw())),
+        _ => (None, None),
+    };
+    let code = meta.and_then(|meta| meta.code());
+    let mut kind = code.map_or(ErrorKind::Transient, kind_of);
+    let status = response.map(|response| response.status().as_u16());
+    if kind == ErrorKind::Transient && status == Some(429) {
+        kind = ErrorKind::Throttled { after: None };
+    }
+    if let ErrorKind::Throttled { after } = &mut kind {
+        *after = response.and_then(|response| response.headers().get("retry-after")).and_then(seconds);
+    }
+    let message = match (code, meta.and_then(|meta| meta.message())) {
+        (Some(code), Some(message)) => format!("{code}: {message}"),
+        (Some(code), None) => code.to_owned(),
+        _ => reason(error),
+    };
+    let told = CloudError::new(kind, operation, message);
+    let id = meta.and_then(|meta| meta.extra("aws_request_id"));
+    let header = response.and_then(|response| response.headers().get("x-amzn-requestid"));
+    match id.or(header) {
+        Some(id) => told.with_request_id(id),
+        None => told,
+    }
+}
+
+fn seconds(header: &str) -> Option<Duration> {
+    header.trim().parse::<u64>().ok().map(Duration::from_secs)
+}
+
+/// The whole chain of causes of what never became an answer.
+fn reason<E>(error: &SdkError<E, HttpResponse>) -> String {
+    let (what, source): (_, Option<&(dyn std::error::Error + 'static)>) = match error {
+        SdkError::TimeoutError(_) => return "no answer in time".into(),
+        SdkError::DispatchFailure(failure) => ("no connection", failure.as_connector_error().map(|e| e as _)),
+        SdkError::ConstructionFailure(_) => return "the request could not be made (no credentials or region?)".into(),
+        SdkError::ResponseError(_) => return "an answer that cannot be read".into(),
+        _ => ("no answer", None),
+    };
+    let causes = std::iter::successors(source, |error| error.source()).map(ToString::to_string);
+    std::iter::once(what.to_owned()).chain(causes).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_say_what_can_be_done() {
+        let throttled = ErrorKind::Throttled { after: None };
+        for (codes, kind) in [
+            (&["RequestLimitExceeded", "Throttling", "TooManyRequestsException"][..], throttled),
+            (&["UnauthorizedOperation", "AccessDenied", "ExpiredToken"], ErrorKind::Denied),
+            (
+                &["RulesPerSecurityGroupLimitExceeded", "TooManyTargetGroups", "RouteLimitExceeded", "QuotaExceeded"],
+                ErrorKind::Quota,
+            ),
+            (
+                &[
+                    "InvalidInstanceID.NotFound",
+                    "LoadBalancerNotFound",
+                    "InvalidGroup.NotFound",
+                    "InvalidRoute.NotFound",
+                ],
+                ErrorKind::NotFound,
+            ),
+            (
+                &["DependencyViolation", "DuplicateTargetGroupName", "InvalidPermission.Duplicate", "ResourceInUse"],
+                ErrorKind::Conflict,
+            ),
+            (
+                &["InvalidParameterValue", "ValidationError", "SubnetNotFound", "UnsupportedProtocol", "InvalidSubnet"],
+                ErrorKind::Invalid,
+            ),
+            (&["InternalError", "ServiceUnavailable", "Unavailable", "", "SomethingNew"], ErrorKind::Transient),
+        ] {
+            for code in codes {
+                assert_eq!(kind_of(code), kind, "{code}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_whole_seconds_are_a_time() {
+        assert_eq!(seconds(" 7 "), Some(Duration::from_secs(7)));
+        assert_eq!(seconds("Wed, 21 Oct 2015 07:28:00 GMT"), None);
+    }
+}

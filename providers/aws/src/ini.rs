@@ -1,0 +1,215 @@
+//! The INI dialect of `--cloud-config`: sections with an optional quoted name, variables, quotes, comments.
+//!
+//! It reads what upstream's parser reads (gopkg.in/gcfg.v1, `readInto`) and knows nothing of what the variables mean.
+//! A library for plain INI files refuses the quoted section names and the variables without a value.
+
+/// A variable in the order of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Variable {
+    /// The section as it is written.
+    pub section: String,
+    /// The quoted name behind the section's, if there is one.
+    pub subsection: Option<String>,
+    /// The variable as it is written.
+    pub name: String,
+    /// Its value; `true` for one without a value.
+    pub value: String,
+    /// Counted from one.
+    pub line: usize,
+}
+
+/// A line that can't be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub(crate) struct SyntaxError {
+    line: usize,
+    message: String,
+}
+
+/// Reads a file. A line that ends in a backslash goes on in the next.
+pub(crate) fn parse(text: &str) -> Result<Vec<Variable>, SyntaxError> {
+    let (mut variables, mut section) = (Vec::new(), None);
+    let mut lines = text.trim_start_matches('\u{feff}').lines().enumerate();
+    while let Some((index, first)) = lines.next() {
+        let mut line = first.trim().to_owned();
+        while !is_comment(&line) && line.ends_with('\\') && !line.ends_with("\\\\") {
+            line.pop();
+            line.push_str(lines.next().map_or("", |(_, more)| more.trim()));
+        }
+        let fail = |message: String| SyntaxError { line: index + 1, message };
+        if line.is_empty() || is_comment(&line) {
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix('[') {
+            section = Some(header(rest).map_err(fail)?);
+            continue;
+        }
+        let Some((section, subsection)) = section.clone() else {
+            return Err(fail(format!("{line:?} stands before the first section: put it under [Global]")));
+        };
+        let (name, rest) = match line.split_once('=') {
+            Some((name, rest)) => (name.trim(), Some(rest)),
+            None => (line.as_str(), None),
+        };
+        if !name.starts_with(|c: char| c.is_alphabetic()) || !name.chars().all(|c| c.is_alphanumeric() || c == '-') {
+            return Err(fail(format!("{name:?} is no variable's name: use letters, digits and dashes")));
+        }
+        let value = rest.map_or(Ok("true".into()), value).map_err(fail)?;
+        variables.push(Variable { section, subsection, name: name.to_owned(), value, line: index + 1 });
+    }
+    Ok(variables)
+}
+
+fn is_comment(line: &str) -> bool {
+    line.starts_with([';', '#'])
+}
+
+/// What stands in a section's brackets.
+fn header(rest: &str) -> Result<(String, Option<String>), String> {
+    let (name, quoted) = match rest.find(['"', ']']) {
+        Some(at) if rest[at..].starts_with('"') => (rest[..at].trim(), true),
+        Some(at) => (rest[..at].trim(), false),
+        None => return Err("the section has no closing bracket".into()),
+    };
+    let (subsection, after) = if quoted {
+        let (text, after) = quoted_text(&rest[rest.find('"').unwrap_or_default() + 1..])?;
+        let after = after.trim_start().strip_prefix(']').ok_or("the section has no closing bracket")?;
+        (Some(text), after)
+    } else {
+        (None, &rest[rest.find(']').unwrap_or_default() + 1..])
+    };
+    let after = after.trim();
+    if !after.is_empty() && !is_comment(after) {
+        return Err(format!("{after:?} stands behind a section: put it on a line of its own"));
+    }
+    if name.is_empty() {
+        return Err("the section has no name".into());
+    }
+    Ok((name.to_owned(), subsection))
+}
+
+/// A value: pieces in quotes as they are, the rest up to a comment and without blanks at its ends.
+fn value(text: &str) -> Result<String, String> {
+    let (mut rest, mut value) = (text.trim_start(), String::new());
+    let mut bare_end = 0;
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        match c {
+            '"' => {
+                let (piece, after) = quoted_text(rest)?;
+                value.push_str(&piece);
+                bare_end = value.len();
+                rest = after;
+            }
+            ';' | '#' => break,
+            '\\' => {
+                let escaped = rest.chars().next();
+                value.push(escape(escaped)?);
+                bare_end = value.len();
+                rest = &rest[escaped.map_or(0, char::len_utf8)..];
+            }
+            c => {
+                value.push(c);
+                if !c.is_whitespace() {
+                    bare_end = value.len();
+                }
+            }
+        }
+    }
+    value.truncate(bare_end);
+    Ok(value)
+}
+
+/// The text up to the closing quote, and what follows that.
+fn quoted_text(text: &str) -> Result<(String, &str), String> {
+    let (mut value, mut chars) = (String::new(), text.char_indices());
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return Ok((value, &text[at + 1..])),
+            '\\' => value.push(escape(chars.next().map(|(_, c)| c))?),
+            c => value.push(c),
+        }
+    }
+    Err("a quote is not closed on its line".into())
+}
+
+fn escape(c: Option<char>) -> Result<char, String> {
+    match c {
+        Some(c @ ('"' | '\\')) => Ok(c),
+        Some('n') => Ok('\n'),
+        Some('t') => Ok('\t'),
+        Some('b') => Ok('\u{8}'),
+        Some(c) => Err(format!("\\{c} means nothing: write \\\\ for a backslash")),
+        None => Err("a backslash stands alone: write \\\\ for one".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Vec<(String, String)> {
+        let variables = parse(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+        variables
+            .into_iter()
+            .map(|v| {
+                let section = v.subsection.map_or(v.section.clone(), |sub| format!("{}/{sub}", v.section));
+                (format!("{section}.{}", v.name), v.value)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn values_in_all_spellings() {
+        for (line, expected) in [
+            ("a = b", "b"),
+            ("a=b", "b"),
+            ("a = b c  ", "b c"),
+            ("a = b ; a comment", "b"),
+            ("a = b # a comment", "b"),
+            ("a = \"b ; c\" ; a comment", "b ; c"),
+            ("a = \" b \"", " b "),
+            ("a = b\" c \"d", "b c d"),
+            ("a = \"say \\\"x\\\" \\\\ \\t\"", "say \"x\" \\ \t"),
+            ("a =", ""),
+            ("a", "true"),
+            ("a = https://example.com/x?y=z", "https://example.com/x?y=z"),
+            ("a = b \\\n  c", "b c"),
+        ] {
+            let text = format!("; first\n[Global]\n\n{line}\n");
+            assert_eq!(read(&text), [("Global.a".to_owned(), expected.to_owned())], "{line}");
+        }
+    }
+
+    #[test]
+    fn sections_repeat_and_have_names() {
+        let text = "[Global]\na = 1\na = 2\n[ServiceOverride \"1\"] ; one\nURL = u\n[ ServiceOverride  \"2 \\\"x\\\"\" ]\nURL = v\n[Global]\nb";
+        let pairs = read(text);
+        let names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["Global.a", "Global.a", "ServiceOverride/1.URL", "ServiceOverride/2 \"x\".URL", "Global.b"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_with_its_line() {
+        for (text, expected) in [
+            ("a = 1", "line 1: \"a = 1\" stands before the first section: put it under [Global]"),
+            ("[Global]\n\na b = 1", "line 3: \"a b\" is no variable's name: use letters, digits and dashes"),
+            ("[Global]\n= 1", "line 2: \"\" is no variable's name: use letters, digits and dashes"),
+            ("[Global", "line 1: the section has no closing bracket"),
+            ("[\"x\"]", "line 1: the section has no name"),
+            ("[X \"y]", "line 1: a quote is not closed on its line"),
+            ("[X] y = 1", "line 1: \"y = 1\" stands behind a section: put it on a line of its own"),
+            ("[X]\na = \"b", "line 2: a quote is not closed on its line"),
+            ("[X]\na = \"\\x\"", "line 2: \\x means nothing: write \\\\ for a backslash"),
+        ] {
+            assert_eq!(parse(text).unwrap_err().to_string(), expected, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_makes_it_panic(text in "\\PC{0,60}|[\\[\\]\"\\\\=;#a\n ]{0,60}") {
+            let _ = parse(&text);
+        }
+    }
+}

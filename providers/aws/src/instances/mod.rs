@@ -1,0 +1,303 @@
+//! Machines: asked for by id in batches, by name or address where there is no id, and labelled with where they are.
+
+mod convert;
+pub(crate) mod id;
+mod topology;
+mod zones;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use aws_sdk_ec2::types::{self, Filter, InstanceStateName};
+use futures::future::{join, join_all};
+use providers::{
+    Address, AddressKind, CloudError, ErrorKind, Instance, InstanceRef, InstanceState, Instances, async_trait,
+};
+
+use crate::client::{Api, Class};
+use crate::session::{Session, Sessions};
+use id::Wanted;
+use topology::Topology;
+use zones::Zones;
+
+/// Ids that one call may name.
+const IDS: usize = 500;
+/// Values that one filter may have.
+const FILTER_VALUES: usize = 200;
+/// Instances on a page.
+const PAGE: i32 = 1000;
+
+/// EC2's machines, and Fargate's.
+#[derive(Debug)]
+pub(crate) struct Ec2Instances {
+    sessions: Sessions,
+    zones: Zones,
+    topology: Topology,
+}
+
+type States = HashMap<Wanted, InstanceState>;
+
+/// What EC2 said of each machine.
+pub(crate) type Found = HashMap<Wanted, Result<types::Instance, CloudError>>;
+
+impl Ec2Instances {
+    pub(crate) fn new(sessions: Sessions) -> Self {
+        Self { sessions, zones: Zones::default(), topology: Topology::default() }
+    }
+}
+
+#[async_trait]
+impl Instances for Ec2Instances {
+    async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState> {
+        let session = match self.sessions.get() {
+            Ok(session) => session,
+            Err(error) => return instances.iter().map(|_| InstanceState::Unknown(error.clone())).collect(),
+        };
+        let wanted: Vec<Result<Wanted, CloudError>> = instances.iter().map(id::wanted).collect();
+        let mut states = look_up(&session, wanted.iter().flatten().collect()).await;
+        self.label(&session, instances, &wanted, &mut states).await;
+        wanted
+            .into_iter()
+            .map(|wanted| match wanted {
+                Ok(wanted) => states.get(&wanted).cloned().unwrap_or_else(|| absent(&wanted)),
+                Err(error) => InstanceState::Unknown(error),
+            })
+            .collect()
+    }
+}
+
+impl Ec2Instances {
+    /// Adds the labels that say where a machine is, to Nodes that lack them. What AWS does not say is left out: no
+    /// label is worth a Node that waits.
+    async fn label(
+        &self,
+        session: &Session,
+        nodes: &[InstanceRef],
+        wanted: &[Result<Wanted, CloudError>],
+        states: &mut States,
+    ) {
+        let mut missing_zone = BTreeSet::new();
+        let mut missing_topology = BTreeMap::new();
+        for (node, wanted) in nodes.iter().zip(wanted) {
+            let Ok(wanted @ (Wanted::Instance(_) | Wanted::Name(_))) = wanted else { continue };
+            let Some(InstanceState::Running(instance)) = states.get(wanted) else { continue };
+            if !node.labels.contains_key(convert::ZONE_ID) {
+                missing_zone.insert(wanted.clone());
+            }
+            if !node.labels.contains_key(&format!("{}1", convert::NETWORK_NODE)) {
+                missing_topology.insert(id_of(instance), instance.instance_type.clone());
+            }
+        }
+        if missing_zone.is_empty() && missing_topology.is_empty() {
+            return;
+        }
+        let (zones, layers) = join(
+            self.zones.ids(&session.api, !missing_zone.is_empty()),
+            self.topology.layers(session, missing_topology),
+        )
+        .await;
+        for (wanted, state) in states {
+            let InstanceState::Running(instance) = state else { continue };
+            if let Some(zone) = zones.get(&instance.zone).filter(|_| missing_zone.contains(wanted)) {
+                instance.labels.insert(convert::ZONE_ID.into(), zone.clone());
+            }
+            for (layer, node) in layers.get(&id_of(instance)).into_iter().flatten().enumerate() {
+                instance.labels.insert(format!("{}{}", convert::NETWORK_NODE, layer + 1), node.clone());
+            }
+        }
+    }
+}
+
+/// The machine's id, at the end of its provider id.
+fn id_of(instance: &Instance) -> String {
+    instance.provider_id.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+/// What no answer mentioned: gone, if a machine of that id could be.
+fn absent(wanted: &Wanted) -> InstanceState {
+    match wanted {
+        Wanted::Instance(id) if well_formed(id) => InstanceState::Gone,
+        Wanted::Instance(id) => {
+            let fix = "use the instance's id: i- and hexadecimal digits";
+            InstanceState::Unknown(CloudError::invalid_field("spec.providerID", id, fix))
+        }
+        Wanted::Fargate(_) => InstanceState::Gone,
+        Wanted::Name(name) => {
+            let fix = "let the kubelet set --provider-id, or name Nodes after their private DNS name or instance id";
+            tracing::debug!("no instance has the private DNS name {name:?}: {fix}");
+            InstanceState::Gone
+        }
+    }
+}
+
+fn well_formed(id: &str) -> bool {
+    id.strip_prefix("i-").is_some_and(|rest| rest.len() >= 8 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// All that was found, and an `Unknown` for each of a batch that failed.
+async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
+    let addresses: Vec<IpAddr> = wanted
+        .iter()
+        .filter_map(|wanted| match wanted {
+            Wanted::Fargate(address) => Some(*address),
+            _ => None,
+        })
+        .collect();
+    let interfaces = join_all(addresses.chunks(FILTER_VALUES).map(|addresses| by_address(session, addresses)));
+    let (machines, interfaces) = join(find(session, wanted), interfaces).await;
+    let state = |found: Result<types::Instance, CloudError>| match found {
+        Ok(found) => convert::state(&found, &session.api.region, &session.config.node_ip_families),
+        Err(error) => InstanceState::Unknown(error),
+    };
+    let machines = machines.into_iter().map(|(wanted, found)| (wanted, state(found)));
+    machines.chain(interfaces.into_iter().flatten()).collect()
+}
+
+/// EC2's machines among those wanted, and the error for each that was not answered; what is missing is not there.
+pub(crate) async fn find(session: &Session, wanted: BTreeSet<&Wanted>) -> Found {
+    let (mut ids, mut names) = (Vec::new(), Vec::new());
+    for wanted in wanted {
+        match wanted {
+            Wanted::Instance(id) => ids.push(id.clone()),
+            Wanted::Name(name) => names.push(name.clone()),
+            Wanted::Fargate(_) => {}
+        }
+    }
+    let ids = join_all(ids.chunks(IDS).map(|ids| by_id(session, ids)));
+    let names = join_all(names.chunks(FILTER_VALUES).map(|names| by_name(session, names)));
+    let (ids, names) = join(ids, names).await;
+    ids.into_iter().chain(names).flatten().collect()
+}
+
+/// One id that is not there fails a call that names it, so the second try asks by a filter, which leaves it out.
+async fn by_id(session: &Session, ids: &[String]) -> Found {
+    let api = &session.api;
+    let request = api.ec2.describe_instances().set_instance_ids(Some(ids.to_vec()));
+    let found = match api.read(Class::Ec2Read, "DescribeInstances", || request.clone().send()).await {
+        Ok(answer) => Ok(answer.reservations.unwrap_or_default().into_iter().flat_map(instances_of).collect()),
+        Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Invalid) => {
+            let chunks = ids.chunks(FILTER_VALUES);
+            let pages = join_all(chunks.map(|ids| filtered(api, vec![filter("instance-id", ids.to_vec())]))).await;
+            let pages: Result<Vec<_>, _> = pages.into_iter().collect();
+            pages.map(|pages| pages.into_iter().flatten().collect::<Vec<_>>())
+        }
+        Err(error) => Err(error),
+    };
+    match found {
+        Ok(found) => found
+            .into_iter()
+            .filter_map(|instance| Some((Wanted::Instance(instance.instance_id()?.to_owned()), Ok(instance))))
+            .collect(),
+        Err(error) => ids.iter().map(|id| (Wanted::Instance(id.clone()), Err(error.clone()))).collect(),
+    }
+}
+
+async fn by_name(session: &Session, names: &[String]) -> Found {
+    use InstanceStateName::{Pending, Running, ShuttingDown, Stopped, Stopping};
+    let alive = [Pending, Running, ShuttingDown, Stopping, Stopped].map(|state| state.as_str().to_owned());
+    let filters = vec![filter("private-dns-name", names.to_vec()), filter("instance-state-name", alive.to_vec())];
+    match filtered(&session.api, filters).await {
+        Ok(found) => found
+            .into_iter()
+            .filter_map(|instance| Some((Wanted::Name(instance.private_dns_name()?.to_owned()), Ok(instance))))
+            .collect(),
+        Err(error) => names.iter().map(|name| (Wanted::Name(name.clone()), Err(error.clone()))).collect(),
+    }
+}
+
+/// Fargate's nodes are network interfaces (cloud-provider-aws, pkg/providers/v1/variant/fargate).
+async fn by_address(session: &Session, addresses: &[IpAddr]) -> States {
+    let mut found = HashMap::new();
+    for (name, is_of) in [
+        ("addresses.private-ip-address", IpAddr::is_ipv4 as fn(&IpAddr) -> bool),
+        ("ipv6-addresses.ipv6-address", IpAddr::is_ipv6),
+    ] {
+        let values: Vec<String> = addresses.iter().filter(|ip| is_of(ip)).map(ToString::to_string).collect();
+        if values.is_empty() {
+            continue;
+        }
+        let filters = vec![filter(name, values), filter("vpc-id", vec![session.vpc.clone()])];
+        let request = session.api.ec2.describe_network_interfaces().set_filters(Some(filters));
+        let call = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send());
+        let answer = match call.await {
+            Ok(answer) => answer,
+            Err(error) => {
+                let unknown = |ip: &IpAddr| (Wanted::Fargate(*ip), InstanceState::Unknown(error.clone()));
+                found.extend(addresses.iter().filter(|ip| is_of(ip)).map(unknown));
+                continue;
+            }
+        };
+        for interface in answer.network_interfaces() {
+            let texts = interface.private_ip_addresses().iter().filter_map(|ip| ip.private_ip_address());
+            let six = interface.ipv6_addresses().iter().filter_map(|ip| ip.ipv6_address());
+            for ip in texts.chain(six).filter_map(|text| text.parse::<IpAddr>().ok()) {
+                if addresses.contains(&ip) {
+                    found.insert(Wanted::Fargate(ip), InstanceState::Running(fargate(session, interface, ip)));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn fargate(session: &Session, interface: &types::NetworkInterface, ip: IpAddr) -> Box<Instance> {
+    let zone = interface.availability_zone().unwrap_or_default();
+    let mut addresses = vec![Address { kind: AddressKind::InternalIP, address: ip.to_string() }];
+    if let Some(name) = interface.private_dns_name().filter(|name| !name.is_empty()) {
+        addresses.push(Address { kind: AddressKind::InternalDNS, address: name.to_owned() });
+    }
+    Box::new(Instance {
+        provider_id: format!("aws:///{zone}/fargate-{ip}"),
+        zone: zone.to_owned(),
+        region: session.api.region.clone(),
+        addresses,
+        ..Instance::default()
+    })
+}
+
+pub(crate) fn filter(name: &str, values: Vec<String>) -> Filter {
+    Filter::builder().name(name).set_values(Some(values)).build()
+}
+
+/// All pages of what the filters let through.
+async fn filtered(api: &Api, filters: Vec<Filter>) -> Result<Vec<types::Instance>, CloudError> {
+    let (mut found, mut token) = (Vec::new(), None);
+    loop {
+        let request = api.ec2.describe_instances().set_filters(Some(filters.clone())).max_results(PAGE);
+        let request = request.set_next_token(token);
+        let page = api.read(Class::Ec2Read, "DescribeInstances", || request.clone().send()).await?;
+        found.extend(page.reservations.unwrap_or_default().into_iter().flat_map(instances_of));
+        token = page.next_token.filter(|token| !token.is_empty());
+        if token.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+fn instances_of(reservation: types::Reservation) -> Vec<types::Instance> {
+    reservation.instances.unwrap_or_default()
+}
+
+/// The machines, for the provider.
+pub(crate) fn instances(sessions: Sessions) -> Arc<dyn Instances> {
+    Arc::new(Ec2Instances::new(sessions))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_answer_mentions_is_gone_only_if_it_could_be_there() {
+        for (wanted, gone) in [
+            (Wanted::Instance("i-0123456789abcdef0".into()), true),
+            (Wanted::Instance("i-12345678".into()), true),
+            (Wanted::Instance("i-xyz".into()), false),
+            (Wanted::Fargate([10, 0, 0, 1].into()), true),
+            (Wanted::Name("ip-10-0-0-1.ec2.internal".into()), true),
+        ] {
+            assert_eq!(absent(&wanted) == InstanceState::Gone, gone, "{wanted:?}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Where a machine is in the network: an optional API that may be missing, refused or slow, and never holds a Node up.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::join_all;
+use providers::{CloudError, ErrorKind};
+use tokio::time::{Instant, timeout};
+
+use crate::client::Class;
+use crate::session::Session;
+
+/// Ids that one call may name.
+const IDS: usize = 100;
+/// How long Nodes wait for it at most.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What has no topology is not asked for again for so long (cloud-provider-aws, instanceTopologyManager).
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// After any other failure nobody asks for so long.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// The network's layers above machines; remembers what AWS knows nothing of.
+#[derive(Debug, Default)]
+pub(crate) struct Topology(Mutex<Silent>);
+
+#[derive(Debug, Default)]
+struct Silent {
+    /// Nobody is asked for anything.
+    region: Option<Instant>,
+    /// Instance types without topology.
+    types: HashMap<String, Instant>,
+}
+
+impl Silent {
+    fn worth_asking(&self, kind: &str, now: Instant) -> bool {
+        let over = |until: &Instant| now >= *until;
+        !kind.is_empty() && self.region.as_ref().is_none_or(over) && self.types.get(kind).is_none_or(over)
+    }
+}
+
+/// How long it is no use to ask again.
+fn pause_after(error: &CloudError) -> Duration {
+    match error.kind {
+        ErrorKind::Denied | ErrorKind::Invalid => DAY,
+        _ => PAUSE,
+    }
+}
+
+impl Topology {
+    /// The layers of the machines, given as ids and instance types, that have some.
+    pub(crate) async fn layers(
+        &self,
+        session: &Session,
+        machines: BTreeMap<String, String>,
+    ) -> HashMap<String, Vec<String>> {
+        let now = Instant::now();
+        let asked: Vec<(String, String)> = {
+            let silent = self.silent();
+            machines.into_iter().filter(|(_, kind)| silent.worth_asking(kind, now)).collect()
+        };
+        let answers = join_all(asked.chunks(IDS).map(|machines| {
+            let ids = machines.iter().map(|(id, _)| id.clone()).collect();
+            let request = session.api.ec2.describe_instance_topology().set_instance_ids(Some(ids));
+            timeout(PATIENCE, session.api.change(Class::Ec2Read, "DescribeInstanceTopology", request.send()))
+        }));
+        let mut layers = HashMap::new();
+        for (machines, answer) in asked.chunks(IDS).zip(answers.await) {
+            match answer {
+                Ok(Ok(answer)) => {
+                    let found = answer.instances.unwrap_or_default().into_iter();
+                    let found: HashMap<String, Vec<String>> =
+                        found.filter_map(|one| Some((one.instance_id?, one.network_nodes?))).collect();
+                    let silent = machines.iter().filter(|(id, _)| !found.contains_key(id));
+                    self.silent().types.extend(silent.map(|(_, kind)| (kind.clone(), now + DAY)));
+                    layers.extend(found);
+                }
+                Ok(Err(error)) => {
+                    let pause = pause_after(&error);
+                    tracing::info!(%error, ?pause, "Nodes get no labels of the network's topology for now");
+                    self.silent().region = Some(now + pause);
+                }
+                Err(_) => self.silent().region = Some(now + PAUSE),
+            }
+        }
+        layers
+    }
+
+    fn silent(&self) -> std::sync::MutexGuard<'_, Silent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_silent_is_left_alone_for_its_time() {
+        let now = Instant::now();
+        let silent = Silent { region: None, types: [("t3.micro".to_owned(), now + PAUSE)].into() };
+        assert!(!silent.worth_asking("", now), "Fargate");
+        assert!(silent.worth_asking("p5.48xlarge", now));
+        assert!(!silent.worth_asking("t3.micro", now));
+        assert!(silent.worth_asking("t3.micro", now + PAUSE));
+        let silent = Silent { region: Some(now + PAUSE), ..silent };
+        assert!(!silent.worth_asking("p5.48xlarge", now));
+    }
+
+    #[test]
+    fn refusals_last_longer_than_troubles() {
+        for (kind, pause) in [
+            (ErrorKind::Denied, DAY),
+            (ErrorKind::Invalid, DAY),
+            (ErrorKind::Transient, PAUSE),
+            (ErrorKind::Throttled { after: None }, PAUSE),
+        ] {
+            assert_eq!(pause_after(&CloudError::new(kind, "DescribeInstanceTopology", "")), pause, "{kind:?}");
+        }
+    }
+}

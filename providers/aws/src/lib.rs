@@ -1,0 +1,17 @@
+//! AWS as a cloud provider: instances, routes and Network Load Balancers.
+
+mod budget;
+mod client;
+mod config;
+mod error;
+mod ini;
+mod instances;
+mod provider;
+mod role;
+mod routes;
+mod session;
+mod tagging;
+mod tags;
+
+pub use aws_credential_types::Credentials;
+pub use provider::{build_with, factory};

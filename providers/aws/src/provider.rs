@@ -1,0 +1,86 @@
+//! The door: what `--cloud-provider=aws` builds.
+
+use std::sync::Arc;
+
+use aws_credential_types::Credentials;
+use providers::{
+    BuildContext, CloudError, CloudProvider, ConfigError, Factory, Instances, LoadBalancers, Routes, Tagging,
+    async_trait,
+};
+
+use crate::config::Config;
+use crate::instances;
+use crate::routes;
+use crate::session::Sessions;
+use crate::tagging;
+
+/// AWS.
+#[derive(Debug)]
+struct Aws {
+    config: Config,
+    /// Instead of what the SDK finds.
+    credentials: Option<Credentials>,
+    sessions: Sessions,
+}
+
+/// Builds the provider called `aws`.
+pub fn factory() -> Factory {
+    Factory { name: "aws", build }
+}
+
+fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> {
+    made(context, None)
+}
+
+/// As the factory, with credentials of the caller's own instead of those that the SDK finds in the environment, the
+/// shared files, a service account's token, or the machine's metadata.
+///
+/// # Errors
+/// As [`Factory::build`](providers::Factory): what is wrong with the configuration, and what to write instead.
+pub fn build_with(context: &BuildContext, credentials: Credentials) -> Result<Arc<dyn CloudProvider>, ConfigError> {
+    made(context, Some(credentials))
+}
+
+fn made(context: &BuildContext, credentials: Option<Credentials>) -> Result<Arc<dyn CloudProvider>, ConfigError> {
+    let (config, warnings) = Config::read(context)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(Arc::new(Aws { config, credentials, sessions: Sessions::default() }))
+}
+
+#[async_trait]
+impl CloudProvider for Aws {
+    fn name(&self) -> &'static str {
+        "aws"
+    }
+
+    /// The file's, or that in the own machine's tags, which are not known before AWS was reached.
+    fn has_cluster_id(&self) -> bool {
+        !self.config.cluster_id.is_empty() || self.sessions.get().map_or(true, |session| !session.cluster.id.is_empty())
+    }
+
+    async fn initialize(&self) -> Result<(), CloudError> {
+        self.sessions.open(&self.config, self.credentials.as_ref()).await
+    }
+
+    fn instances(&self) -> Option<Arc<dyn Instances>> {
+        Some(instances::instances(self.sessions.clone()))
+    }
+
+    fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
+        None
+    }
+
+    fn routes(&self) -> Option<Arc<dyn Routes>> {
+        Some(routes::routes(self.sessions.clone()))
+    }
+
+    fn tagging(&self) -> Option<Arc<dyn Tagging>> {
+        Some(tagging::tagging(self.sessions.clone()))
+    }
+
+    fn metrics(&self) -> String {
+        self.sessions.get().map(|session| session.api.metrics()).unwrap_or_default()
+    }
+}

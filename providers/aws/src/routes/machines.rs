@@ -1,0 +1,209 @@
+//! The machines that routes lead to: what Nodes call them, by which interface they are reached, and that they forward.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aws_sdk_ec2::types::{self, AttributeBooleanValue, InstanceStateName};
+use futures::future::join_all;
+use providers::{CloudError, ErrorKind, RouteSpec};
+
+use crate::client::Class;
+use crate::instances::id::{self, Wanted};
+use crate::instances::{self, Found};
+use crate::session::Session;
+
+/// What of a machine does not change, or is changed here only; asked for once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Machine {
+    pub id: String,
+    /// As its Node spells it.
+    provider_id: String,
+    /// The interface that routes lead to; `None`: it has one only, so that they lead to the machine.
+    pub interface: Option<String>,
+    /// It takes packets that are not for itself: EC2's check of sources and destinations is off.
+    forwards: bool,
+}
+
+/// The machines that were met, by their ids.
+#[derive(Debug, Default)]
+pub(crate) struct Machines(Mutex<HashMap<String, Machine>>);
+
+impl Machine {
+    /// Reads a machine; `None` if it is on its way out for good.
+    fn read(found: &types::Instance) -> Option<Self> {
+        let state = found.state().and_then(types::InstanceState::name);
+        if matches!(state, Some(InstanceStateName::Terminated | InstanceStateName::ShuttingDown)) {
+            return None;
+        }
+        let id = found.instance_id()?.to_owned();
+        let zone = found.placement().and_then(|placement| placement.availability_zone()).unwrap_or_default();
+        let provider_id = format!("aws:///{zone}/{id}");
+        let (interface, checks) = match found.network_interfaces() {
+            [] | [_] => (None, found.source_dest_check()),
+            several => {
+                let index = |interface: &&types::InstanceNetworkInterface| {
+                    interface.attachment().and_then(|attachment| attachment.device_index()).unwrap_or(i32::MAX)
+                };
+                let first = several.iter().min_by_key(index)?;
+                (first.network_interface_id().map(String::from), first.source_dest_check())
+            }
+        };
+        Some(Self { id, provider_id, interface, forwards: checks == Some(false) })
+    }
+}
+
+impl Machines {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Machine>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets a machine: it is not as it was.
+    pub(crate) fn forget(&self, id: &str) {
+        self.known().remove(id);
+    }
+
+    /// The provider ids of machines by their ids, asked for in one batch where they are not known yet; ids of machines
+    /// that are gone are in no zone. Forgets all others.
+    ///
+    /// # Errors
+    /// Any kind: a list is complete or not given.
+    pub(crate) async fn names(
+        &self,
+        session: &Session,
+        ids: BTreeSet<String>,
+    ) -> Result<HashMap<String, String>, CloudError> {
+        let unknown: Vec<Wanted> = {
+            let mut known = self.known();
+            known.retain(|id, _| ids.contains(id));
+            ids.iter().filter(|id| !known.contains_key(*id)).cloned().map(Wanted::Instance).collect()
+        };
+        for (_, found) in instances::find(session, unknown.iter().collect()).await {
+            if let Some(machine) = Machine::read(&found?) {
+                self.known().insert(machine.id.clone(), machine);
+            }
+        }
+        let known = self.known();
+        let name = |id: String| {
+            let name = known.get(&id).map_or_else(|| format!("aws:////{id}"), |machine| machine.provider_id.clone());
+            (id, name)
+        };
+        Ok(ids.into_iter().map(name).collect())
+    }
+
+    /// Readies the machines of routes that are to be set, in their order: each is there, and forwards.
+    pub(crate) async fn ready(&self, session: &Session, specs: &[&RouteSpec]) -> Vec<Result<Machine, CloudError>> {
+        let wanted: Vec<Result<Wanted, CloudError>> = specs.iter().map(|spec| id::wanted(&spec.instance)).collect();
+        let unknown = {
+            let known = self.known();
+            let is_known = |wanted: &&Wanted| matches!(wanted, Wanted::Instance(id) if known.contains_key(id));
+            wanted.iter().flatten().filter(|wanted| !is_known(wanted)).collect()
+        };
+        let found = instances::find(session, unknown).await;
+        let machines: Vec<Result<Machine, CloudError>> =
+            wanted.iter().zip(specs).map(|(wanted, spec)| self.meet(wanted, spec, &found)).collect();
+        let checking: HashMap<&str, &Machine> =
+            machines.iter().flatten().filter(|machine| !machine.forwards).map(|m| (&*m.id, m)).collect();
+        let results = join_all(checking.values().map(|machine| stop_checking(session, machine))).await;
+        let failed: HashMap<String, CloudError> = checking
+            .keys()
+            .zip(results)
+            .filter_map(|(id, result)| match result {
+                Ok(()) => {
+                    if let Some(machine) = self.known().get_mut(*id) {
+                        machine.forwards = true;
+                    }
+                    None
+                }
+                Err(error) => Some(((*id).to_owned(), error)),
+            })
+            .collect();
+        let verdict = |machine: Machine| failed.get(&machine.id).cloned().map_or(Ok(machine), Err);
+        machines.into_iter().map(|machine| machine.and_then(verdict)).collect()
+    }
+
+    /// A machine that is known, or was just found; its Node's spelling of its id is kept.
+    fn meet(
+        &self,
+        wanted: &Result<Wanted, CloudError>,
+        spec: &RouteSpec,
+        found: &Found,
+    ) -> Result<Machine, CloudError> {
+        let wanted = wanted.as_ref().map_err(Clone::clone)?;
+        let mut known = self.known();
+        let machine = match (wanted, found.get(wanted)) {
+            (Wanted::Fargate(_), _) => {
+                let fix = "leave Fargate's Nodes without pod networks: AWS gives their pods addresses itself";
+                return Err(CloudError::invalid_field("spec.podCIDRs", spec.destination, fix));
+            }
+            (_, Some(Err(error))) => return Err(error.clone()),
+            (_, Some(Ok(instance))) => Machine::read(instance),
+            (Wanted::Instance(id), None) => known.get(id).cloned(),
+            (Wanted::Name(_), None) => None,
+        };
+        let gone = || {
+            let message = format!("the machine of Node {} is not there", spec.instance.node);
+            CloudError::new(ErrorKind::NotFound, "DescribeInstances", message)
+        };
+        let mut machine = machine.ok_or_else(gone)?;
+        if let Some(id) = &spec.instance.provider_id {
+            machine.provider_id.clone_from(id);
+        }
+        known.insert(machine.id.clone(), machine.clone());
+        Ok(machine)
+    }
+}
+
+/// Makes a machine take packets for its pods.
+async fn stop_checking(session: &Session, machine: &Machine) -> Result<(), CloudError> {
+    let (api, off) = (&session.api, AttributeBooleanValue::builder().value(false).build());
+    match &machine.interface {
+        Some(interface) => {
+            let request = api.ec2.modify_network_interface_attribute().network_interface_id(interface);
+            let request = request.source_dest_check(off).send();
+            api.change(Class::Ec2Change, "ModifyNetworkInterfaceAttribute", request).await.map(drop)
+        }
+        None => {
+            let request = api.ec2.modify_instance_attribute().instance_id(&machine.id).source_dest_check(off).send();
+            api.change(Class::Ec2Change, "ModifyInstanceAttribute", request).await.map(drop)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aws_sdk_ec2::types::{InstanceNetworkInterface, InstanceNetworkInterfaceAttachment, InstanceState, Placement};
+
+    fn interface(id: &str, index: i32, checks: bool) -> InstanceNetworkInterface {
+        InstanceNetworkInterface::builder()
+            .network_interface_id(id)
+            .source_dest_check(checks)
+            .attachment(InstanceNetworkInterfaceAttachment::builder().device_index(index).build())
+            .build()
+    }
+
+    #[test]
+    fn routes_lead_to_the_first_of_several_interfaces() {
+        let machine = || {
+            types::Instance::builder()
+                .instance_id("i-1a")
+                .placement(Placement::builder().availability_zone("eu-west-1b").build())
+                .source_dest_check(true)
+        };
+        let read = |machine: types::builders::InstanceBuilder| {
+            Machine::read(&machine.build()).map(|machine| (machine.interface, machine.forwards))
+        };
+        assert_eq!(read(machine()), Some((None, false)));
+        assert_eq!(
+            read(machine().network_interfaces(interface("eni-0", 0, true)).source_dest_check(false)),
+            Some((None, true))
+        );
+        let several = machine().network_interfaces(interface("eni-1", 1, true));
+        let several = several.network_interfaces(interface("eni-0", 0, false));
+        assert_eq!(read(several), Some((Some("eni-0".into()), true)));
+        assert_eq!(Machine::read(&machine().build()).unwrap().provider_id, "aws:///eu-west-1b/i-1a");
+        for gone in [InstanceStateName::Terminated, InstanceStateName::ShuttingDown] {
+            assert_eq!(read(machine().state(InstanceState::builder().name(gone).build())), None);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Route tables as they were read: which routes are the cluster's, and which steps make a change. No calls.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_ec2::types::{self, RouteOrigin, RouteState};
+use providers::{CloudError, ErrorKind, IpNet};
+
+/// A route table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub id: String,
+    entries: BTreeMap<IpNet, Entry>,
+}
+
+/// Where a destination leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Entry {
+    /// To a machine, by its id.
+    Machine(String),
+    /// To a machine that is gone.
+    Dead,
+    /// To a gateway, a peer, an endpoint: whoever made it, it was not this controller.
+    Foreign,
+}
+
+/// What is to be done with a destination in one table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Create,
+    Replace,
+    Delete,
+}
+
+impl Table {
+    /// Reads a table. Destinations that are lists of networks are left out, as are routes that a gateway announces: a
+    /// route that is made may stand beside those.
+    pub(crate) fn read(table: &types::RouteTable) -> Self {
+        let announced = |route: &&types::Route| route.origin() == Some(&RouteOrigin::EnableVgwRoutePropagation);
+        let entries = table.routes().iter().filter(|route| !announced(route)).filter_map(|route| {
+            let destination = route.destination_cidr_block().or(route.destination_ipv6_cidr_block())?;
+            Some((destination.parse::<IpNet>().ok()?.trunc(), entry(route)))
+        });
+        Self { id: table.route_table_id().unwrap_or_default().to_owned(), entries: entries.collect() }
+    }
+
+    /// What makes the destination lead to the machine; nothing if it does.
+    ///
+    /// # Errors
+    /// `Conflict` if it leads to something that is not a machine.
+    pub(crate) fn to_set(&self, destination: IpNet, machine: &str) -> Result<Option<Step>, CloudError> {
+        match self.entries.get(&destination) {
+            None => Ok(Some(Step::Create)),
+            Some(Entry::Machine(id)) if id == machine => Ok(None),
+            Some(Entry::Machine(_) | Entry::Dead) => Ok(Some(Step::Replace)),
+            Some(Entry::Foreign) => {
+                let message = format!(
+                    "{destination} leads to something that is not a machine in the route table {}: remove that route, \
+                     or give the Node another pod network",
+                    self.id
+                );
+                Err(CloudError::new(ErrorKind::Conflict, "CreateRoute", message))
+            }
+        }
+    }
+
+    /// The table has an own route for the destination.
+    pub(crate) fn has_own(&self, destination: IpNet) -> bool {
+        matches!(self.entries.get(&destination), Some(Entry::Machine(_) | Entry::Dead))
+    }
+
+    fn has_foreign(&self, destination: IpNet) -> bool {
+        self.entries.get(&destination) == Some(&Entry::Foreign)
+    }
+}
+
+fn entry(route: &types::Route) -> Entry {
+    let elsewhere = [
+        route.gateway_id(),
+        route.nat_gateway_id(),
+        route.transit_gateway_id(),
+        route.local_gateway_id(),
+        route.carrier_gateway_id(),
+        route.egress_only_internet_gateway_id(),
+        route.vpc_peering_connection_id(),
+        route.core_network_arn(),
+        route.odb_network_arn(),
+    ];
+    let dead = route.state() == Some(&RouteState::Blackhole);
+    match route.instance_id().filter(|id| !id.is_empty()) {
+        Some(id) if !dead => Entry::Machine(id.to_owned()),
+        Some(_) => Entry::Dead,
+        None if dead && elsewhere.into_iter().flatten().all(str::is_empty) => Entry::Dead,
+        None => Entry::Foreign,
+    }
+}
+
+/// Where the cluster's destinations lead in all tables together: to a machine only if they do so in each, else nowhere,
+/// so that a table that lacks a route is mended.
+pub(crate) fn merged(tables: &[Table]) -> BTreeMap<IpNet, Option<String>> {
+    let own = tables.iter().flat_map(|table| table.entries.keys().filter(|net| table.has_own(**net)));
+    own.map(|destination| (*destination, leads_to(tables, *destination))).collect()
+}
+
+fn leads_to(tables: &[Table], destination: IpNet) -> Option<String> {
+    let mut found = tables.iter().map(|table| match table.entries.get(&destination) {
+        Some(Entry::Machine(id)) => Some(id),
+        _ => None,
+    });
+    let first = found.next()??;
+    found.all(|other| other == Some(first)).then(|| first.clone())
+}
+
+/// Whether a route that was listed so may be removed; no if nothing is left to remove.
+///
+/// # Errors
+/// `Conflict` if it leads elsewhere by now.
+pub(crate) fn may_remove(tables: &[Table], destination: IpNet, listed: Option<&str>) -> Result<bool, CloudError> {
+    let own = tables.iter().any(|table| table.has_own(destination));
+    let foreign = tables.iter().any(|table| table.has_foreign(destination));
+    if (own && leads_to(tables, destination).as_deref() != listed) || (!own && foreign) {
+        let message = format!("{destination} leads elsewhere by now and stays");
+        return Err(CloudError::new(ErrorKind::Conflict, "DeleteRoute", message));
+    }
+    Ok(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aws_sdk_ec2::types::builders::RouteBuilder;
+
+    fn route(destination: &str) -> RouteBuilder {
+        let route = types::Route::builder().state(RouteState::Active);
+        if destination.contains(':') {
+            route.destination_ipv6_cidr_block(destination)
+        } else {
+            route.destination_cidr_block(destination)
+        }
+    }
+
+    fn table(id: &str, routes: impl IntoIterator<Item = RouteBuilder>) -> Table {
+        let routes = routes.into_iter().map(RouteBuilder::build).collect();
+        Table::read(&types::RouteTable::builder().route_table_id(id).set_routes(Some(routes)).build())
+    }
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    const A: &str = "10.244.1.0/24";
+
+    #[test]
+    fn a_route_is_to_a_machine_to_nothing_or_somebody_elses() {
+        let blackhole = |route: RouteBuilder| route.state(RouteState::Blackhole);
+        for (route, expected) in [
+            (route(A).instance_id("i-1"), Some(Entry::Machine("i-1".into()))),
+            (route(A).instance_id("i-1").network_interface_id("eni-1"), Some(Entry::Machine("i-1".into()))),
+            (blackhole(route(A).instance_id("i-1")), Some(Entry::Dead)),
+            (blackhole(route(A).network_interface_id("eni-1")), Some(Entry::Dead)),
+            (blackhole(route(A)), Some(Entry::Dead)),
+            (blackhole(route(A).nat_gateway_id("nat-1")), Some(Entry::Foreign)),
+            (blackhole(route(A).vpc_peering_connection_id("pcx-1")), Some(Entry::Foreign)),
+            (route(A).network_interface_id("eni-1"), Some(Entry::Foreign)),
+            (route(A).gateway_id("local"), Some(Entry::Foreign)),
+            (route(A).gateway_id("vgw-1").origin(RouteOrigin::EnableVgwRoutePropagation), None),
+            (types::Route::builder().destination_prefix_list_id("pl-1").gateway_id("vpce-1"), None),
+        ] {
+            let told = format!("{route:?}");
+            assert_eq!(table("rtb-1", [route]).entries.get(&net(A)), expected.as_ref(), "{told}");
+        }
+    }
+
+    #[test]
+    fn the_smallest_step_sets_a_route() {
+        let full = table(
+            "rtb-1",
+            [
+                route(A).instance_id("i-1"),
+                route("10.244.2.0/24").state(RouteState::Blackhole),
+                route("10.0.0.0/16").gateway_id("local"),
+                route("fd00:1::/64").instance_id("i-1"),
+            ],
+        );
+        for (destination, machine, expected) in [
+            (A, "i-1", Ok(None)),
+            (A, "i-2", Ok(Some(Step::Replace))),
+            ("10.244.2.0/24", "i-1", Ok(Some(Step::Replace))),
+            ("10.244.3.0/24", "i-1", Ok(Some(Step::Create))),
+            ("fd00:1::/64", "i-1", Ok(None)),
+            ("fd00:2::/64", "i-1", Ok(Some(Step::Create))),
+            ("10.0.0.0/16", "i-1", Err(ErrorKind::Conflict)),
+        ] {
+            let step = full.to_set(net(destination), machine).map_err(|error| error.kind);
+            assert_eq!(step, expected, "{destination} to {machine}");
+        }
+    }
+
+    #[test]
+    fn tables_that_differ_lead_nowhere_together() {
+        let one = table("rtb-1", [route(A).instance_id("i-1"), route("10.244.2.0/24").instance_id("i-2")]);
+        let two = table("rtb-2", [route(A).instance_id("i-1"), route("10.244.3.0/24").instance_id("i-3")]);
+        let three = table("rtb-3", [route(A).gateway_id("igw-1")]);
+        let list = |tables: &[Table]| -> Vec<(String, Option<String>)> {
+            merged(tables).into_iter().map(|(net, machine)| (net.to_string(), machine)).collect()
+        };
+        let line = |net: &str, machine: Option<&str>| (net.to_owned(), machine.map(String::from));
+        assert_eq!(
+            list(&[one.clone(), two.clone()]),
+            [line(A, Some("i-1")), line("10.244.2.0/24", None), line("10.244.3.0/24", None)]
+        );
+        assert_eq!(list(std::slice::from_ref(&three)), [], "nothing of it is the cluster's");
+        assert_eq!(list(&[two, three]), [line(A, None), line("10.244.3.0/24", None)]);
+        assert_eq!(list(&[]), []);
+    }
+
+    #[test]
+    fn only_what_was_listed_is_removed() {
+        let one = table("rtb-1", [route(A).instance_id("i-1")]);
+        let dead = table("rtb-1", [route(A).state(RouteState::Blackhole)]);
+        let foreign = table("rtb-1", [route(A).gateway_id("igw-1")]);
+        let empty = table("rtb-2", []);
+        for (tables, listed, expected) in [
+            (vec![one.clone()], Some("i-1"), Ok(true)),
+            (vec![one.clone()], Some("i-2"), Err(ErrorKind::Conflict)),
+            (vec![one.clone()], None, Err(ErrorKind::Conflict)),
+            (vec![dead.clone()], None, Ok(true)),
+            (vec![dead], Some("i-1"), Err(ErrorKind::Conflict)),
+            (vec![one, empty.clone()], None, Ok(true)),
+            (vec![empty], Some("i-1"), Ok(false)),
+            (vec![foreign], Some("i-1"), Err(ErrorKind::Conflict)),
+        ] {
+            let may = may_remove(&tables, net(A), listed).map_err(|error| error.kind);
+            assert_eq!(may, expected, "{tables:?} listed as {listed:?}");
+        }
+    }
+}

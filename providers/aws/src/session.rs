@@ -1,0 +1,76 @@
+//! What is known once AWS was asked for the first time: the way to it, the network, and the cluster's id in tags.
+
+use std::sync::{Arc, OnceLock};
+
+use aws_credential_types::Credentials;
+use providers::{CloudError, ErrorKind};
+
+use crate::client::{Api, Class};
+use crate::config::Config;
+use crate::tags::{self, ClusterTags};
+
+/// Everything that calls need.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub api: Api,
+    pub config: Config,
+    pub vpc: String,
+    /// A subnet of the cluster: that of the file, or of the machine that this process runs on.
+    #[expect(dead_code, reason = "load balancers, which come next, go there if no subnet is tagged")]
+    pub subnet: String,
+    pub cluster: ClusterTags,
+}
+
+/// The session, once there is one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sessions(Arc<OnceLock<Arc<Session>>>);
+
+impl Sessions {
+    /// # Errors
+    /// `Transient` before the provider was initialised.
+    pub(crate) fn get(&self) -> Result<Arc<Session>, CloudError> {
+        let early = || CloudError::new(ErrorKind::Transient, "Initialize", "AWS was not reached yet");
+        self.0.get().cloned().ok_or_else(early)
+    }
+
+    /// Reaches AWS, unless that was done.
+    pub(crate) async fn open(&self, config: &Config, credentials: Option<&Credentials>) -> Result<(), CloudError> {
+        if self.0.get().is_none() {
+            let session = open(config, credentials).await?;
+            // Two at once find the same.
+            let _ = self.0.set(Arc::new(session));
+        }
+        Ok(())
+    }
+}
+
+async fn open(config: &Config, credentials: Option<&Credentials>) -> Result<Session, CloudError> {
+    let api = Api::connect(config, credentials).await?;
+    if config.off_aws() {
+        let cluster = ClusterTags::new(&config.cluster_id, config.legacy_tag);
+        let (vpc, subnet) = (config.vpc.clone(), config.subnet_id.clone());
+        // The credentials are tried now, where an operator looks, and not at the first Node.
+        let request = || api.ec2.describe_vpcs().vpc_ids(&vpc).send();
+        api.read(Class::Ec2Read, "DescribeVpcs", request).await?;
+        return Ok(Session { api, config: config.clone(), vpc, subnet, cluster });
+    }
+    let id = api.metadata.get("/latest/meta-data/instance-id").await.map_err(|error| {
+        let fix = "set VPC, SubnetID and KubernetesClusterID in [Global] to run outside of AWS";
+        CloudError::new(ErrorKind::Transient, "GetMetadata", format!("{error}; {fix}"))
+    })?;
+    let id: String = id.into();
+    let request = || api.ec2.describe_instances().instance_ids(&id).send();
+    let answer = api.read(Class::Ec2Read, "DescribeInstances", request).await?;
+    let own = answer.reservations().iter().flat_map(|reservation| reservation.instances()).next();
+    let own = own.ok_or_else(|| CloudError::new(ErrorKind::Transient, "DescribeInstances", format!("no {id} yet")))?;
+    let cluster = if config.cluster_id.is_empty() {
+        tags::of_machine(own.tags())?
+    } else {
+        ClusterTags::new(&config.cluster_id, config.legacy_tag)
+    };
+    let or = |given: &str, found: Option<&str>| {
+        if given.is_empty() { found.unwrap_or_default().to_owned() } else { given.to_owned() }
+    };
+    let (vpc, subnet) = (or(&config.vpc, own.vpc_id()), or(&config.subnet_id, own.subnet_id()));
+    Ok(Session { api, config: config.clone(), vpc, subnet, cluster })
+}

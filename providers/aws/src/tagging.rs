@@ -1,0 +1,109 @@
+//! Tags that an operator wants on machines, in batches.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use aws_sdk_ec2::types::Tag;
+use providers::{CloudError, Tagging, async_trait};
+
+use crate::client::Class;
+use crate::instances::id::{self, Wanted};
+use crate::session::{Session, Sessions};
+
+/// Machines in one call (cloud-provider-aws, pkg/providers/v1: its batchers of CreateTags and DeleteTags).
+const BATCH: usize = 50;
+
+/// The tags of EC2's machines.
+#[derive(Debug)]
+struct Ec2Tags {
+    sessions: Sessions,
+}
+
+/// The tags, for the provider.
+pub(crate) fn tagging(sessions: Sessions) -> Arc<dyn Tagging> {
+    Arc::new(Ec2Tags { sessions })
+}
+
+/// What is done with the tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    Put,
+    Take,
+}
+
+#[async_trait]
+impl Tagging for Ec2Tags {
+    async fn tag(&self, machines: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>> {
+        self.change(Deed::Put, machines, tags).await
+    }
+
+    async fn untag(&self, machines: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>> {
+        self.change(Deed::Take, machines, tags).await
+    }
+}
+
+impl Ec2Tags {
+    async fn change(
+        &self,
+        deed: Deed,
+        machines: &[String],
+        tags: &BTreeMap<String, String>,
+    ) -> Vec<Result<(), CloudError>> {
+        let session = match self.sessions.get() {
+            Ok(session) => session,
+            Err(error) => return machines.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let wanted: Vec<Result<Wanted, CloudError>> = machines.iter().map(|id| id::of_provider_id(id)).collect();
+        let mut ids: Vec<String> = wanted.iter().flatten().filter_map(instance).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let mut failed: HashMap<String, CloudError> = HashMap::new();
+        let mut batches: Vec<Vec<String>> = ids.chunks(BATCH).map(<[String]>::to_vec).collect();
+        while let Some(mut batch) = batches.pop() {
+            match call(&session, deed, &batch, tags).await {
+                Ok(()) => {}
+                // One of them spoils it: its halves, until the bad one is alone.
+                Err(error) if batch.len() > 1 && (error.is_not_found() || error.is_invalid()) => {
+                    let half = batch.split_off(batch.len() / 2);
+                    batches.extend([batch, half]);
+                }
+                Err(error) => failed.extend(batch.into_iter().map(|id| (id, error.clone()))),
+            }
+        }
+        let answer = |wanted: Result<Wanted, CloudError>| {
+            let id = instance(&wanted?);
+            id.and_then(|id| failed.get(&id).cloned()).map_or(Ok(()), Err)
+        };
+        wanted.into_iter().map(answer).collect()
+    }
+}
+
+/// The id of a machine that can have tags: Fargate's cannot.
+fn instance(wanted: &Wanted) -> Option<String> {
+    match wanted {
+        Wanted::Instance(id) => Some(id.clone()),
+        Wanted::Fargate(_) | Wanted::Name(_) => None,
+    }
+}
+
+async fn call(
+    session: &Session,
+    deed: Deed,
+    ids: &[String],
+    tags: &BTreeMap<String, String>,
+) -> Result<(), CloudError> {
+    let ids = Some(ids.to_vec());
+    match deed {
+        Deed::Put => {
+            let tags = tags.iter().map(|(key, value)| Tag::builder().key(key).value(value).build()).collect();
+            let request = session.api.ec2.create_tags().set_resources(ids).set_tags(Some(tags)).send();
+            session.api.change(Class::Ec2Change, "CreateTags", request).await.map(drop)
+        }
+        // Without values: whatever they are by now.
+        Deed::Take => {
+            let tags = tags.keys().map(|key| Tag::builder().key(key).build()).collect();
+            let request = session.api.ec2.delete_tags().set_resources(ids).set_tags(Some(tags)).send();
+            session.api.change(Class::Ec2Change, "DeleteTags", request).await.map(drop)
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Tags that say whose a resource is (cloud-provider-aws: pkg/providers/v1/tags.go).
+
+use aws_sdk_ec2::types::{Filter, Tag};
+use providers::{CloudError, ErrorKind};
+
+/// Followed by the cluster's id; the value is [`OWNED`] or `shared`.
+const PREFIX: &str = "kubernetes.io/cluster/";
+/// The value of the tag on what this cluster made.
+pub(crate) const OWNED: &str = "owned";
+/// The tag of times before; its value is the cluster's id.
+const LEGACY: &str = "KubernetesCluster";
+
+/// How this cluster marks what is its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClusterTags {
+    /// The cluster's id.
+    pub id: String,
+    legacy: bool,
+}
+
+impl ClusterTags {
+    pub(crate) fn new(id: &str, legacy: bool) -> Self {
+        Self { id: id.to_owned(), legacy }
+    }
+
+    /// The key of the cluster's tag.
+    pub(crate) fn key(&self) -> String {
+        format!("{PREFIX}{}", self.id)
+    }
+
+    /// Lets through what has one of the cluster's keys; none without an id, since everything counts then.
+    pub(crate) fn filter(&self) -> Option<Filter> {
+        let keys = vec![self.key(), LEGACY.to_owned()];
+        (!self.id.is_empty()).then(|| Filter::builder().name("tag-key").set_values(Some(keys)).build())
+    }
+
+    /// The tags of everything that is made.
+    #[cfg_attr(not(test), expect(dead_code, reason = "load balancers, which come next, are made with them"))]
+    pub(crate) fn owned(&self) -> Vec<(String, String)> {
+        let legacy = self.legacy.then(|| (LEGACY.to_owned(), self.id.clone()));
+        std::iter::once((self.key(), OWNED.to_owned())).chain(legacy).collect()
+    }
+
+    /// The cluster uses it: owned, shared, or marked as in times before. Without an id everything counts.
+    pub(crate) fn marks<'a>(&self, tags: impl IntoIterator<Item = (&'a str, &'a str)>) -> bool {
+        let key = self.key();
+        self.id.is_empty() || tags.into_iter().any(|(name, value)| name == key || (name == LEGACY && value == self.id))
+    }
+}
+
+/// The pairs of EC2's tags.
+pub(crate) fn pairs(tags: &[Tag]) -> impl Iterator<Item = (&str, &str)> {
+    tags.iter().filter_map(|tag| Some((tag.key()?, tag.value().unwrap_or_default())))
+}
+
+/// The cluster's id in the tags of the machine that this process runs on.
+///
+/// # Errors
+/// `Invalid` if the machine is tagged for two clusters. One without a tag belongs to none.
+pub(crate) fn of_machine(tags: &[Tag]) -> Result<ClusterTags, CloudError> {
+    let mut ids: Vec<&str> = pairs(tags).filter_map(|(key, _)| key.strip_prefix(PREFIX)).collect();
+    let legacy = pairs(tags).find(|(key, _)| *key == LEGACY).map(|(_, value)| value);
+    ids.extend(legacy);
+    ids.sort_unstable();
+    ids.dedup();
+    match ids[..] {
+        [] => Ok(ClusterTags::new("", false)),
+        [id] => Ok(ClusterTags::new(id, legacy.is_some())),
+        _ => {
+            let fix = "leave one of the tags, or set KubernetesClusterID in [Global]";
+            let message = format!("this machine is tagged for the clusters {}: {fix}", ids.join(", "));
+            Err(CloudError::new(ErrorKind::Invalid, "FindCluster", message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tag(key: &str, value: &str) -> Tag {
+        Tag::builder().key(key).value(value).build()
+    }
+
+    #[test]
+    fn a_machines_tags_name_its_cluster() {
+        for (tags, expected) in [
+            (vec![], Some(("", false))),
+            (vec![tag("Name", "x"), tag("kubernetes.io/cluster/a", "owned")], Some(("a", false))),
+            (vec![tag("KubernetesCluster", "a")], Some(("a", true))),
+            (vec![tag("KubernetesCluster", "a"), tag("kubernetes.io/cluster/a", "shared")], Some(("a", true))),
+            (vec![tag("KubernetesCluster", "a"), tag("kubernetes.io/cluster/b", "shared")], None),
+        ] {
+            let found = of_machine(&tags).ok();
+            assert_eq!(found, expected.map(|(id, legacy)| ClusterTags::new(id, legacy)), "{tags:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_marked_is_the_clusters() {
+        let cluster = ClusterTags::new("a", true);
+        assert_eq!(
+            cluster.owned(),
+            [("kubernetes.io/cluster/a".into(), "owned".into()), ("KubernetesCluster".into(), "a".into())]
+        );
+        for (tags, expected) in [
+            (vec![("kubernetes.io/cluster/a", "shared")], true),
+            (vec![("KubernetesCluster", "a")], true),
+            (vec![("KubernetesCluster", "b"), ("kubernetes.io/cluster/b", "owned")], false),
+            (vec![], false),
+        ] {
+            assert_eq!(cluster.marks(tags.clone()), expected, "{tags:?}");
+        }
+        assert!(ClusterTags::new("", false).marks([]), "without an id everything counts");
+    }
+}

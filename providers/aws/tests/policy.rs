@@ -1,0 +1,80 @@
+//! The IAM policy that is published allows what the code calls, and nothing else.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+const POLICY: &str = include_str!("../../../deploy/aws-iam-policy.json");
+
+/// The actions of calls in a source file: the text behind the class of each, with the service's prefix.
+fn calls(source: &str) -> BTreeSet<String> {
+    let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let named = code.split("Class::").skip(1).filter_map(|rest| {
+        let (class, rest) = rest.split_once(',')?;
+        let service = match class {
+            "Ec2Read" | "Ec2Change" => "ec2",
+            "ElbRead" | "ElbChange" => "elasticloadbalancing",
+            _ => return None,
+        };
+        let action = rest.trim_start().strip_prefix('"')?.split_once('"')?.0;
+        Some(format!("{service}:{action}"))
+    });
+    named.collect()
+}
+
+fn calls_below(folder: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(folder).expect("the sources are there") {
+        let path = entry.expect("a folder can be read").path();
+        if path.is_dir() {
+            found.extend(calls_below(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.extend(calls(&fs::read_to_string(&path).expect("a source can be read")));
+        }
+    }
+    found
+}
+
+fn statements() -> Vec<Value> {
+    let policy: Value = serde_json::from_str(POLICY).expect("the policy is JSON");
+    policy["Statement"].as_array().expect("statements").clone()
+}
+
+fn actions(statement: &Value) -> BTreeSet<String> {
+    let actions = statement["Action"].as_array().expect("actions are a list");
+    actions.iter().map(|action| action.as_str().expect("an action is a text").to_owned()).collect()
+}
+
+fn reads(action: &str) -> bool {
+    action.split(':').nth(1).is_some_and(|action| action.starts_with("Describe") || action.starts_with("Get"))
+}
+
+#[test]
+fn what_is_called_is_allowed_and_nothing_else() {
+    let called = calls_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    assert!(called.contains("ec2:DescribeInstances") && called.contains("ec2:CreateRoute"), "{called:?}");
+    let allowed: BTreeSet<String> = statements().iter().flat_map(actions).collect();
+    let missing: Vec<_> = called.difference(&allowed).collect();
+    let needless: Vec<_> = allowed.difference(&called).collect();
+    assert!(missing.is_empty() && needless.is_empty(), "missing: {missing:?}; needless: {needless:?}");
+}
+
+#[test]
+fn what_changes_something_is_allowed_for_the_clusters_own_only() {
+    for statement in statements() {
+        let changes: Vec<_> = actions(&statement).into_iter().filter(|action| !reads(action)).collect();
+        let tagged = statement["Condition"].to_string().contains("kubernetes.io/cluster/CLUSTER");
+        assert!(changes.is_empty() || tagged, "{changes:?} on anything");
+    }
+}
+
+#[test]
+fn calls_are_found_however_they_are_written() {
+    let found = calls(
+        "api.read(Class::Ec2Read, \"DescribeA\", x)\napi.change(\n  Class::ElbChange,\n  \"DeleteB\",\n y)\n\
+         #[cfg(test)] Class::Ec2Read, \"DescribeTest\"",
+    );
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), ["ec2:DescribeA", "elasticloadbalancing:DeleteB"]);
+}

@@ -1,0 +1,104 @@
+//! Calls of EC2 and ELBv2 by hand, for what tests do to a cloud: no SDK, no waiting for one to be built.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::Request;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+
+use crate::{REGION, form, xml};
+
+/// A service of AWS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// Machines and networks.
+    Ec2,
+    /// Application and Network Load Balancers.
+    Elb,
+}
+
+impl Service {
+    fn signed(self) -> &'static str {
+        match self {
+            Self::Ec2 => "ec2",
+            Self::Elb => "elasticloadbalancing",
+        }
+    }
+
+    fn version(self) -> &'static str {
+        match self {
+            Self::Ec2 => "2016-11-15",
+            Self::Elb => "2015-12-01",
+        }
+    }
+}
+
+/// A call that AWS refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// AWS's code.
+    pub code: String,
+    /// The whole answer.
+    pub answer: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.code, self.answer)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// An account, called past the proxy: nothing is counted, nothing goes wrong.
+#[derive(Debug, Clone)]
+pub struct Aws {
+    moto: SocketAddr,
+    account: String,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+impl Aws {
+    pub(crate) fn new(moto: SocketAddr, account: String) -> Self {
+        Self { moto, account, client: Client::builder(TokioExecutor::new()).build_http() }
+    }
+
+    /// Makes a call; answers its XML.
+    ///
+    /// # Errors
+    /// A [`Refused`] if the service says no.
+    pub async fn call(&self, service: Service, action: &str, parameters: &[(&str, &str)]) -> Result<String> {
+        let head = [("Action", action), ("Version", service.version())];
+        let body = form::write(&[&head[..], parameters].concat());
+        let signed = format!(
+            "AWS4-HMAC-SHA256 Credential=test/20260101/{REGION}/{}/aws4_request, SignedHeaders=host, Signature=none",
+            service.signed()
+        );
+        let request = Request::post(format!("http://{}/", self.moto))
+            .header(AUTHORIZATION, signed)
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded; charset=utf-8")
+            .header("x-moto-account-id", &self.account)
+            .body(Full::from(body))?;
+        let answer = self.client.request(request).await.with_context(|| format!("ask moto for {action}"))?;
+        let status = answer.status();
+        let text = String::from_utf8_lossy(&answer.into_body().collect().await?.to_bytes()).into_owned();
+        if status.is_success() {
+            return Ok(text);
+        }
+        let code = xml::texts(&text, "Code").into_iter().next().unwrap_or_else(|| status.to_string());
+        Err(Refused { code, answer: text }).with_context(|| format!("{action} with {parameters:?}"))
+    }
+
+    /// Makes a call of EC2; answers the texts of one of its elements.
+    ///
+    /// # Errors
+    /// As [`Aws::call`].
+    pub async fn ec2(&self, action: &str, parameters: &[(&str, &str)], element: &str) -> Result<Vec<String>> {
+        Ok(xml::texts(&self.call(Service::Ec2, action, parameters).await?, element))
+    }
+}

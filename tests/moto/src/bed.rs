@@ -1,0 +1,259 @@
+//! A cluster's share of AWS: an account with a network, and machines for fake nodes.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::aws::{Aws, Service};
+use crate::proxy::Proxy;
+use crate::server::Server;
+use crate::{REGION, xml};
+
+/// The zones, with a subnet each.
+const ZONES: [&str; 3] = ["eu-west-1a", "eu-west-1b", "eu-west-1c"];
+
+/// What a cluster's admin makes before anything else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// The VPC, `10.0.0.0/16`.
+    pub vpc: String,
+    /// A public subnet in each zone, tagged for the cluster.
+    pub subnets: Vec<String>,
+    /// The route table of them all, tagged for the cluster.
+    pub table: String,
+    /// The internet gateway that the table leads to.
+    pub gateway: String,
+    /// The nodes' security group, tagged for the cluster.
+    pub group: String,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Its id.
+    pub id: String,
+    /// Its zone.
+    pub zone: String,
+    /// Its name inside the network, which is its Node's.
+    pub name: String,
+    /// Its address inside the network.
+    pub address: String,
+}
+
+impl Machine {
+    /// What its Node has as `spec.providerID`.
+    pub fn provider_id(&self) -> String {
+        format!("aws:///{}/{}", self.zone, self.id)
+    }
+}
+
+/// An account of moto's with a cluster's network, behind a proxy.
+pub struct Moto {
+    /// What the cluster is known by in tags.
+    pub cluster: String,
+    /// The endpoint, which counts calls and makes them fail.
+    pub proxy: Proxy,
+    /// The same account past the proxy.
+    pub aws: Aws,
+    /// The network.
+    pub network: Network,
+    _server: Arc<Server>,
+}
+
+impl Moto {
+    /// An account of its own, with a network for this cluster.
+    ///
+    /// # Errors
+    /// If moto can't be had or refuses to make the network.
+    pub async fn start(cluster: &str) -> Result<Self> {
+        Self::on(Server::shared().await?, cluster).await
+    }
+
+    /// The same on a server of the caller's.
+    ///
+    /// # Errors
+    /// If moto refuses to make the network.
+    pub async fn on(server: Arc<Server>, cluster: &str) -> Result<Self> {
+        let account = format!("{:012}", rand::random_range(100_000_000_000_u64..1_000_000_000_000));
+        let aws = Aws::new(server.address(), account.clone());
+        let network = network(&aws, cluster).await.context("make a network in moto")?;
+        let proxy = Proxy::start(server.address(), account).await?;
+        Ok(Self { cluster: cluster.to_owned(), proxy, aws, network, _server: server })
+    }
+
+    /// What `--cloud-config` holds for a process that is not in AWS.
+    pub fn cloud_config(&self) -> String {
+        let Network { vpc, subnets, .. } = &self.network;
+        let global = format!("VPC = {vpc}\nSubnetID = {}\nKubernetesClusterID = {}\n", subnets[0], self.cluster);
+        self.config(&global, &["EC2", "Elastic Load Balancing v2"])
+    }
+
+    /// What `--cloud-config` holds for a process that runs on a machine of the cluster: it finds out all else.
+    pub fn cloud_config_in_aws(&self, machine: &Machine) -> String {
+        self.proxy.run_on(&machine.id);
+        self.config("", &["EC2", "Elastic Load Balancing v2", "ec2imds"])
+    }
+
+    fn config(&self, global: &str, services: &[&str]) -> String {
+        let url = self.proxy.url();
+        let overrides = (1..).zip(services).map(|(number, name)| {
+            format!(
+                "[ServiceOverride \"{number}\"]\nService = {name}\nRegion = {REGION}\nURL = {url}\n\
+                 SigningRegion = {REGION}\n"
+            )
+        });
+        format!("[Global]\nRegion = {REGION}\n{global}{}", overrides.collect::<String>())
+    }
+
+    /// Starts machines, evenly over the zones.
+    ///
+    /// # Errors
+    /// If moto refuses.
+    pub async fn run(&self, count: usize) -> Result<Vec<Machine>> {
+        let mut machines = Vec::with_capacity(count);
+        let (zones, tag) = (ZONES.len(), format!("kubernetes.io/cluster/{}", self.cluster));
+        for (at, subnet) in self.network.subnets.iter().enumerate() {
+            let here = (count + zones - 1 - at) / zones;
+            if here == 0 {
+                continue;
+            }
+            let number = here.to_string();
+            let parameters = [
+                ("ImageId", "ami-12345678"),
+                ("InstanceType", "m5.large"),
+                ("MinCount", &*number),
+                ("MaxCount", &number),
+                ("SubnetId", subnet),
+                ("SecurityGroupId.1", &self.network.group),
+                ("TagSpecification.1.ResourceType", "instance"),
+                ("TagSpecification.1.Tag.1.Key", &tag),
+                ("TagSpecification.1.Tag.1.Value", "owned"),
+            ];
+            let ids = self.aws.ec2("RunInstances", &parameters, "instanceId").await?;
+            machines.extend(self.machines(&ids, ZONES[at]).await?);
+        }
+        ensure!(machines.len() == count, "{count} machines were asked for, and moto has {machines:?}");
+        Ok(machines)
+    }
+
+    async fn machines(&self, ids: &[String], zone: &str) -> Result<Vec<Machine>> {
+        let mut unique: Vec<&String> = ids.iter().collect();
+        unique.sort_unstable();
+        unique.dedup();
+        let mut machines = Vec::with_capacity(unique.len());
+        for ids in unique.chunks(100) {
+            let names: Vec<String> = (1..=ids.len()).map(|number| format!("InstanceId.{number}")).collect();
+            let parameters: Vec<(&str, &str)> = names.iter().zip(ids).map(|(name, id)| (&**name, &***id)).collect();
+            let xml = self.aws.call(Service::Ec2, "DescribeInstances", &parameters).await?;
+            for id in ids {
+                let mark = format!("<instanceId>{id}</instanceId>");
+                let (_, rest) = xml.split_once(&mark).with_context(|| format!("moto does not show {id}"))?;
+                let first = |tag: &str| xml::texts(rest, tag).into_iter().next().unwrap_or_default();
+                machines.push(Machine {
+                    id: (*id).clone(),
+                    zone: zone.to_owned(),
+                    name: first("privateDnsName"),
+                    address: first("privateIpAddress"),
+                });
+            }
+        }
+        Ok(machines)
+    }
+
+    /// Stops a machine; it may be started again.
+    ///
+    /// # Errors
+    /// If moto refuses.
+    pub async fn stop(&self, id: &str) -> Result<()> {
+        self.aws.ec2("StopInstances", &[("InstanceId.1", id)], "instanceId").await.map(drop)
+    }
+
+    /// Starts a machine that was stopped.
+    ///
+    /// # Errors
+    /// If moto refuses.
+    pub async fn resume(&self, id: &str) -> Result<()> {
+        self.aws.ec2("StartInstances", &[("InstanceId.1", id)], "instanceId").await.map(drop)
+    }
+
+    /// Destroys a machine; routes to it lead nowhere afterwards.
+    ///
+    /// # Errors
+    /// If moto refuses.
+    pub async fn terminate(&self, id: &str) -> Result<()> {
+        self.proxy.blackhole(id);
+        self.aws.ec2("TerminateInstances", &[("InstanceId.1", id)], "instanceId").await.map(drop)
+    }
+
+    /// The routes of a table that lead to machines, as destination and machine, in order.
+    ///
+    /// # Errors
+    /// If moto refuses.
+    pub async fn routes(&self, table: &str) -> Result<Vec<(String, String)>> {
+        let xml = self.aws.call(Service::Ec2, "DescribeRouteTables", &[("RouteTableId.1", table)]).await?;
+        let first = |item: &str, tag: &str| xml::texts(item, tag).into_iter().next();
+        let route = |item: &str| {
+            let destination = first(item, "destinationCidrBlock").or_else(|| first(item, "destinationIpv6CidrBlock"));
+            Some((destination?, first(item, "instanceId")?))
+        };
+        let mut routes: Vec<_> = xml.split("<item>").filter_map(route).collect();
+        routes.sort();
+        Ok(routes)
+    }
+
+    /// Makes another route table of the network's, tagged for the cluster.
+    ///
+    /// # Errors
+    /// If moto refuses.
+    pub async fn add_table(&self) -> Result<String> {
+        table(&self.aws, &self.network.vpc, &self.cluster).await
+    }
+}
+
+/// The one text of an answer.
+async fn one(aws: &Aws, action: &str, parameters: &[(&str, &str)], element: &str) -> Result<String> {
+    let texts = aws.ec2(action, parameters, element).await?;
+    texts.into_iter().next().with_context(|| format!("{action} answers without {element}"))
+}
+
+async fn table(aws: &Aws, vpc: &str, cluster: &str) -> Result<String> {
+    let table = one(aws, "CreateRouteTable", &[("VpcId", vpc)], "routeTableId").await?;
+    mark(aws, &table, &[(&format!("kubernetes.io/cluster/{cluster}"), "owned")]).await?;
+    Ok(table)
+}
+
+async fn mark(aws: &Aws, resource: &str, tags: &[(&str, &str)]) -> Result<()> {
+    let mut parameters = vec![("ResourceId.1".to_owned(), resource.to_owned())];
+    for (number, (key, value)) in (1..).zip(tags) {
+        parameters.push((format!("Tag.{number}.Key"), (*key).to_owned()));
+        parameters.push((format!("Tag.{number}.Value"), (*value).to_owned()));
+    }
+    let parameters: Vec<(&str, &str)> = parameters.iter().map(|(name, value)| (&**name, &**value)).collect();
+    aws.call(Service::Ec2, "CreateTags", &parameters).await.map(drop)
+}
+
+async fn network(aws: &Aws, cluster: &str) -> Result<Network> {
+    let tag = format!("kubernetes.io/cluster/{cluster}");
+    let vpc = one(aws, "CreateVpc", &[("CidrBlock", "10.0.0.0/16")], "vpcId").await?;
+    let gateway = one(aws, "CreateInternetGateway", &[], "internetGatewayId").await?;
+    aws.call(Service::Ec2, "AttachInternetGateway", &[("InternetGatewayId", &gateway), ("VpcId", &vpc)]).await?;
+    let table = table(aws, &vpc, cluster).await?;
+    let everywhere = [("RouteTableId", &*table), ("DestinationCidrBlock", "0.0.0.0/0"), ("GatewayId", &gateway)];
+    aws.call(Service::Ec2, "CreateRoute", &everywhere).await?;
+    let mut subnets = Vec::new();
+    for (third, zone) in (1..).zip(ZONES) {
+        let range = format!("10.0.{}.0/20", third * 16);
+        let subnet =
+            one(aws, "CreateSubnet", &[("VpcId", &vpc), ("CidrBlock", &range), ("AvailabilityZone", zone)], "subnetId")
+                .await?;
+        let roles = [(&*tag, "shared"), ("kubernetes.io/role/elb", "1"), ("kubernetes.io/role/internal-elb", "1")];
+        mark(aws, &subnet, &roles).await?;
+        aws.call(Service::Ec2, "AssociateRouteTable", &[("RouteTableId", &table), ("SubnetId", &subnet)]).await?;
+        subnets.push(subnet);
+    }
+    let name = format!("nodes.{cluster}");
+    let parameters = [("GroupName", &*name), ("GroupDescription", "nodes"), ("VpcId", &vpc)];
+    let group = one(aws, "CreateSecurityGroup", &parameters, "groupId").await?;
+    mark(aws, &group, &[(&tag, "owned")]).await?;
+    Ok(Network { vpc, subnets, table, gateway, group })
+}

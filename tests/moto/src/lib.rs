@@ -1,0 +1,36 @@
+//! AWS without AWS, for tests: moto, which answers EC2 and ELBv2, and a proxy before it that makes it fail as AWS does.
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! use moto::{Effect, Fault, Moto};
+//!
+//! let moto = Moto::start("my-cluster").await?;
+//! let machines = moto.run(3).await?;
+//! moto.proxy.arm(Fault::first("DescribeInstances", Effect::Throttle { retry_after: Some(1) }));
+//! println!("--cloud-config holds\n{}", moto.cloud_config());
+//! # drop(machines);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! moto is a Python program: it is installed once into an environment in the user's cache (`$MOTO_TEST_ENVIRONMENT`
+//! names another folder), with the versions of `requirements.txt`. One server serves a whole test process; each
+//! [`Moto`] is an account of its own in it, with a network of its own.
+
+mod aws;
+mod bed;
+mod fault;
+mod form;
+mod proxy;
+mod python;
+mod server;
+mod xml;
+
+pub use aws::{Aws, Refused, Service};
+pub use bed::{Machine, Moto, Network};
+pub use fault::{Effect, Fault};
+pub use proxy::Proxy;
+pub use server::Server;
+
+/// The region that everything is in.
+pub const REGION: &str = "eu-west-1";

@@ -1,0 +1,328 @@
+//! The proxy before moto: counts calls by action, and makes them fail as the tests ask.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, anyhow};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::fault::{Armed, Effect, Fault, is_change};
+use crate::{form, xml};
+
+/// The version of EC2's API, by which its requests are known; errors of ELB look different.
+const EC2: &str = "2016-11-15";
+/// Tells moto whose resources are meant.
+const ACCOUNT: HeaderName = HeaderName::from_static("x-moto-account-id");
+
+/// An endpoint of EC2 and ELBv2 for one account; it serves until it is dropped.
+pub struct Proxy {
+    address: SocketAddr,
+    account: String,
+    shared: Arc<Shared>,
+    _serving: JoinSet<()>,
+}
+
+struct Shared {
+    moto: SocketAddr,
+    account: HeaderValue,
+    client: Client<HttpConnector, Full<Bytes>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    armed: Armed,
+    calls: BTreeMap<String, u64>,
+    /// What reads do not find yet, and how many of them.
+    hidden: BTreeMap<String, u64>,
+    blackholes: BTreeSet<String>,
+    /// Whose metadata are served.
+    machine: Option<String>,
+}
+
+/// One request of the query protocol.
+#[derive(Clone)]
+struct Call {
+    path: Uri,
+    headers: hyper::HeaderMap,
+    pairs: Vec<(String, String)>,
+}
+
+impl Call {
+    fn value(&self, name: &str) -> &str {
+        self.pairs.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+}
+
+impl Proxy {
+    /// Serves an account of a server's.
+    ///
+    /// # Errors
+    /// If no port can be listened on.
+    pub async fn start(moto: SocketAddr, account: String) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("listen for the proxy before moto")?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            moto,
+            account: HeaderValue::from_str(&account).context("an account is twelve digits")?,
+            client: Client::builder(TokioExecutor::new()).build_http(),
+            state: Mutex::default(),
+        });
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(listener, shared.clone()));
+        Ok(Self { address, account, shared, _serving: serving })
+    }
+
+    /// The endpoint.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The endpoint's address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The account whose resources are seen.
+    pub fn account(&self) -> &str {
+        &self.account
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state()
+    }
+
+    /// Makes calls fail from now on.
+    pub fn arm(&self, fault: Fault) {
+        self.state().armed.arm(fault);
+    }
+
+    /// Lets all calls through again.
+    pub fn disarm(&self) {
+        let mut state = self.state();
+        state.armed.disarm();
+        state.hidden.clear();
+    }
+
+    /// Calls that were struck by the faults that are armed. None: they prove nothing.
+    pub fn struck(&self) -> u64 {
+        self.state().armed.struck()
+    }
+
+    /// The next `reads` that name this id, or this name, do not find it, as if AWS had not heard of it everywhere yet.
+    /// Reads that list everything find it.
+    pub fn hide(&self, id: &str, reads: u64) {
+        self.state().hidden.insert(id.to_owned(), reads);
+    }
+
+    /// Serves the metadata of this machine, as to processes that run on it.
+    pub fn run_on(&self, instance: &str) {
+        self.state().machine = Some(instance.to_owned());
+    }
+
+    /// Routes to this machine lead nowhere from now on.
+    pub fn blackhole(&self, instance: &str) {
+        self.state().blackholes.insert(instance.to_owned());
+    }
+
+    /// Calls by action, since the start.
+    pub fn calls(&self) -> BTreeMap<String, u64> {
+        self.state().calls.clone()
+    }
+
+    /// Calls of one action, since the start.
+    pub fn calls_of(&self, action: &str) -> u64 {
+        self.state().calls.get(action).copied().unwrap_or_default()
+    }
+
+    /// Calls that change something, since the start.
+    pub fn changes(&self) -> u64 {
+        self.state().calls.iter().filter(|(action, _)| is_change(action)).map(|(_, count)| count).sum()
+    }
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        // A connection that was reset before it was accepted is the client's loss.
+        if let Ok((stream, _)) = accepted {
+            connections.spawn(connection(stream, shared.clone()));
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, shared: Arc<Shared>) {
+    let service = service_fn(|request| shared.respond(request));
+    // It ends with an error when an answer is lost on purpose, or the client goes.
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers a call; an error breaks the connection.
+    async fn respond(self: &Arc<Self>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
+        let (head, body) = request.into_parts();
+        if head.uri.path().starts_with("/latest/") {
+            return self.metadata(head.uri.path());
+        }
+        let pairs = form::read(&body.collect().await?.to_bytes());
+        let mut call = Call { path: head.uri, headers: head.headers, pairs };
+        let action = call.value("Action").to_owned();
+        let effect = {
+            let mut state = self.state();
+            *state.calls.entry(action.clone()).or_default() += 1;
+            if !is_change(&action) {
+                state.hide_from(&mut call);
+            }
+            state.armed.strike(&action)
+        };
+        match effect {
+            None => self.forward(&call).await,
+            Some(Effect::Refuse { status, code, message }) => refusal(&call, status, &code, &message),
+            Some(Effect::Throttle { retry_after }) => {
+                let code = if call.value("Version") == EC2 { "RequestLimitExceeded" } else { "Throttling" };
+                let mut answer = refusal(&call, 503, code, "Request limit exceeded.")?;
+                if let Some(seconds) = retry_after {
+                    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+                }
+                Ok(answer)
+            }
+            Some(Effect::Outage) => refusal(&call, 500, "InternalError", "An internal error has occurred"),
+            Some(Effect::AnswerLost) => {
+                self.forward(&call).await?;
+                Err(anyhow!("the answer to {action} is lost"))
+            }
+            Some(Effect::Slow(time)) => {
+                let answer = self.forward(&call).await;
+                tokio::time::sleep(time).await;
+                answer
+            }
+            Some(Effect::Pending(time)) => {
+                let (shared, later) = (self.clone(), call.clone());
+                tokio::spawn(async move {
+                    tokio::time::sleep(time).await;
+                    // Whether it could still be done, the next read shows.
+                    let _ = shared.forward(&later).await;
+                });
+                let done = format!(
+                    "<{action}Response><{action}Result/><return>true</return><ResponseMetadata><RequestId>pending</RequestId>\
+                     </ResponseMetadata></{action}Response>"
+                );
+                answer(StatusCode::OK, done)
+            }
+        }
+    }
+
+    /// The metadata service, as far as a controller asks it.
+    fn metadata(&self, path: &str) -> Result<Response<Full<Bytes>>> {
+        let machine = self.state().machine.clone();
+        match (path, machine) {
+            ("/latest/api/token", Some(_)) => {
+                let token = Response::builder().header("x-aws-ec2-metadata-token-ttl-seconds", "21600");
+                Ok(token.body(Full::from("token"))?)
+            }
+            ("/latest/meta-data/instance-id", Some(id)) => answer(StatusCode::OK, id),
+            _ => answer(StatusCode::NOT_FOUND, String::new()),
+        }
+    }
+
+    async fn forward(&self, call: &Call) -> Result<Response<Full<Bytes>>> {
+        let path = call.path.path_and_query().map_or("/", |path| path.as_str());
+        let mut request = Request::builder().method(Method::POST).uri(format!("http://{}{path}", self.moto));
+        for (name, value) in &call.headers {
+            if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(name) {
+                request = request.header(name, value);
+            }
+        }
+        let body = form::write(&call.pairs);
+        let request = request.header(ACCOUNT, &self.account).body(Full::from(body))?;
+        let (head, body) = self.client.request(request).await.context("ask moto")?.into_parts();
+        let text = String::from_utf8_lossy(&body.collect().await?.to_bytes()).into_owned();
+        let text = match call.value("Action") {
+            "DescribeRouteTables" => self.state().blackholes.iter().fold(text, |text, id| xml::blackhole(&text, id)),
+            _ => text,
+        };
+        answer(head.status, text)
+    }
+}
+
+impl State {
+    /// Makes a read that names what is hidden ask for something that is not there.
+    fn hide_from(&mut self, call: &mut Call) {
+        for (hidden, left) in &mut self.hidden {
+            let named: Vec<_> = call.pairs.iter_mut().filter(|(_, value)| value == hidden).collect();
+            if named.is_empty() || *left == 0 {
+                continue;
+            }
+            *left -= 1;
+            for (_, value) in named {
+                *value = nobody(value);
+            }
+        }
+    }
+}
+
+/// An id or name of the same kind that nothing has.
+fn nobody(id: &str) -> String {
+    match id.split_once('-') {
+        Some((kind, rest)) if rest.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            format!("{kind}-{}", "0".repeat(rest.len()))
+        }
+        _ => format!("nobody-{id}"),
+    }
+}
+
+fn answer(status: StatusCode, text: String) -> Result<Response<Full<Bytes>>> {
+    Ok(Response::builder().status(status).header("content-type", "text/xml").body(Full::from(text))?)
+}
+
+/// An error as the service that was called writes it.
+fn refusal(call: &Call, status: u16, code: &str, message: &str) -> Result<Response<Full<Bytes>>> {
+    let error = format!("<Code>{code}</Code><Message>{message}</Message>");
+    let text = if call.value("Version") == EC2 {
+        format!("<Response><Errors><Error>{error}</Error></Errors><RequestID>proxy</RequestID></Response>")
+    } else {
+        format!("<ErrorResponse><Error><Type>Sender</Type>{error}</Error><RequestId>proxy</RequestId></ErrorResponse>")
+    };
+    answer(StatusCode::from_u16(status)?, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_hidden_is_asked_for_in_vain_for_a_while() {
+        let mut state = State { hidden: [("i-0a".to_owned(), 2)].into(), ..State::default() };
+        let pairs = [("InstanceId.1", "i-0a"), ("InstanceId.2", "i-0b")];
+        let call = Call {
+            path: Uri::from_static("/"),
+            headers: hyper::HeaderMap::new(),
+            pairs: pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        };
+        for expected in ["i-00", "i-00", "i-0a"] {
+            let mut call = call.clone();
+            state.hide_from(&mut call);
+            assert_eq!((call.value("InstanceId.1"), call.value("InstanceId.2")), (expected, "i-0b"));
+        }
+        assert_eq!(nobody("ip-10-0-0-1.ec2.internal"), "nobody-ip-10-0-0-1.ec2.internal");
+    }
+}

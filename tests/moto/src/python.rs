@@ -1,0 +1,117 @@
+//! moto's own environment: made once in the user's cache, with pinned versions.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{FlockOperation, flock};
+
+const REQUIREMENTS: &str = include_str!("../requirements.txt");
+
+/// Where the environment is, if not in the cache; also one that somebody else made.
+const FOLDER: &str = "MOTO_TEST_ENVIRONMENT";
+
+/// The oldest Python that moto runs on.
+const OLDEST: (u32, u32) = (3, 10);
+
+/// The program that serves, installed if it is not there.
+pub(crate) fn moto_server() -> Result<PathBuf> {
+    let folder = folder()?;
+    let program = folder.join("bin/moto_server");
+    if program.is_file() {
+        return Ok(program);
+    }
+    let parent = folder.parent().context("the environment's folder has no parent")?;
+    fs::create_dir_all(parent).with_context(|| format!("make the folder {}", parent.display()))?;
+    let lock = parent.join("lock");
+    let lock = File::create(&lock).with_context(|| format!("open {}", lock.display()))?;
+    flock(&lock, FlockOperation::LockExclusive).context("wait for another process that installs moto")?;
+    if !program.is_file() {
+        install(&folder)?;
+    }
+    Ok(program)
+}
+
+/// One folder for each set of versions.
+fn folder() -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        return Ok(folder.into());
+    }
+    let cache = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
+        (Some(cache), _) if !cache.is_empty() => PathBuf::from(cache),
+        (_, Some(home)) => PathBuf::from(home).join(".cache"),
+        _ => bail!("neither XDG_CACHE_HOME nor HOME is set: set {FOLDER} to a folder for moto's environment"),
+    };
+    let hash = REQUIREMENTS
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    Ok(cache.join("kcm-moto").join(format!("{hash:016x}")))
+}
+
+fn install(folder: &Path) -> Result<()> {
+    let python = python()?;
+    eprintln!("moto: installing it into {} (once; a minute)", folder.display());
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("remove {}, left half-made", folder.display()))?;
+    }
+    run(
+        Command::new(python).args(["-m", "venv"]).arg(folder),
+        "make a Python environment (is python3-venv installed?)",
+    )?;
+    let requirements = folder.join("requirements.txt");
+    fs::write(&requirements, REQUIREMENTS).with_context(|| format!("write {}", requirements.display()))?;
+    let pip = folder.join("bin/pip");
+    run(Command::new(pip).args(["install", "--quiet", "--requirement"]).arg(requirements), "install moto with pip")
+}
+
+/// A Python that is new enough.
+fn python() -> Result<&'static str> {
+    let ask = "import sys; print(sys.version_info[0], sys.version_info[1])";
+    for name in ["python3", "python"] {
+        let Ok(output) = Command::new(name).args(["-c", ask]).output() else { continue };
+        if is_new_enough(&String::from_utf8_lossy(&output.stdout)) {
+            return Ok(name);
+        }
+    }
+    let (major, minor) = OLDEST;
+    bail!(
+        "tests without AWS need Python {major}.{minor} or later with venv, and there is none: install python3 and \
+         python3-venv, or set {FOLDER} to an environment that has moto_server"
+    )
+}
+
+fn is_new_enough(version: &str) -> bool {
+    let mut numbers = version.split_whitespace().map_while(|number| number.parse().ok());
+    numbers.next().zip(numbers.next()).is_some_and(|version: (u32, u32)| version >= OLDEST)
+}
+
+fn run(command: &mut Command, what: &str) -> Result<()> {
+    let output = command.output().with_context(|| format!("cannot {what}"))?;
+    if !output.status.success() {
+        bail!("cannot {what}:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_python_is_new_enough_or_is_passed_over() {
+        for (version, expected) in
+            [("3 11\n", true), ("3 10", true), ("3 9", false), ("2 7", false), ("4 0", true), ("", false), ("x", false)]
+        {
+            assert_eq!(is_new_enough(version), expected, "{version:?}");
+        }
+    }
+
+    #[test]
+    fn versions_are_pinned() {
+        let lines = REQUIREMENTS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let loose: Vec<&str> = lines.filter(|line| !line.contains("==")).collect();
+        assert!(loose.is_empty(), "without a version: {loose:?}");
+        assert!(REQUIREMENTS.contains("moto=="));
+    }
+}

@@ -1,0 +1,100 @@
+//! The moto server: one process, ended with its owner however that ends.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::python;
+
+/// Runs moto until its own input ends, which it does when the owner drops it or dies.
+const REAPER: &str = r#"
+trap '' HUP INT TERM
+"$@" < /dev/null > "$LOG" 2>&1 &
+while read -r _; do :; done
+kill -s KILL "$!"
+"#;
+
+/// How long moto may take until it answers; loading its parts is slow on a busy machine.
+const START: Duration = Duration::from_secs(90);
+
+/// A running moto.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    reaper: Child,
+}
+
+impl Server {
+    /// The process's server, started if nobody holds it.
+    ///
+    /// # Errors
+    /// If Python is missing or too old, moto can't be installed, or it does not come up.
+    pub async fn shared() -> Result<Arc<Self>> {
+        tokio::task::spawn_blocking(|| {
+            static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+            let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(server) = shared.upgrade() {
+                return Ok(server);
+            }
+            let server = Arc::new(Self::start(None)?);
+            *shared = Arc::downgrade(&server);
+            Ok(server)
+        })
+        .await?
+    }
+
+    /// Starts a server at a port, or at any; blocks until it answers.
+    ///
+    /// # Errors
+    /// As [`Server::shared`].
+    pub fn start(port: Option<u16>) -> Result<Self> {
+        let program = python::moto_server()?;
+        let port = match port {
+            Some(port) => port,
+            None => TcpListener::bind("127.0.0.1:0").context("find a free port for moto")?.local_addr()?.port(),
+        };
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let log = std::env::temp_dir().join(format!("moto-{port}.log"));
+        let mut reaper = Command::new("sh")
+            .args(["-c", REAPER, "moto"])
+            .arg(&program)
+            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+            .env("LOG", &log)
+            // Images are of no interest, and hundreds of them are slow to load.
+            .env("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("start {}", program.display()))?;
+        let deadline = Instant::now() + START;
+        while TcpStream::connect(address).is_err() {
+            if Instant::now() > deadline {
+                drop(reaper.stdin.take());
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                bail!("moto does not answer at {address} after {} s; it said:\n{said}", START.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(Self { address, reaper })
+    }
+
+    /// Where it answers.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.reaper.stdin.take());
+        // It ends by itself; waiting leaves no zombie.
+        let _ = self.reaper.wait();
+        let _ = std::fs::remove_file(std::env::temp_dir().join(format!("moto-{}.log", self.address.port())));
+    }
+}

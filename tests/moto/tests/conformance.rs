@@ -1,0 +1,142 @@
+//! The suite that every provider passes, with the AWS provider and its real SDK on moto.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use moto::{Effect, Fault, Machine, Moto, Service};
+use provider_aws::Credentials;
+use provider_conformance::{Fixture, FixtureError, Outcome};
+use providers::{BuildContext, CloudProvider, InstanceRef, InstanceState, IpNet, LoadBalancerId, async_trait};
+
+/// The cluster's name in tags.
+const CLUSTER: &str = "conformance";
+
+/// AWS from its other side.
+struct OnMoto {
+    moto: Moto,
+}
+
+fn failed(error: anyhow::Error) -> FixtureError {
+    FixtureError::Failed(format!("{error:#}"))
+}
+
+/// The provider with this configuration, not initialised.
+fn built(config: String) -> Result<Arc<dyn CloudProvider>> {
+    let context = BuildContext { cluster_name: CLUSTER.into(), config: config.into(), ..BuildContext::default() };
+    Ok(provider_aws::build_with(&context, Credentials::new("test", "test", None, None, "test"))?)
+}
+
+/// The id in a provider id.
+fn id(instance: &InstanceRef) -> &str {
+    instance.provider_id.as_deref().and_then(|id| id.rsplit('/').next()).unwrap_or_default()
+}
+
+fn node_of(machine: &Machine) -> InstanceRef {
+    InstanceRef::named(&machine.name).with_provider_id(machine.provider_id())
+}
+
+#[async_trait]
+impl Fixture for OnMoto {
+    fn cluster(&self) -> String {
+        CLUSTER.into()
+    }
+
+    /// Its name is AWS's to give.
+    async fn create_instance(&self, _: &str) -> Result<InstanceRef, FixtureError> {
+        let machines = self.moto.run(1).await.map_err(failed)?;
+        Ok(node_of(&machines[0]))
+    }
+
+    async fn stop_instance(&self, instance: &InstanceRef) -> Result<(), FixtureError> {
+        self.moto.stop(id(instance)).await.map_err(failed)
+    }
+
+    async fn delete_instance(&self, instance: &InstanceRef) -> Result<(), FixtureError> {
+        self.moto.terminate(id(instance)).await.map_err(failed)
+    }
+
+    async fn leftovers(&self, _: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
+        Err(FixtureError::Unsupported("leftovers: this provider has no load balancers yet"))
+    }
+
+    async fn fail_change(&self, nth: u64) -> Result<(), FixtureError> {
+        self.moto.proxy.arm(Fault::nth("changes", nth, Effect::Outage));
+        Ok(())
+    }
+
+    async fn lose_answer(&self, nth: u64) -> Result<(), FixtureError> {
+        self.moto.proxy.arm(Fault::nth("changes", nth, Effect::AnswerLost));
+        Ok(())
+    }
+
+    async fn restore(&self) -> Result<(), FixtureError> {
+        self.moto.proxy.disarm();
+        Ok(())
+    }
+
+    fn destinations(&self) -> Vec<IpNet> {
+        let four = (240..244).map(|third| IpNet::new_assert([10, 244, third, 0].into(), 24));
+        let six = (1..3).map(|part| IpNet::new_assert([0xfd00, 0x10, 0x244, part, 0, 0, 0, 0].into(), 64));
+        four.chain(six).collect()
+    }
+
+    async fn create_foreign_route(&self, destination: IpNet) -> Result<(), FixtureError> {
+        let (network, destination) = (&self.moto.network, destination.to_string());
+        let parameters = [
+            ("RouteTableId", &*network.table),
+            ("DestinationCidrBlock", &destination),
+            ("GatewayId", &network.gateway),
+        ];
+        self.moto.aws.call(Service::Ec2, "CreateRoute", &parameters).await.map(drop).map_err(failed)
+    }
+
+    async fn has_foreign_route(&self, destination: IpNet) -> Result<bool, FixtureError> {
+        let parameters = [("RouteTableId.1", &*self.moto.network.table)];
+        let table = self.moto.aws.call(Service::Ec2, "DescribeRouteTables", &parameters).await.map_err(failed)?;
+        let route = format!("<destinationCidrBlock>{destination}</destinationCidrBlock>");
+        let mut items = table.split("<item>");
+        Ok(items.any(|item| item.contains(&route) && item.contains(&self.moto.network.gateway)))
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+}
+
+#[tokio::test]
+async fn in_aws_the_machine_tells_the_rest() -> Result<()> {
+    let moto = Moto::start("tagged").await?;
+    let machines = moto.run(2).await?;
+    let provider = built(moto.cloud_config_in_aws(&machines[0]))?;
+    provider.initialize().await?;
+    ensure!(provider.has_cluster_id(), "the machine's tag was not read");
+    let instances = provider.instances().context("no instances")?;
+    let states = instances.describe(&[node_of(&machines[1])]).await;
+    ensure!(matches!(&states[..], [InstanceState::Running(_)]), "{states:?}");
+    // The table is found by the tag's cluster and the machine's network.
+    let routes = provider.routes().context("no routes")?.list().await?;
+    ensure!(routes.is_empty(), "{routes:?}");
+
+    // Nothing serves metadata here: it is said what to do.
+    let other = Moto::start("tagged").await?;
+    let provider = built(moto.cloud_config_in_aws(&machines[0]).replace(&moto.proxy.url(), &other.proxy.url()))?;
+    let error = provider.initialize().await.err().context("it was initialised without metadata")?;
+    ensure!(error.to_string().contains("set VPC, SubnetID and KubernetesClusterID"), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_suite_passes() -> Result<()> {
+    let fixture = OnMoto { moto: Moto::start(CLUSTER).await? };
+    let provider: Arc<dyn CloudProvider> = built(fixture.moto.cloud_config())?;
+    provider.initialize().await?;
+    let report = provider_conformance::run(&provider, &fixture).await;
+    println!("{report}");
+    let failed: Vec<_> =
+        report.results.iter().filter(|result| matches!(result.outcome, Outcome::Failed(_))).map(|r| r.name).collect();
+    ensure!(failed.is_empty(), "failed: {failed:?}");
+    let passed = report.results.iter().filter(|result| result.outcome == Outcome::Passed).count();
+    ensure!(passed >= 14, "only {passed} cases ran");
+    Ok(())
+}
