@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -76,9 +77,12 @@ async fn open(api: &Api<Node>, node: &Node) -> Result<bool> {
 }
 
 /// Gives a node's lease to nobody, for a day: fake kubelets work only for nodes
-/// whose lease they hold.
+/// whose lease they hold. It is renewed once more, as upstream's manager waits
+/// for the next renewal of a lease that has changed without one.
 pub(crate) async fn stop(client: &kube::Client, name: &str) -> Result<()> {
-    hold(client, name, json!({ "holderIdentity": "nobody", "leaseDurationSeconds": 24 * 60 * 60 })).await
+    let now = MicroTime(jiff::Timestamp::now());
+    let spec = json!({ "holderIdentity": "nobody", "leaseDurationSeconds": 24 * 60 * 60, "renewTime": now });
+    hold(client, name, spec).await
 }
 
 /// Leaves a node's lease to who takes it.
