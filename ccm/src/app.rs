@@ -28,7 +28,7 @@ pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) 
 }
 
 /// The provider that the command line names, built and not initialised.
-async fn provider(options: &Options, factories: &[Factory]) -> anyhow::Result<Arc<dyn CloudProvider>> {
+pub(crate) async fn provider(options: &Options, factories: &[Factory]) -> anyhow::Result<Arc<dyn CloudProvider>> {
     let path = options.values.get_str("cloud-config");
     let config_path = Some(path).filter(|path| !path.is_empty()).map(PathBuf::from);
     let config = match &config_path {
@@ -77,19 +77,16 @@ pub async fn manager_at(
     connection: &ConnectOptions,
     clock: Clock,
 ) -> anyhow::Result<Manager> {
+    let untagged = options.values.get_bool("allow-untagged-cloud");
     if !provider.has_cluster_id() {
-        if !options.values.get_bool("allow-untagged-cloud") {
-            bail!(
-                "no ClusterID found: the cloud provider {} cannot tell this cluster's resources from others'; \
-                 give it one in --cloud-config, or pass --allow-untagged-cloud",
-                provider.name()
-            );
+        if !untagged {
+            bail!("{}", crate::cloud::no_cluster_id(&*provider));
         }
         warn!(provider = provider.name(), "detected a cluster without a ClusterID; one will be required in the future");
     }
     let (descriptors, missing) = enabled(&options);
     warn_of_missing(&missing);
-    let settings = Settings { options, cloud: Cloud::new(provider), clock };
+    let settings = Settings { options, cloud: Cloud::new(provider, untagged), clock };
     let descriptors = with_work(descriptors, &settings)?;
     let clients = Arc::new(connect(connection).await?);
     let mut needs = Builder::default();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use providers::CloudProvider;
+use providers::{CloudError, CloudProvider, ErrorKind};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{error, info};
@@ -16,9 +16,20 @@ use tracing::{error, info};
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// What is wrong with a provider that does not know its cluster (upstream: cloud-provider/app, `run`).
+pub(crate) fn no_cluster_id(provider: &dyn CloudProvider) -> String {
+    format!(
+        "no ClusterID found: the cloud provider {} cannot tell this cluster's resources from others'; give it one in \
+         --cloud-config, or pass --allow-untagged-cloud",
+        provider.name()
+    )
+}
+
 /// A provider, and whether it was initialised.
 pub struct Cloud {
     provider: Arc<dyn CloudProvider>,
+    /// It need not know its cluster.
+    untagged: bool,
     ready: AtomicBool,
     attempt: Mutex<Attempt>,
 }
@@ -30,10 +41,11 @@ struct Attempt {
 }
 
 impl Cloud {
-    /// A provider that was built and not initialised yet.
-    pub fn new(provider: Arc<dyn CloudProvider>) -> Arc<Self> {
+    /// A provider that was built and not initialised yet. Unless `untagged`, it must know its cluster once it is: some
+    /// find that out in the cloud only.
+    pub fn new(provider: Arc<dyn CloudProvider>, untagged: bool) -> Arc<Self> {
         let attempt = Attempt { due: Instant::now(), pause: SHORTEST_PAUSE };
-        Arc::new(Self { provider, ready: AtomicBool::new(false), attempt: Mutex::new(attempt) })
+        Arc::new(Self { provider, untagged, ready: AtomicBool::new(false), attempt: Mutex::new(attempt) })
     }
 
     /// The provider. What it has may be asked for at any time; calls wait for [`Cloud::ready`].
@@ -57,7 +69,11 @@ impl Cloud {
         if !wait.is_zero() {
             return Err(wait);
         }
-        match self.provider.initialize().await {
+        let mut initialized = self.provider.initialize().await;
+        if initialized.is_ok() && !self.untagged && !self.provider.has_cluster_id() {
+            initialized = Err(CloudError::new(ErrorKind::Invalid, "FindCluster", no_cluster_id(&*self.provider)));
+        }
+        match initialized {
             Ok(()) => {
                 info!(provider = self.provider.name(), "the cloud provider is ready");
                 self.ready.store(true, Ordering::Release);
@@ -78,7 +94,7 @@ impl Cloud {
 
 #[cfg(test)]
 mod tests {
-    use providers::{CloudError, ErrorKind, MockCloudProvider};
+    use providers::MockCloudProvider;
 
     use super::*;
 
@@ -86,12 +102,13 @@ mod tests {
     fn failing(errors: Vec<ErrorKind>) -> Arc<Cloud> {
         let mut provider = MockCloudProvider::new();
         provider.expect_name().return_const("mock");
+        provider.expect_has_cluster_id().return_const(true);
         let mut errors = errors.into_iter();
         provider.expect_initialize().returning(move || match errors.next() {
             Some(kind) => Err(CloudError::new(kind, "DescribeNetwork", "as scripted")),
             None => Ok(()),
         });
-        Cloud::new(Arc::new(provider))
+        Cloud::new(Arc::new(provider), false)
     }
 
     #[tokio::test(start_paused = true)]
@@ -115,9 +132,21 @@ mod tests {
     async fn many_ask_and_one_tries() {
         let mut provider = MockCloudProvider::new();
         provider.expect_name().return_const("mock");
+        provider.expect_has_cluster_id().return_const(true);
         provider.expect_initialize().times(1).returning(|| Ok(()));
-        let cloud = Cloud::new(Arc::new(provider));
+        let cloud = Cloud::new(Arc::new(provider), false);
         let all = futures::future::join_all((0..20).map(|_| cloud.ready())).await;
         assert!(all.iter().all(Result::is_ok));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cloud_that_does_not_know_its_cluster_is_not_ready_unless_that_is_allowed() {
+        for (untagged, expected) in [(false, Err(SHORTEST_PAUSE)), (true, Ok(()))] {
+            let mut provider = MockCloudProvider::new();
+            provider.expect_name().return_const("mock");
+            provider.expect_has_cluster_id().return_const(false);
+            provider.expect_initialize().returning(|| Ok(()));
+            assert_eq!(Cloud::new(Arc::new(provider), untagged).ready().await, expected);
+        }
     }
 }

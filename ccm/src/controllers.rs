@@ -47,5 +47,10 @@ pub struct Descriptor {
 }
 
 /// All controllers.
-pub const CONTROLLERS: &[Descriptor] =
-    &[crate::node::DESCRIPTOR, crate::lifecycle::DESCRIPTOR, crate::route::DESCRIPTOR, crate::service::DESCRIPTOR];
+pub const CONTROLLERS: &[Descriptor] = &[
+    crate::node::DESCRIPTOR,
+    crate::lifecycle::DESCRIPTOR,
+    crate::route::DESCRIPTOR,
+    crate::service::DESCRIPTOR,
+    crate::tagging::DESCRIPTOR,
+];

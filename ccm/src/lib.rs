@@ -3,6 +3,7 @@
 //! A binary is [`run`] with the factories of the providers that it is built with.
 
 pub mod app;
+pub mod check;
 pub mod cloud;
 pub mod controllers;
 pub mod describe;
@@ -13,13 +14,19 @@ pub mod names;
 pub mod node;
 pub mod route;
 pub mod service;
+pub mod tagging;
 pub mod taint;
 
 use std::process::ExitCode;
 
 use providers::Factory;
 
-/// Runs the manager as the process's command line says; its whole life. `--cloud-provider` names one of `factories`.
+/// Runs what the process's command line says, its whole life long: the manager, or, with the word `check-config` first, a
+/// look at its configuration. `--cloud-provider` names one of `factories`.
 pub fn run(factories: &[Factory]) -> ExitCode {
-    app::main(std::env::args().skip(1), factories)
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.next_if(|word| word == check::COMMAND).is_some() {
+        return check::main(arguments, factories);
+    }
+    app::main(arguments, factories)
 }

@@ -3,5 +3,9 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ccm::run(&[provider_mock::factory()])
+    ccm::run(&[
+        #[cfg(feature = "aws")]
+        provider_aws::factory(),
+        provider_mock::factory(),
+    ])
 }

@@ -9,6 +9,7 @@ use runtime::client::ConnectOptions;
 use runtime::election::{ElectionConfig, unique_identity};
 use runtime::manager::{Ended, Manager, ManagerOptions};
 use runtime::serve::{Server, SetVerbosity};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 use tracing_subscriber::{EnvFilter, reload};
@@ -37,27 +38,11 @@ pub fn main<F>(
 where
     F: Future<Output = anyhow::Result<Built>>,
 {
-    let binary = component.binary;
-    let options = match flags::parse(component, arguments) {
-        Ok(Invocation::Run(options)) => *options,
-        Ok(Invocation::Help) => {
-            print!("{}", flags::help::text(component, flags::help::width()));
-            return ExitCode::SUCCESS;
-        }
-        Ok(Invocation::Version { .. }) => {
-            println!("Kubernetes v1.37.0 ({binary} {})", env!("CARGO_PKG_VERSION"));
-            return ExitCode::SUCCESS;
-        }
-        Err(errors) => {
-            eprintln!("{binary}: {errors}\nSee '{binary} --help'.");
-            return ExitCode::FAILURE;
-        }
+    let (options, set_verbosity, runtime) = match begun(component, arguments) {
+        Ok(begun) => begun,
+        Err(code) => return code,
     };
-    let set_verbosity = log_to_stderr(binary, &options);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKER_THREADS).enable_all().build();
-    let ended = runtime
-        .context("cannot start threads")
-        .and_then(|runtime| runtime.block_on(run(component, options, set_verbosity, build)));
+    let ended = runtime.block_on(run(component, options, set_verbosity, build));
     match ended {
         Ok(Ended::Shutdown) => {
             info!("ended as asked");
@@ -70,6 +55,59 @@ where
         Err(error) => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does one thing with the options of a binary's command line, and ends.
+pub fn run_once<F>(
+    component: &'static Component,
+    arguments: impl IntoIterator<Item = String>,
+    act: impl FnOnce(Options) -> F,
+) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let (options, _, runtime) = match begun(component, arguments) {
+        Ok(begun) => begun,
+        Err(code) => return code,
+    };
+    match runtime.block_on(act(options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}: {error:#}", component.binary);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Reads the command line and starts the log and the threads; or answers at once.
+fn begun(
+    component: &'static Component,
+    arguments: impl IntoIterator<Item = String>,
+) -> Result<(Options, SetVerbosity, Runtime), ExitCode> {
+    let binary = component.binary;
+    let options = match flags::parse(component, arguments) {
+        Ok(Invocation::Run(options)) => *options,
+        Ok(Invocation::Help) => {
+            print!("{}", flags::help::text(component, flags::help::width()));
+            return Err(ExitCode::SUCCESS);
+        }
+        Ok(Invocation::Version { .. }) => {
+            println!("Kubernetes v1.37.0 ({binary} {})", env!("CARGO_PKG_VERSION"));
+            return Err(ExitCode::SUCCESS);
+        }
+        Err(errors) => {
+            eprintln!("{binary}: {errors}\nSee '{binary} --help'.");
+            return Err(ExitCode::FAILURE);
+        }
+    };
+    let set_verbosity = log_to_stderr(binary, &options);
+    match tokio::runtime::Builder::new_multi_thread().worker_threads(WORKER_THREADS).enable_all().build() {
+        Ok(runtime) => Ok((options, set_verbosity, runtime)),
+        Err(error) => {
+            tracing::error!("cannot start threads: {error}");
+            Err(ExitCode::FAILURE)
         }
     }
 }

@@ -5,7 +5,7 @@ use component::flags::table::{Flag, joined};
 
 /// Every flag, in the order of `--help`.
 pub static FLAGS: &[Flag] =
-    &joined::<87>(&[PROCESS, CLOUD, GENERIC, CONTROLLERS, PORT, SECURE_SERVING, ACCESS, LOGS, NODES, SERVER]);
+    &joined::<93>(&[PROCESS, CLOUD, GENERIC, CONTROLLERS, PORT, SECURE_SERVING, ACCESS, LOGS, NODES, SERVER]);
 
 component::flags! {
     const CLOUD;
@@ -36,6 +36,14 @@ component::flags! {
     }
     "Service-lb-controller" {
         "concurrent-service-syncs": Int32 = "1", Effective, "Services whose load balancers are reconciled at once";
+    }
+    "Tagging-controller" {
+        "resources": Strings = "[]", Effective, "What gets the tags: instance";
+        "tagging-controller-burst-limit": Int = "0", NoEffectYet, "Nodes are worked on together; the calls of the cloud have limits of their own";
+        "tagging-controller-concurrent-node-syncs": Int = "1", NoEffectYet, "Nodes are worked on together";
+        "tagging-controller-enable-batching": Bool = "false", NoEffectYet, "Calls are always for many Nodes";
+        "tagging-controller-rate-limit": Float64 = "0", NoEffectYet, "Nodes are worked on together; the calls of the cloud have limits of their own";
+        "tags": Map = "", Effective, "Tags of the machines of Nodes, as key=value, comma-separated; for the controller tagging";
     }
     "Webhook" {
         "webhooks": Strings = "[]", NoEffectYet, "Webhooks to serve; there are none";

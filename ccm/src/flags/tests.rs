@@ -117,5 +117,8 @@ fn flags_types_and_gates_equal_upstreams() {
     let output = std::process::Command::new(stock).arg("--help").output().expect("it runs");
     let theirs = entries(&String::from_utf8(output.stdout).expect("text"));
     assert!(theirs.len() > 120, "{theirs:?}");
-    assert_eq!(entries(&help::text(&COMPONENT, None)), theirs);
+    let mut ours = entries(&help::text(&COMPONENT, None));
+    // Of upstream's provider for AWS, which its sample is not.
+    ours.retain(|name, _| !name.starts_with("tagging-controller-") && !["tags", "resources"].contains(&&**name));
+    assert_eq!(ours, theirs);
 }

@@ -9,7 +9,7 @@ mod keys;
 mod metrics;
 mod sync;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use providers::{Address, AddressKind, Instance};
 use super::decide::*;
 
 /// A node named `a` without anything, but that it knows what clouds know.
-pub(super) fn node(kubelet: &[(&str, &str)], provided: Option<&str>) -> Node {
+pub(crate) fn node(kubelet: &[(&str, &str)], provided: Option<&str>) -> Node {
     let mut object = Vec::new();
     object.put_message(1, |meta| {
         meta.put_str(1, "a");

@@ -1,0 +1,41 @@
+//! How long new Nodes waited and what went wrong, under upstream's names.
+
+use runtime::metrics::{Counts, Metrics, Seconds};
+
+/// Upstream's bounds in seconds (cloud-provider-aws, pkg/controllers/tagging, metrics).
+const BOUNDS: [f64; 6] = [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0];
+
+/// What rounds count.
+pub(super) struct Counted {
+    errors: Counts<1>,
+    delays: Seconds,
+}
+
+impl Counted {
+    pub(super) fn register(metrics: &Metrics) -> Self {
+        Self {
+            // Without upstream's label of the machine: labels must be few.
+            errors: metrics.counts(
+                "cloudprovider_aws_tagging_controller_work_item_errors",
+                "any error in dequeueing the work queue and processing workItem",
+            ),
+            delays: metrics.seconds(
+                // Upstream's spelling.
+                "tagging_controller_inital_node_tagging_delay_seconds",
+                "Latency (in seconds) between node creation and its first successful tagging by TaggingController.",
+                &BOUNDS,
+            ),
+        }
+    }
+
+    /// A failure that is tried again, or not.
+    pub(super) fn failed(&self, again: bool) {
+        let kind = if again { "total_errors" } else { "errors_after_retries_exhausted" };
+        self.errors.add([("error_type", kind.to_owned())]);
+    }
+
+    /// A Node's machine was tagged for the first time, so many seconds after the Node's creation.
+    pub(super) fn tagged(&self, seconds: i64) {
+        self.delays.observe(seconds.max(0) as f64);
+    }
+}

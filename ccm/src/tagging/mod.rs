@@ -1,0 +1,103 @@
+//! The tagging controller: machines of Nodes carry the tags that the command line names.
+//!
+//! It notes on each Node which tags its machine has, so that a restart calls nobody. Nodes that came meanwhile are worked
+//! on together, in one call of the provider. Follows upstream cloud-provider-aws, pkg/controllers/tagging.
+
+mod md5;
+mod metrics;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use component::controllers::Descriptor as Controller;
+use kinds::Node;
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use self::metrics::Counted;
+use self::sync::{Pending, Tagger};
+use crate::controllers::{Descriptor, Settings, Verb, Work, Write};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    controller: Controller {
+        name: "tagging",
+        service_account: "node-controller",
+        needs,
+        writes: &[Write { verb: Verb::Patch, group: "", resource: "nodes" }],
+        start,
+    },
+    work,
+};
+
+/// The one kind of thing that is tagged.
+const INSTANCE: &str = "instance";
+
+/// So long Nodes gather before they are worked on together.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// The pauses after failures, growing from the first to the second.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+
+/// As upstream, which ends where a flag is missing (cloud-provider-aws, TaggingControllerOptions.Validate).
+fn work(settings: &Settings) -> anyhow::Result<Work> {
+    if settings.cloud.provider().tagging().is_none() {
+        return Ok(Work::None("the cloud provider does not support tags"));
+    }
+    if settings.options.values.get_map("tags").is_empty() {
+        bail!("--tags must not be empty and must be a form of key=value");
+    }
+    let resources = settings.options.values.get_strings("resources");
+    if resources.is_empty() {
+        bail!("--resources must not be empty; use --resources={INSTANCE}");
+    }
+    if let Some(other) = resources.iter().find(|resource| *resource != INSTANCE) {
+        bail!("--resources: {other} is not a supported resource; use {INSTANCE}");
+    }
+    Ok(Work::Here)
+}
+
+fn needs(needs: &mut Builder) {
+    needs.need::<Node>(Node::CLOUD, &[sync::MACHINE]);
+}
+
+/// What a Node says of its machine's tags: upstream's, so that either takes over from the other without a call.
+fn checksum(tags: &BTreeMap<String, String>) -> String {
+    let mut pairs: Vec<String> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.sort();
+    md5::hex(pairs.join(",").as_bytes())
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let Some(tagging) = settings.cloud.provider().tagging() else { return };
+    let (base_delay, max_delay) = PAUSES;
+    let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("tagging-controller") });
+    let nodes = manager.registry().store::<Node>();
+    let tags = settings.options.values.get_map("tags").clone();
+    let pending = Arc::new(Pending::new(checksum(&tags)));
+    let (noting, changed) = (pending.clone(), queue.clone());
+    nodes.subscribe(move |change| {
+        if noting.note(change) {
+            changed.add_after(sync::Round, GATHER);
+        }
+    });
+    let reconciler = Tagger {
+        cloud: settings.cloud.clone(),
+        tagging,
+        tags,
+        pending,
+        nodes,
+        writer: manager.writer(DESCRIPTOR.controller.service_account),
+        counted: Counted::register(manager.metrics()),
+        clock: settings.clock.clone(),
+    };
+    let options = WorkOptions { name: DESCRIPTOR.controller.name, workers: 1, max_retries: None };
+    manager.add(options, queue, Arc::new(reconciler));
+}

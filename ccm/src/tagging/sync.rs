@@ -1,0 +1,254 @@
+//! One round: the Nodes that lack their note, and the machines whose Nodes went.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use kinds::meta::{ObjectKey, Time};
+use kinds::{Kind, Node};
+use providers::{CloudError, Tagging};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::store::{Change, Index, Store, index_key};
+use runtime::write::Writer;
+use serde_json::json;
+use tracing::{info, warn};
+
+use super::metrics::Counted;
+use crate::cloud::Cloud;
+use crate::controllers::Clock;
+
+/// The note on a Node: a checksum of the tags that its machine has (cloud-provider-aws, taggingControllerLabelKey).
+pub(super) const NOTE: &str = "k8s.io/cloud-provider-aws";
+
+/// A machine that is not shown is asked for while its Node is younger (cloud-provider-aws, pkg/controllers/tagging).
+const YOUNG: Duration = Duration::from_secs(5 * 60);
+
+/// Attempts to take tags off a machine whose Node is gone: nobody is left to ask for it.
+const ATTEMPTS: u32 = 10;
+
+/// Nodes that are written at the same time.
+const AT_ONCE: usize = 8;
+
+/// Nodes by their machines.
+pub(super) const MACHINE: Index<Node> = Index {
+    name: "machine",
+    keys: |node, emit| {
+        if let Some(id) = machine(node) {
+            emit(index_key(&id));
+        }
+    },
+};
+
+/// The one key: all that is pending.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Round;
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("all machines without their tags")
+    }
+}
+
+/// What is to be done.
+pub(super) struct Pending {
+    checksum: String,
+    work: Mutex<Work>,
+}
+
+#[derive(Default)]
+struct Work {
+    /// Nodes that lack their note.
+    tag: BTreeSet<ObjectKey>,
+    /// Nodes whose machine can never be tagged, and which that is.
+    hopeless: BTreeMap<ObjectKey, String>,
+    /// Machines whose Nodes went, and how often it was tried.
+    untag: BTreeMap<String, u32>,
+}
+
+impl Pending {
+    pub(super) fn new(checksum: String) -> Self {
+        Self { checksum, work: Mutex::default() }
+    }
+
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what follows from a change; whether anything does.
+    pub(super) fn note(&self, change: &Change<'_, Node>) -> bool {
+        let mut work = self.work();
+        match (change.new, change.old) {
+            (Some(node), _) if self.has_note(node) => {
+                work.tag.remove(&node.meta.key());
+                false
+            }
+            (Some(node), _) => match machine(node) {
+                Some(id) if work.hopeless.get(&node.meta.key()) != Some(&id) => {
+                    work.tag.insert(node.meta.key());
+                    true
+                }
+                _ => false,
+            },
+            (None, Some(gone)) => {
+                work.tag.remove(&gone.meta.key());
+                work.hopeless.remove(&gone.meta.key());
+                machine(gone).is_some_and(|id| work.untag.insert(id, 0).is_none())
+            }
+            (None, None) => false,
+        }
+    }
+
+    /// Leaves a Node alone until it has another machine.
+    pub(super) fn give_up(&self, node: ObjectKey, machine: String) {
+        let mut work = self.work();
+        work.tag.remove(&node);
+        work.hopeless.insert(node, machine);
+    }
+
+    fn has_note(&self, node: &Node) -> bool {
+        node.meta.labels.iter().any(|(key, value)| **key == *NOTE && **value == *self.checksum)
+    }
+}
+
+/// The machine of a Node, once it has one.
+fn machine(node: &Node) -> Option<String> {
+    node.cloud.as_ref().map(|cloud| cloud.provider_id.to_string()).filter(|id| !id.is_empty())
+}
+
+/// Whether an error is worth another attempt.
+pub(super) fn again(error: &CloudError, young: bool) -> bool {
+    if error.is_not_found() { young } else { !error.is_invalid() }
+}
+
+pub(super) struct Tagger {
+    pub(super) cloud: Arc<Cloud>,
+    pub(super) tagging: Arc<dyn Tagging>,
+    pub(super) tags: BTreeMap<String, String>,
+    pub(super) pending: Arc<Pending>,
+    pub(super) nodes: Arc<Store<Node>>,
+    pub(super) writer: Writer,
+    pub(super) counted: Counted,
+    pub(super) clock: Clock,
+}
+
+impl Reconcile for Tagger {
+    type Key = Round;
+
+    fn reconcile<'a>(&'a self, _: &'a Round) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            if let Err(wait) = self.cloud.ready().await {
+                return Ok(Outcome::After(wait));
+            }
+            // First off, then on: the machine of a Node that was made anew has them in the end.
+            let (left, right) = (self.untag().await, self.tag().await);
+            Ok(if left || right { Outcome::Backoff } else { Outcome::Done })
+        }
+        .boxed()
+    }
+}
+
+impl Tagger {
+    /// Tags the machines of Nodes without their note, in one call of the provider; whether any is left.
+    async fn tag(&self) -> bool {
+        let keys: Vec<ObjectKey> = self.pending.work().tag.iter().cloned().collect();
+        let (mut nodes, mut machines) = (Vec::new(), Vec::new());
+        for node in keys.iter().filter_map(|key| self.nodes.get(key)).filter(|node| !node.meta.is_deleting()) {
+            if let Some(id) = machine(&node) {
+                machines.push(id);
+                nodes.push(node);
+            }
+        }
+        if machines.is_empty() {
+            return false;
+        }
+        let answers = self.tagging.tag(&machines, &self.tags).await;
+        let (mut left, mut tagged) = (false, Vec::new());
+        for ((node, id), answer) in nodes.into_iter().zip(machines).zip(answers) {
+            let Err(error) = answer else {
+                tagged.push(node);
+                continue;
+            };
+            let again = again(&error, self.is_young(&node));
+            self.counted.failed(again);
+            warn!(node = &*node.meta.name, machine = id, %error, again, "a machine could not be tagged");
+            if again {
+                left = true;
+            } else {
+                self.pending.give_up(node.meta.key(), id);
+            }
+        }
+        let noted = stream::iter(tagged).map(|node| async move { self.note(&node).await }).buffer_unordered(AT_ONCE);
+        let unnoted = noted.filter(|noted| std::future::ready(!noted)).count().await;
+        left || unnoted > 0
+    }
+
+    /// Writes onto a Node that its machine is tagged; whether there is nothing left to write.
+    async fn note(&self, node: &Node) -> bool {
+        let key = node.meta.key();
+        let labels = json!({ NOTE: self.pending.checksum });
+        let patch = json!({"metadata": {"uid": node.meta.uid.to_string(), "labels": labels}});
+        match self.writer.patch(&Node::RESOURCE, &key, &patch).await {
+            Err(error) if !error.is_not_found() => {
+                warn!(node = &*node.meta.name, %error, "a node could not be told that its machine is tagged");
+                false
+            }
+            written => {
+                self.pending.work().tag.remove(&key);
+                if written.is_ok() && !node.meta.labels.iter().any(|(key, _)| **key == *NOTE) {
+                    self.counted.tagged(self.age(node));
+                }
+                true
+            }
+        }
+    }
+
+    /// Takes the tags off machines whose Nodes went; whether any is left.
+    async fn untag(&self) -> bool {
+        let machines: Vec<String> = self.pending.work().untag.keys().cloned().collect();
+        let (back, machines): (Vec<_>, Vec<_>) = machines.into_iter().partition(|id| self.has_node(id));
+        for id in back {
+            self.pending.work().untag.remove(&id);
+        }
+        if machines.is_empty() {
+            return false;
+        }
+        let answers = self.tagging.untag(&machines, &self.tags).await;
+        let mut work = self.pending.work();
+        for (id, answer) in machines.into_iter().zip(answers) {
+            let attempts = work.untag.get(&id).copied().unwrap_or_default() + 1;
+            match answer {
+                Err(error) if again(&error, false) => {
+                    let again = attempts < ATTEMPTS;
+                    self.counted.failed(again);
+                    warn!(machine = id, %error, again, "tags could not be taken off a machine");
+                    if again {
+                        work.untag.insert(id, attempts);
+                        continue;
+                    }
+                }
+                Err(error) => info!(machine = id, %error, "a machine that is gone keeps no tags"),
+                Ok(()) => info!(machine = id, "tags were taken off"),
+            }
+            work.untag.remove(&id);
+        }
+        !work.untag.is_empty()
+    }
+
+    fn has_node(&self, machine: &str) -> bool {
+        let nodes = self.nodes.by_index(&MACHINE, index_key(machine));
+        nodes.iter().any(|node| self::machine(node).as_deref() == Some(machine))
+    }
+
+    fn is_young(&self, node: &Node) -> bool {
+        self.age(node) < YOUNG.as_secs().cast_signed()
+    }
+
+    /// In seconds.
+    fn age(&self, node: &Node) -> i64 {
+        let Time(created) = node.meta.created;
+        (self.clock)().as_second() - created
+    }
+}
