@@ -38,7 +38,13 @@ pub(crate) async fn provider(options: &Options, factories: &[Factory]) -> anyhow
         None => Vec::new(),
     };
     let cluster_name = options.values.get_str("cluster-name").to_owned();
-    let context = BuildContext { cluster_name, config_path, config };
+    let context = BuildContext {
+        cluster_name,
+        config_path,
+        config,
+        load_balancer_classes: options.values.get_strings("load-balancer-class").to_vec(),
+        only_classes: !options.values.get_bool("load-balancers-without-class"),
+    };
     Ok(providers::build(factories, options.values.get_str("cloud-provider"), &context)?)
 }
 

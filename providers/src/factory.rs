@@ -16,6 +16,10 @@ pub struct BuildContext {
     pub config_path: Option<PathBuf>,
     /// The content of that file; empty if none was given.
     pub config: Vec<u8>,
+    /// `--load-balancer-class`: Services of these classes are the provider's, whoever else could make their balancers.
+    pub load_balancer_classes: Vec<String>,
+    /// `--load-balancers-without-class=false`: those without a class are somebody else's.
+    pub only_classes: bool,
 }
 
 impl BuildContext {

@@ -36,6 +36,8 @@ component::flags! {
     }
     "Service-lb-controller" {
         "concurrent-service-syncs": Int32 = "1", Effective, "Services whose load balancers are reconciled at once";
+        "load-balancer-class": Strings = "[]", Effective, "Values of spec.loadBalancerClass whose load balancers are made here, beside Services without one; for AWS service.k8s.aws/nlb takes over from the AWS Load Balancer Controller, and with it the annotation types external and nlb-ip";
+        "load-balancers-without-class": Bool = "true", Effective, "Make load balancers for Services without spec.loadBalancerClass; false leaves them to another controller";
     }
     "Tagging-controller" {
         "resources": Strings = "[]", Effective, "What gets the tags: instance";

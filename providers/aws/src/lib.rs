@@ -6,6 +6,7 @@ mod config;
 mod error;
 mod ini;
 mod instances;
+mod loadbalancer;
 mod provider;
 mod role;
 mod routes;

@@ -10,6 +10,7 @@ use providers::{
 
 use crate::config::Config;
 use crate::instances;
+use crate::loadbalancer::Balancers;
 use crate::routes;
 use crate::session::Sessions;
 use crate::tagging;
@@ -21,6 +22,7 @@ struct Aws {
     /// Instead of what the SDK finds.
     credentials: Option<Credentials>,
     sessions: Sessions,
+    balancers: Arc<Balancers>,
 }
 
 /// Builds the provider called `aws`.
@@ -46,7 +48,9 @@ fn made(context: &BuildContext, credentials: Option<Credentials>) -> Result<Arc<
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    Ok(Arc::new(Aws { config, credentials, sessions: Sessions::default() }))
+    let sessions = Sessions::default();
+    let balancers = Arc::new(Balancers::new(context, &config, sessions.clone()));
+    Ok(Arc::new(Aws { config, credentials, sessions, balancers }))
 }
 
 #[async_trait]
@@ -69,7 +73,7 @@ impl CloudProvider for Aws {
     }
 
     fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
-        None
+        Some(self.balancers.clone())
     }
 
     fn routes(&self) -> Option<Arc<dyn Routes>> {

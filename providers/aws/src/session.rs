@@ -16,7 +16,6 @@ pub(crate) struct Session {
     pub config: Config,
     pub vpc: String,
     /// A subnet of the cluster: that of the file, or of the machine that this process runs on.
-    #[expect(dead_code, reason = "load balancers, which come next, go there if no subnet is tagged")]
     pub subnet: String,
     pub cluster: ClusterTags,
 }

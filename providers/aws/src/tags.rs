@@ -35,7 +35,6 @@ impl ClusterTags {
     }
 
     /// The tags of everything that is made.
-    #[cfg_attr(not(test), expect(dead_code, reason = "load balancers, which come next, are made with them"))]
     pub(crate) fn owned(&self) -> Vec<(String, String)> {
         let legacy = self.legacy.then(|| (LEGACY.to_owned(), self.id.clone()));
         std::iter::once((self.key(), OWNED.to_owned())).chain(legacy).collect()

@@ -15,7 +15,7 @@ const ZONES: [&str; 3] = ["eu-west-1a", "eu-west-1b", "eu-west-1c"];
 /// What a cluster's admin makes before anything else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
-    /// The VPC, `10.0.0.0/16`.
+    /// The VPC, `10.0.0.0/16` and a range of IPv6.
     pub vpc: String,
     /// A public subnet in each zone, tagged for the cluster.
     pub subnets: Vec<String>,
@@ -234,7 +234,12 @@ async fn mark(aws: &Aws, resource: &str, tags: &[(&str, &str)]) -> Result<()> {
 
 async fn network(aws: &Aws, cluster: &str) -> Result<Network> {
     let tag = format!("kubernetes.io/cluster/{cluster}");
-    let vpc = one(aws, "CreateVpc", &[("CidrBlock", "10.0.0.0/16")], "vpcId").await?;
+    let ranges = [("CidrBlock", "10.0.0.0/16"), ("AmazonProvidedIpv6CidrBlock", "true")];
+    let made = aws.call(Service::Ec2, "CreateVpc", &ranges).await?;
+    let first = |tag: &str| xml::texts(&made, tag).into_iter().next().context("CreateVpc answers without it");
+    let (vpc, six) = (first("vpcId")?, first("ipv6CidrBlock")?);
+    // AWS gives a /56, which ends in two zeros.
+    let six = six.strip_suffix("00::/56").with_context(|| format!("{six} is no /56"))?;
     let gateway = one(aws, "CreateInternetGateway", &[], "internetGatewayId").await?;
     aws.call(Service::Ec2, "AttachInternetGateway", &[("InternetGatewayId", &gateway), ("VpcId", &vpc)]).await?;
     let table = table(aws, &vpc, cluster).await?;
@@ -242,10 +247,10 @@ async fn network(aws: &Aws, cluster: &str) -> Result<Network> {
     aws.call(Service::Ec2, "CreateRoute", &everywhere).await?;
     let mut subnets = Vec::new();
     for (third, zone) in (1..).zip(ZONES) {
-        let range = format!("10.0.{}.0/20", third * 16);
-        let subnet =
-            one(aws, "CreateSubnet", &[("VpcId", &vpc), ("CidrBlock", &range), ("AvailabilityZone", zone)], "subnetId")
-                .await?;
+        let (range, range_six) = (format!("10.0.{}.0/20", third * 16), format!("{six}{third:02x}::/64"));
+        let parameters =
+            [("VpcId", &*vpc), ("CidrBlock", &range), ("Ipv6CidrBlock", &range_six), ("AvailabilityZone", zone)];
+        let subnet = one(aws, "CreateSubnet", &parameters, "subnetId").await?;
         let roles = [(&*tag, "shared"), ("kubernetes.io/role/elb", "1"), ("kubernetes.io/role/internal-elb", "1")];
         mark(aws, &subnet, &roles).await?;
         aws.call(Service::Ec2, "AssociateRouteTable", &[("RouteTableId", &table), ("SubnetId", &subnet)]).await?;

@@ -1,30 +1,30 @@
-//! The suite that every provider passes, with the AWS provider and its real SDK on moto.
+//! The suite that every provider passes, on moto.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use cluster_tests::Space;
 use moto::{Effect, Fault, Machine, Moto, Service};
-use provider_aws::Credentials;
 use provider_conformance::{Fixture, FixtureError, Outcome};
-use providers::{BuildContext, CloudProvider, InstanceRef, InstanceState, IpNet, LoadBalancerId, async_trait};
+use providers::{CloudProvider, InstanceRef, InstanceState, IpNet, LoadBalancerId, async_trait};
 
-/// The cluster's name in tags.
-const CLUSTER: &str = "conformance";
+use crate::balancers::Held;
+use crate::bed::{CLUSTER, provider, provider_of};
 
 /// AWS from its other side.
 struct OnMoto {
     moto: Moto,
 }
 
-fn failed(error: anyhow::Error) -> FixtureError {
-    FixtureError::Failed(format!("{error:#}"))
+fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let key = |key: &str| format!("service.beta.kubernetes.io/aws-load-balancer-{key}");
+    pairs.iter().map(|(name, value)| (key(name), (*value).to_owned())).collect()
 }
 
-/// The provider with this configuration, not initialised.
-fn built(config: String) -> Result<Arc<dyn CloudProvider>> {
-    let context = BuildContext { cluster_name: CLUSTER.into(), config: config.into(), ..BuildContext::default() };
-    Ok(provider_aws::build_with(&context, Credentials::new("test", "test", None, None, "test"))?)
+fn failed(error: anyhow::Error) -> FixtureError {
+    FixtureError::Failed(format!("{error:#}"))
 }
 
 /// The id in a provider id.
@@ -56,8 +56,36 @@ impl Fixture for OnMoto {
         self.moto.terminate(id(instance)).await.map_err(failed)
     }
 
-    async fn leftovers(&self, _: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
-        Err(FixtureError::Unsupported("leftovers: this provider has no load balancers yet"))
+    async fn leftovers(&self, id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
+        Held::with_tag(&self.moto, &id.uid).await.map_err(failed)
+    }
+
+    fn annotations(&self) -> BTreeMap<String, String> {
+        annotations(&[("type", "nlb")])
+    }
+
+    fn variants(&self) -> Vec<BTreeMap<String, String>> {
+        [
+            &[("scheme", "internal")][..],
+            &[("scheme", "internet-facing")],
+            &[("cross-zone-load-balancing-enabled", "true"), ("healthcheck-protocol", "http")],
+            &[("target-group-attributes", "deregistration_delay.timeout_seconds=30")],
+        ]
+        .map(annotations)
+        .into()
+    }
+
+    fn endpoint_annotations(&self) -> Option<BTreeMap<String, String>> {
+        Some(annotations(&[("nlb-target-type", "ip")]))
+    }
+
+    fn invalid_annotation(&self) -> Option<(String, String)> {
+        annotations(&[("scheme", "outside")]).pop_first()
+    }
+
+    async fn hold_deletion(&self, time: Duration) -> Result<(), FixtureError> {
+        self.moto.proxy.arm(Fault::first("DeleteLoadBalancer", Effect::Pending(time)));
+        Ok(())
     }
 
     async fn fail_change(&self, nth: u64) -> Result<(), FixtureError> {
@@ -104,11 +132,10 @@ impl Fixture for OnMoto {
     }
 }
 
-#[tokio::test]
-async fn in_aws_the_machine_tells_the_rest() -> Result<()> {
+pub async fn in_aws_the_machine_tells_the_rest(_: Space) -> Result<()> {
     let moto = Moto::start("tagged").await?;
     let machines = moto.run(2).await?;
-    let provider = built(moto.cloud_config_in_aws(&machines[0]))?;
+    let provider = provider_of(moto.cloud_config_in_aws(&machines[0]))?;
     provider.initialize().await?;
     ensure!(provider.has_cluster_id(), "the machine's tag was not read");
     let instances = provider.instances().context("no instances")?;
@@ -120,16 +147,15 @@ async fn in_aws_the_machine_tells_the_rest() -> Result<()> {
 
     // Nothing serves metadata here: it is said what to do.
     let other = Moto::start("tagged").await?;
-    let provider = built(moto.cloud_config_in_aws(&machines[0]).replace(&moto.proxy.url(), &other.proxy.url()))?;
+    let provider = provider_of(moto.cloud_config_in_aws(&machines[0]).replace(&moto.proxy.url(), &other.proxy.url()))?;
     let error = provider.initialize().await.err().context("it was initialised without metadata")?;
     ensure!(error.to_string().contains("set VPC, SubnetID and KubernetesClusterID"), "{error}");
     Ok(())
 }
 
-#[tokio::test]
-async fn the_suite_passes() -> Result<()> {
+pub async fn the_suite_passes(_: Space) -> Result<()> {
     let fixture = OnMoto { moto: Moto::start(CLUSTER).await? };
-    let provider: Arc<dyn CloudProvider> = built(fixture.moto.cloud_config())?;
+    let provider: Arc<dyn CloudProvider> = provider(&fixture.moto)?;
     provider.initialize().await?;
     let report = provider_conformance::run(&provider, &fixture).await;
     println!("{report}");

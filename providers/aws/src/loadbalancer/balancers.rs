@@ -1,0 +1,573 @@
+//! The contract's load balancers over Network Load Balancers: look, compare, follow the plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use providers::{
+    BuildContext, ClassFilter, CloudError, Deletion, Ensured, ErrorKind, Features, LoadBalancerId, LoadBalancerSpec,
+    LoadBalancerStatus, LoadBalancers, Observed, Owned, Phase, Progress, Protocol as Transport, Targeting, Targets,
+    async_trait,
+};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::annotations::{self, Policy, SecurityGroups, Settings};
+use super::calls::{self, Caller};
+use super::course::{Course, Courses, known, known_group};
+use super::diff;
+use super::inventory::{Inventory, Listing};
+use super::model::{self, Surroundings};
+use super::names::Flavour;
+use super::network::{self, Networks};
+use super::noderules;
+use super::observe::{ingress, instances, observed};
+use super::plan::Step;
+use super::reading::PREFIX;
+use super::seen::{Seen, State};
+use super::shared::{Shared, node_groups};
+use super::types::{Desired, Target};
+use crate::config::Config;
+use crate::session::{Session, Sessions};
+
+/// A look this old is good enough, if nothing was changed since.
+const FRESH: Duration = Duration::from_secs(10);
+/// A look this old still tells which groups are machines'.
+const LONG: Duration = Duration::from_secs(30 * 60);
+/// Plans in a row that one call follows: each needs ids of what the one before made.
+const ROUNDS: usize = 6;
+
+/// Network Load Balancers.
+#[derive(Debug)]
+pub(crate) struct Balancers {
+    sessions: Sessions,
+    /// `--cluster-name`.
+    cluster: String,
+    policy: Policy,
+    classes: ClassFilter,
+    inventory: Inventory,
+    networks: Networks,
+    courses: Courses,
+    shared: Mutex<Shared>,
+}
+
+/// One Service's work: what it is done with.
+struct Work<'a> {
+    session: &'a Session,
+    id: &'a LoadBalancerId,
+    settings: &'a Settings,
+    targets: &'a Targets,
+}
+
+impl Balancers {
+    pub(crate) fn new(context: &BuildContext, config: &Config, sessions: Sessions) -> Self {
+        let classes = ClassFilter { unset: !context.only_classes, named: context.load_balancer_classes.clone() };
+        let policy = Policy {
+            controller_services: !classes.named.is_empty(),
+            shared_probe: config.shared_probe.clone(),
+            no_node_rules: config.no_node_rules,
+        };
+        Self {
+            sessions,
+            cluster: context.cluster_name.clone(),
+            policy,
+            classes,
+            inventory: Inventory::default(),
+            networks: Networks::default(),
+            courses: Courses::default(),
+            shared: Mutex::default(),
+        }
+    }
+
+    /// What the Service asks for; nobody calls for one that is somebody else's.
+    fn settings(&self, spec: &LoadBalancerSpec) -> Result<Settings, CloudError> {
+        let (_, settings) = annotations::read(spec, &self.policy)?;
+        settings.ok_or_else(|| {
+            let kind = spec.annotations.get(&format!("{PREFIX}type")).map(String::as_str).unwrap_or_default();
+            let fix = "use nlb: what is there now is left to the Load Balancer Controller";
+            CloudError::invalid_annotation(&format!("{PREFIX}type"), kind, fix)
+        })
+    }
+
+    /// A look at everything that is no older than the last change of this Service.
+    async fn look(&self, session: &Session, course: &Course) -> Result<std::sync::Arc<Listing>, CloudError> {
+        let now = Instant::now();
+        let recent = now.checked_sub(FRESH).unwrap_or(now);
+        self.inventory.look(session, course.changed.map_or(recent, |changed| changed.max(recent))).await
+    }
+
+    /// Makes one step's call, and notes what came of it. What is gone already needs no call to go.
+    async fn step(
+        &self,
+        caller: &mut Caller<'_>,
+        step: &Step,
+        seen: &mut Seen,
+        course: &mut Course,
+    ) -> Result<(), CloudError> {
+        let deleted = match step {
+            Step::DeleteBalancer { arn } | Step::DeleteTargetGroup { arn } | Step::DeleteListener { arn } => Some(arn),
+            Step::DeleteSecurityGroup { id } => Some(id),
+            _ => None,
+        };
+        let result = caller.make(step, seen).await;
+        course.changed = Some(Instant::now());
+        let made = match result {
+            Err(error) if error.is_not_found() && deleted.is_some() => Default::default(),
+            result => result?,
+        };
+        if !made.id.is_empty() {
+            course.made.insert(made.id.clone());
+        }
+        if let Some(id) = deleted {
+            course.made.remove(id);
+            course.doomed.insert(id.clone());
+        }
+        seen.follow(step, &made);
+        match step {
+            Step::CreateBalancer(wanted) => self.inventory.tagged(&made.id, &wanted.tags),
+            Step::CreateTargetGroup(wanted) => self.inventory.tagged(&made.id, &wanted.tags),
+            Step::CreateListener { listener, .. } => self.inventory.tagged(&made.id, &listener.tags),
+            Step::AddTags { arn, .. } | Step::RemoveTags { arn, .. } => self.inventory.forget(arn),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A Classic Load Balancer is somebody else's to keep; nothing is made beside it.
+    async fn refuse_classic(&self, work: &Work<'_>, listing: &Listing) -> Result<(), CloudError> {
+        if work.settings.flavour != Flavour::CloudProvider {
+            return Ok(());
+        }
+        let name = work.id.default_name();
+        let classic = listing.has_classic(work.id)
+            || (work.settings.untyped && network::has_classic_interface(work.session, &name).await?);
+        match classic {
+            false => Ok(()),
+            true => Err(classic_error(ErrorKind::Invalid, &name)),
+        }
+    }
+
+    async fn bring(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        course: &mut Course,
+    ) -> Result<Ensured, CloudError> {
+        let Work { session, id, settings, targets } = *work;
+        let listing = self.look(session, course).await?;
+        let mut seen = listing.of(session, id);
+        let dying = seen.take_out(&course.doomed);
+        if dying.is_empty() {
+            course.doomed.clear();
+        }
+        if seen.balancers.is_empty() {
+            self.refuse_classic(work, &listing).await?;
+        }
+        if !seen.is_empty() {
+            self.read_details(session, settings, &mut seen).await?;
+        }
+        let network = self.networks.network(session).await?;
+        let existing = model::existing(settings, id, &seen);
+        let given = self.given_groups(session, settings).await?;
+        let mut warnings = Vec::new();
+        let machines = match settings.node_rules {
+            true => self.networks.machines(session, targets).await?,
+            false => BTreeMap::new(),
+        };
+        let (groups, without) = node_groups(session, &listing, targets, &machines);
+        if !without.is_empty() {
+            warnings.push(format!(
+                "nodes with several security groups, none of them with the tag {}, are not opened to the balancer: {}",
+                session.cluster.key(),
+                without.join(", ")
+            ));
+        }
+        let backend = match model::wants_backend(settings, existing) {
+            true => Some(self.shared.lock().await.backend(session, &listing, id).await?),
+            false => None,
+        };
+        let around = Surroundings {
+            id,
+            cluster: &session.cluster,
+            network: &network,
+            seen: &seen,
+            backend: backend.as_deref(),
+            given: &given,
+            targets,
+        };
+        let (desired, told) = match model::desired(settings, &around) {
+            // Somebody may be mending the network.
+            Err(error) => {
+                self.networks.forget().await;
+                return Err(error);
+            }
+            desired => desired?,
+        };
+        warnings.extend(told);
+        if dying.contains(&desired.balancer.name) {
+            // Its name is free once it is gone.
+            let progress = Progress::After(course.pause());
+            return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
+        }
+        if let Some(backend) = &backend {
+            self.shared.lock().await.open(session, &groups, backend, &noderules::ports(&desired)).await?;
+        }
+        let mut caller = Caller { session, network: &network, warnings: Vec::new() };
+        let (again, done) = self.follow(&desired, &mut seen, &mut caller, course).await?;
+        let balancer = seen.balancer(&desired.balancer.name);
+        course.bare = balancer.is_some_and(|one| one.security_groups.is_empty());
+        if settings.node_rules && course.bare {
+            self.bare_rules(work, &listing, &desired, &seen, &network, &groups).await?;
+        }
+        course.opened = groups;
+        if course.settled.as_ref() == Some(spec) && !done.is_empty() {
+            warnings.push(format!("changes by somebody else were undone: {}", done.join("; ")));
+        }
+        warnings.append(&mut caller.warnings);
+        course.known = Some(known(&desired, &seen));
+        let balancer = seen.balancer(&desired.balancer.name);
+        let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
+        let progress = match again || !dying.is_empty() {
+            true => Progress::After(course.pause()),
+            false => {
+                course.arrived();
+                course.settled = Some(spec.clone());
+                Progress::Settled
+            }
+        };
+        Ok(Ensured { status, progress, warnings })
+    }
+
+    /// Follows plans until there is nothing left to do now; answers whether there will be, and what was done to what
+    /// had been as asked.
+    async fn follow(
+        &self,
+        desired: &Desired,
+        seen: &mut Seen,
+        caller: &mut Caller<'_>,
+        course: &mut Course,
+    ) -> Result<(bool, Vec<String>), CloudError> {
+        let mut done = Vec::new();
+        for _ in 0..ROUNDS {
+            let plan = diff::ensure(desired, seen);
+            if plan.steps.is_empty() {
+                return Ok((plan.again.is_some(), done));
+            }
+            let mut blocked = false;
+            for step in &plan.steps {
+                let step = match self.step(caller, step, seen, course).await {
+                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {
+                        blocked = true;
+                        continue;
+                    }
+                    // Not every listener may send traffic to several groups.
+                    Err(error) if error.is_invalid() && step.is_weighted() => {
+                        let at_once = step.at_once();
+                        self.step(caller, &at_once, seen, course).await?;
+                        at_once
+                    }
+                    result => {
+                        result?;
+                        step.clone()
+                    }
+                };
+                if !matches!(step, Step::Register { .. } | Step::Deregister { .. }) {
+                    done.push(step.words());
+                }
+            }
+            if blocked {
+                return Ok((true, done));
+            }
+        }
+        Ok((true, done))
+    }
+
+    async fn read_details(&self, session: &Session, settings: &Settings, seen: &mut Seen) -> Result<(), CloudError> {
+        calls::details(session, seen, settings.capacity.is_some()).await?;
+        let listeners = seen.balancers.iter().flat_map(|balancer| &balancer.listeners);
+        let arns: Vec<String> = listeners.map(|listener| listener.arn.clone()).collect();
+        let mut tags = self.inventory.tags_of(session, &arns).await?;
+        for listener in seen.balancers.iter_mut().flat_map(|balancer| &mut balancer.listeners) {
+            listener.tags = tags.remove(&listener.arn).unwrap_or_default();
+            let asked = settings.listeners.iter().find(|asked| asked.port == listener.port);
+            if asked.is_some_and(|asked| !asked.attributes.is_empty()) {
+                listener.attributes = calls::listener_attributes(session, &listener.arn).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn given_groups(&self, session: &Session, settings: &Settings) -> Result<Vec<String>, CloudError> {
+        let SecurityGroups::Given(names) = &settings.security_groups else { return Ok(Vec::new()) };
+        network::groups_named(session, names).await?.map_err(|missing| {
+            let fix = format!("name groups of {} by id or by their tag Name: there is no {missing}", session.vpc);
+            let key = format!("{PREFIX}security-groups");
+            CloudError { kind: ErrorKind::Transient, ..CloudError::invalid_annotation(&key, &names.join(","), &fix) }
+        })
+    }
+
+    /// The rules for a balancer that has no group of its own.
+    async fn bare_rules(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+        desired: &Desired,
+        seen: &Seen,
+        network: &super::subnets::Network,
+        groups: &BTreeSet<String>,
+    ) -> Result<(), CloudError> {
+        let Some(balancer) = seen.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty()) else {
+            return Ok(());
+        };
+        let wanted = noderules::bare_rules(work.id, work.settings, desired, balancer, network);
+        let all = listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
+        self.shared.lock().await.set_bare(work.session, work.id, &all, groups, &wanted).await
+    }
+
+    /// Points known target groups at what they should have; `None` if they are not known.
+    async fn point(&self, work: &Work<'_>, course: &mut Course) -> Result<Option<()>, CloudError> {
+        let Some(mut groups) = course.known.take() else { return Ok(None) };
+        let network = self.networks.network(work.session).await?;
+        let mut caller = Caller { session: work.session, network: &network, warnings: Vec::new() };
+        let mut wanted_of = Vec::new();
+        for group in &groups {
+            let asked = work.settings.listeners.iter().find(|asked| asked.port == group.port);
+            let Some(asked) = asked.filter(|_| group.target_type == work.settings.target_type) else {
+                return Ok(None);
+            };
+            wanted_of.push(model::targets(work.settings, &asked.group, group.ipv6, work.targets));
+        }
+        // Everything is added before anything is taken away.
+        course.changed = Some(Instant::now());
+        for (group, wanted) in groups.iter().zip(&wanted_of) {
+            let add: BTreeSet<Target> = wanted.difference(&group.targets).cloned().collect();
+            if !add.is_empty() {
+                caller.register(&group.arn, group.target_type, &add).await?;
+            }
+        }
+        for (group, wanted) in groups.iter().zip(&wanted_of) {
+            let gone: BTreeSet<Target> = group.targets.difference(wanted).cloned().collect();
+            if !gone.is_empty() && !work.settings.shared_groups {
+                caller.deregister(&group.arn, &gone).await?;
+            }
+        }
+        for warning in caller.warnings {
+            tracing::warn!(service = %work.id, "{warning}");
+        }
+        for (group, wanted) in groups.iter_mut().zip(wanted_of) {
+            group.targets = wanted;
+        }
+        course.changed = Some(Instant::now());
+        course.known = Some(groups);
+        Ok(Some(()))
+    }
+
+    /// Finds a Service's target groups, for who has not looked at them yet.
+    async fn find_groups(&self, work: &Work<'_>, course: &mut Course) -> Result<(), CloudError> {
+        let listing = self.look(work.session, course).await?;
+        let mut seen = listing.of(work.session, work.id);
+        seen.take_out(&course.doomed);
+        let absent = || CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no balancer");
+        if seen.balancers.is_empty() {
+            return Err(absent());
+        }
+        calls::details(work.session, &mut seen, false).await?;
+        let existing = model::existing(work.settings, work.id, &seen).ok_or_else(absent)?;
+        let mut groups = Vec::new();
+        for asked in &work.settings.listeners {
+            let listener = existing.listeners.iter().find(|one| one.port == asked.port).ok_or_else(absent)?;
+            // While one is exchanged for another both need their targets.
+            for (arn, _) in &listener.forwards {
+                let group = seen.target_group_by_arn(arn).ok_or_else(absent)?;
+                groups.push(known_group(asked.port, group));
+            }
+        }
+        course.known = Some(groups);
+        Ok(())
+    }
+
+    /// Opens the groups of nodes that came to be targets. False if a balancer without groups needs rules in other
+    /// groups than before.
+    async fn open_nodes(&self, work: &Work<'_>, course: &Course) -> Result<bool, CloudError> {
+        if !work.settings.node_rules {
+            return Ok(true);
+        }
+        let now = Instant::now();
+        let machines = self.networks.machines(work.session, work.targets).await?;
+        // The tags of machines' groups hardly ever change, so any look will do.
+        let long_ago = now.checked_sub(LONG).unwrap_or(now);
+        let listing = self.inventory.look(work.session, long_ago).await?;
+        let (groups, _) = node_groups(work.session, &listing, work.targets, &machines);
+        if groups.is_subset(&course.opened) {
+            return Ok(true);
+        }
+        if course.bare {
+            return Ok(false);
+        }
+        let Some(backend) = listing.backend(work.session, &work.id.cluster).map(|group| group.id.clone()) else {
+            return Ok(true);
+        };
+        let mut ports = noderules::Ports::new();
+        for group in course.known.iter().flatten() {
+            ports.extend(group.targets.iter().map(|target| ("tcp", target.port)));
+        }
+        self.shared.lock().await.open(work.session, &groups, &backend, &ports).await?;
+        Ok(true)
+    }
+
+    async fn remove(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        course: &mut Course,
+    ) -> Result<Deletion, CloudError> {
+        (course.known, course.settled) = (None, None);
+        let listing = self.look(session, course).await?;
+        let mut seen = listing.of(session, id);
+        let listed: BTreeSet<String> = seen.ids().collect();
+        let plan = diff::delete(&seen);
+        let mut steps = plan.steps;
+        // Made a moment ago, and not listed yet.
+        steps.extend(course.made.difference(&listed).filter_map(|id| Step::deletion_of(id)));
+        if !steps.is_empty() {
+            let network = self.networks.network(session).await?;
+            let mut caller = Caller { session, network: &network, warnings: Vec::new() };
+            for step in &steps {
+                match self.step(&mut caller, step, &mut seen, course).await {
+                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
+                    result => result?,
+                }
+            }
+            return Ok(Deletion::InProgress(course.pause()));
+        }
+        let name = id.default_name();
+        if listing.has_classic(id) || network::has_classic_interface(session, &name).await? {
+            return Err(classic_error(ErrorKind::Conflict, &name));
+        }
+        let all = listing.tagged_groups(session).iter().map(|group| group.id.clone()).collect();
+        let mut shared = self.shared.lock().await;
+        shared.set_bare(session, id, &all, &BTreeSet::new(), &BTreeSet::new()).await?;
+        let released = shared.release(session, &listing, id).await;
+        drop(shared);
+        // The group that all share may be gone, whatever the answer was; who comes next must not count on it.
+        self.inventory.expire().await;
+        if !released? {
+            course.changed = Some(Instant::now());
+            return Ok(Deletion::InProgress(course.pause()));
+        }
+        Ok(Deletion::Gone)
+    }
+}
+
+fn classic_error(kind: ErrorKind, name: &str) -> CloudError {
+    let message = format!(
+        "the Classic Load Balancer {name} of this Service is left as it is: make a new Service for a Network Load \
+         Balancer, move clients over, and delete the Classic one with cloud-provider-aws or by hand, with its security \
+         group k8s-elb-{name}"
+    );
+    CloudError::new(kind, "FindClassicLoadBalancer", message)
+}
+
+/// A kind that the contract does not have at this place, as one that is tried again.
+fn retried(error: CloudError) -> CloudError {
+    match error.kind {
+        ErrorKind::NotFound => CloudError { kind: ErrorKind::Conflict, ..error },
+        // The Service can be right and AWS wrong: a certificate or a tag that is missing comes without the Service
+        // being touched.
+        ErrorKind::Invalid => CloudError { kind: ErrorKind::Transient, ..error },
+        _ => error,
+    }
+}
+
+#[async_trait]
+impl LoadBalancers for Balancers {
+    fn features(&self) -> Features {
+        Features {
+            classes: self.classes.clone(),
+            endpoint_targets: true,
+            source_ranges: true,
+            protocols: vec![Transport::Tcp, Transport::Udp],
+            mixed_protocols: true,
+            ipv6: true,
+            dual_stack: true,
+        }
+    }
+
+    fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
+        annotations::read(spec, &self.policy).map(|(targeting, _)| targeting)
+    }
+
+    async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
+        let session = self.sessions.get()?;
+        let course = self.courses.get(id);
+        let course = course.lock().await;
+        let listing = self.inventory.look(&session, Instant::now()).await?;
+        let mut seen = listing.of(&session, id);
+        if seen.is_empty() {
+            return Ok(Observed::Absent);
+        }
+        calls::details(&session, &mut seen, false).await.map_err(retried)?;
+        let machines = self.networks.by_id(&session, instances(&seen)).await?;
+        let zones = machines.into_iter().map(|(id, machine)| (id, machine.zone)).collect();
+        let going = seen.balancers.iter().any(|one| course.doomed.contains(&one.arn));
+        Ok(Observed::Present(Box::new(observed(&seen, going, &zones))))
+    }
+
+    async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
+        let settings = self.settings(spec)?;
+        let session = self.sessions.get()?;
+        let course = self.courses.get(&spec.id);
+        let mut course = course.lock().await;
+        let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
+        let result = self.bring(spec, &work, &mut course).await;
+        if result.is_err() {
+            (course.known, course.settled) = (None, None);
+        }
+        result.map_err(retried)
+    }
+
+    async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
+        let settings = self.settings(spec)?;
+        let session = self.sessions.get()?;
+        let course = self.courses.get(&spec.id);
+        let mut course = course.lock().await;
+        let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
+        if course.known.is_none() {
+            self.find_groups(&work, &mut course).await?;
+        }
+        if !self.open_nodes(&work, &course).await? {
+            return self.bring(spec, &work, &mut course).await.map(drop);
+        }
+        match self.point(&work, &mut course).await? {
+            Some(()) => Ok(()),
+            None => Err(CloudError::new(ErrorKind::NotFound, "DescribeTargetGroups", "its target groups are others")),
+        }
+    }
+
+    async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        let session = self.sessions.get()?;
+        let course = self.courses.get(id);
+        let mut course = course.lock().await;
+        let result = self.remove(&session, id, &mut course).await;
+        if result == Ok(Deletion::Gone) {
+            self.courses.remove(id);
+        }
+        result.map_err(retried)
+    }
+
+    async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
+        let session = self.sessions.get()?;
+        let listing = self.inventory.look(&session, Instant::now()).await?;
+        let owned = listing.owned(&session, &self.cluster, &self.courses.ids());
+        Ok(owned
+            .into_iter()
+            .map(|(id, (balancer, resources))| {
+                let phase = match balancer.map(|balancer| balancer.state) {
+                    None | Some(State::Failed) => Phase::Incomplete,
+                    Some(State::Provisioning) => Phase::Provisioning,
+                    Some(State::Active) => Phase::Active,
+                };
+                Owned { id, phase, resources }
+            })
+            .collect())
+    }
+}

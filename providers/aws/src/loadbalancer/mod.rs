@@ -1,0 +1,30 @@
+//! Network Load Balancers: what a Service asks for, what there is, the steps from one to the other, and the calls.
+//!
+//! `annotations` and `ports` read what is asked for; `model` makes the whole desired stack of it; `inventory` and
+//! `calls` read what there is; `diff` compares the two and answers steps; `balancers` follows them.
+
+mod annotations;
+mod balancers;
+mod calls;
+mod convert;
+mod course;
+mod diff;
+mod inventory;
+mod model;
+mod names;
+mod network;
+mod noderules;
+mod observe;
+mod plan;
+mod ports;
+mod reading;
+#[cfg(test)]
+mod samples;
+mod seen;
+mod shared;
+mod subnets;
+#[cfg(test)]
+mod tests;
+mod types;
+
+pub(crate) use balancers::Balancers;

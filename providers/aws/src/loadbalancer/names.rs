@@ -1,0 +1,209 @@
+//! Names and tags of what is made: upstream's, so that each finds what the other made.
+
+use providers::LoadBalancerId;
+use ring::digest::{Context, SHA256};
+
+use super::types::{Protocol, Scheme, Tags, TargetType};
+use crate::tags::{ClusterTags, OWNED};
+
+/// The Service, as `namespace/name` (cloud-provider-aws: TagNameKubernetesService).
+pub(crate) const SERVICE: &str = "kubernetes.io/service-name";
+/// The Service's uid. Ours: it tells a Service's resources from those of an earlier one of its name.
+pub(crate) const UID: &str = "kubernetes.io/service-uid";
+/// The cluster's name (Load Balancer Controller: TagKeyK8sCluster).
+pub(crate) const CONTROLLER_CLUSTER: &str = "elbv2.k8s.aws/cluster";
+/// What a resource of the cluster as a whole is for (Load Balancer Controller: TagKeyResource).
+pub(crate) const CONTROLLER_RESOURCE: &str = "elbv2.k8s.aws/resource";
+/// The value of [`CONTROLLER_RESOURCE`] on the group that all balancers carry.
+pub(crate) const BACKEND: &str = "backend-sg";
+/// The Service, as `namespace/name` (Load Balancer Controller: tracking provider).
+pub(crate) const STACK: &str = "service.k8s.aws/stack";
+/// Which part of the Service's stack a resource is.
+pub(crate) const RESOURCE: &str = "service.k8s.aws/resource";
+const CLUSTER_PREFIX: &str = "kubernetes.io/cluster/";
+
+/// Whose Services these are by upstream's division: their names, tags and defaults differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    /// cloud-provider-aws makes it.
+    CloudProvider,
+    /// The Load Balancer Controller makes it.
+    Controller,
+}
+
+fn hash(parts: &[&str]) -> String {
+    let mut context = Context::new(&SHA256);
+    parts.iter().for_each(|part| context.update(part.as_bytes()));
+    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn plain(text: &str, most: usize) -> String {
+    text.chars().filter(char::is_ascii_alphanumeric).take(most).collect()
+}
+
+fn hashed(id: &LoadBalancerId, parts: &[&str]) -> String {
+    format!("k8s-{}-{}-{}", plain(&id.namespace, 8), plain(&id.name, 8), &hash(parts)[..10])
+}
+
+/// A balancer's name (upstream: `DefaultLoadBalancerName`, and `buildLoadBalancerName`).
+pub(crate) fn balancer(flavour: Flavour, id: &LoadBalancerId, scheme: Scheme) -> String {
+    match flavour {
+        Flavour::CloudProvider => id.default_name(),
+        Flavour::Controller => hashed(id, &[&id.cluster, &id.uid, scheme.as_str()]),
+    }
+}
+
+/// A target group's name: it differs where ELB could not change one into the other, and between balancers, as each
+/// group serves one balancer only.
+pub(crate) fn target_group(
+    id: &LoadBalancerId,
+    balancer: &str,
+    port: u16,
+    target_type: TargetType,
+    protocol: Protocol,
+    ipv6: bool,
+) -> String {
+    let family = if ipv6 { "ipv6" } else { "ipv4" };
+    let parts = [&id.cluster, &id.uid, balancer, &port.to_string(), target_type.as_str(), protocol.as_str(), family];
+    hashed(id, &parts)
+}
+
+/// The name of a Service's own security group, the same in both upstreams.
+pub(crate) fn security_group(id: &LoadBalancerId) -> String {
+    hashed(id, &[&id.cluster, &id.name, &id.namespace, &id.uid])
+}
+
+/// The name of the group that all of a cluster's balancers carry (Load Balancer Controller: `getBackendSGName`).
+pub(crate) fn backend_group(cluster: &str) -> String {
+    format!("k8s-traffic-{}-{}", plain(cluster, 232), &hash(&[cluster])[..10])
+}
+
+/// The name of the security group that cloud-provider-aws makes for a Classic Load Balancer.
+pub(crate) fn classic_group(id: &LoadBalancerId) -> String {
+    format!("k8s-elb-{}", id.default_name())
+}
+
+/// The tags of one of a Service's resources; `resource` is the part's name in the Service's stack.
+pub(crate) fn tags(cluster: &ClusterTags, flavour: Flavour, id: &LoadBalancerId, resource: &str) -> Tags {
+    let mut tags: Tags = match cluster.id.is_empty() {
+        true => Tags::new(),
+        false => cluster.owned().into_iter().collect(),
+    };
+    tags.insert(SERVICE.into(), id.to_string());
+    tags.insert(UID.into(), id.uid.clone());
+    if flavour == Flavour::Controller {
+        tags.insert(CONTROLLER_CLUSTER.into(), id.cluster.clone());
+        tags.insert(STACK.into(), id.to_string());
+        tags.insert(RESOURCE.into(), resource.to_owned());
+    }
+    tags
+}
+
+/// The tags of the group that all balancers carry.
+pub(crate) fn backend_tags(cluster: &ClusterTags, name: &str) -> Tags {
+    let mut tags: Tags = match cluster.id.is_empty() {
+        true => Tags::new(),
+        false => cluster.owned().into_iter().collect(),
+    };
+    tags.insert(CONTROLLER_CLUSTER.into(), name.to_owned());
+    tags.insert(CONTROLLER_RESOURCE.into(), BACKEND.into());
+    tags
+}
+
+/// Whose a resource is, by its tags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub namespace: String,
+    pub name: String,
+    /// Only resources that we made or took over say it.
+    pub uid: Option<String>,
+}
+
+impl Owner {
+    /// The Service of this cluster that a resource was made for, by either upstream's tags or ours.
+    pub(crate) fn of(tags: &Tags, cluster: &ClusterTags, cluster_name: &str) -> Option<Self> {
+        let another = |key: &String| key.starts_with(CLUSTER_PREFIX) && *key != cluster.key();
+        if !cluster.id.is_empty() && tags.keys().any(another) && !tags.contains_key(&cluster.key()) {
+            return None;
+        }
+        let tag = |key: &str| tags.get(key).map(String::as_str);
+        let ours = cluster.id.is_empty() || tag(&cluster.key()) == Some(OWNED);
+        let service = tag(SERVICE)
+            .filter(|_| ours)
+            .or_else(|| tag(STACK).filter(|_| tag(CONTROLLER_CLUSTER) == Some(cluster_name)))?;
+        let (namespace, name) = service.split_once('/')?;
+        Some(Self { namespace: namespace.into(), name: name.into(), uid: tag(UID).map(str::to_owned) })
+    }
+
+    /// Whether it was made for this Service and no earlier one of its name, as far as the tags say.
+    pub(crate) fn may_be(&self, id: &LoadBalancerId) -> bool {
+        self.namespace == id.namespace && self.name == id.name && self.uid.as_ref().is_none_or(|uid| *uid == id.uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> LoadBalancerId {
+        LoadBalancerId {
+            cluster: "cluster-1".into(),
+            namespace: "default-space".into(),
+            name: "my-web-service".into(),
+            uid: "01234567-89ab-cdef-0123-456789abcdef".into(),
+        }
+    }
+
+    #[test]
+    fn names_are_upstreams_and_fit() {
+        let id = id();
+        assert_eq!(balancer(Flavour::CloudProvider, &id, Scheme::Internal), "a0123456789abcdef0123456789abcde");
+        let named = balancer(Flavour::Controller, &id, Scheme::Internal);
+        assert!(named.starts_with("k8s-defaults-mywebser-") && named.len() == 32, "{named}");
+        assert_ne!(named, balancer(Flavour::Controller, &id, Scheme::InternetFacing));
+        // sha256 of "cluster-1" begins so.
+        assert_eq!(backend_group("cluster-1"), format!("k8s-traffic-cluster1-{}", &hash(&["cluster-1"])[..10]));
+        assert_eq!(hash(&["a", "bc"]), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn target_groups_differ_where_one_cannot_become_the_other() {
+        let name = |balancer, port, kind, protocol, ipv6| target_group(&id(), balancer, port, kind, protocol, ipv6);
+        let base = name("a", 80, TargetType::Instance, Protocol::Tcp, false);
+        assert!(base.len() <= 32);
+        for other in [
+            name("b", 80, TargetType::Instance, Protocol::Tcp, false),
+            name("a", 81, TargetType::Instance, Protocol::Tcp, false),
+            name("a", 80, TargetType::Ip, Protocol::Tcp, false),
+            name("a", 80, TargetType::Instance, Protocol::Tls, false),
+            name("a", 80, TargetType::Instance, Protocol::Tcp, true),
+        ] {
+            assert_ne!(base, other);
+        }
+    }
+
+    #[test]
+    fn owners_are_told_by_tags_of_either_upstream() {
+        let cluster = ClusterTags::new("c", false);
+        let tags = |pairs: &[(&str, &str)]| -> Tags { pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect() };
+        let owner = |pairs: &[(&str, &str)]| Owner::of(&tags(pairs), &cluster, "cluster-1").map(|o| (o.name, o.uid));
+        let own = ("kubernetes.io/cluster/c", "owned");
+        for (pairs, expected) in [
+            (&[own, (SERVICE, "n/s")][..], Some(("s".to_owned(), None))),
+            (&[own, (SERVICE, "n/s"), (UID, "u")], Some(("s".into(), Some("u".into())))),
+            (&[("kubernetes.io/cluster/c", "shared"), (SERVICE, "n/s")], None),
+            (&[(SERVICE, "n/s")], None),
+            (&[(STACK, "n/s"), (CONTROLLER_CLUSTER, "cluster-1")], Some(("s".into(), None))),
+            (&[(STACK, "n/s"), (CONTROLLER_CLUSTER, "cluster-2")], None),
+            (&[(STACK, "n/s"), (CONTROLLER_CLUSTER, "cluster-1"), ("kubernetes.io/cluster/d", "owned")], None),
+            (&[own, (SERVICE, "nobody")], None),
+        ] {
+            assert_eq!(owner(pairs), expected, "{pairs:?}");
+        }
+        for flavour in [Flavour::CloudProvider, Flavour::Controller] {
+            let owner = Owner::of(&super::tags(&cluster, flavour, &id(), "LoadBalancer"), &cluster, "x").unwrap();
+            assert!(owner.may_be(&id()));
+            assert!(!owner.may_be(&LoadBalancerId { uid: "other".into(), ..id() }));
+        }
+    }
+}

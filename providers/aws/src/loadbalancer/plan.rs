@@ -1,0 +1,203 @@
+//! The steps that AWS is changed by, as data: what a comparison answers and what calls are made from.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::types::{
+    AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, Rule, SecurityGroup, Tags, Target, TargetGroup,
+};
+
+/// One call that changes something. What a step before it makes is named by its name, which is ours to choose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Without its rules.
+    CreateSecurityGroup(SecurityGroup),
+    Authorize {
+        group: String,
+        rules: Vec<Rule>,
+    },
+    /// Rules by id.
+    Revoke {
+        group: String,
+        rules: Vec<String>,
+    },
+    DeleteSecurityGroup {
+        id: String,
+    },
+    CreateBalancer(Balancer),
+    SetSubnets {
+        balancer: String,
+        subnets: Vec<Mapping>,
+        source_nat: bool,
+    },
+    SetAddressType {
+        balancer: String,
+        address_type: AddressType,
+    },
+    SetSecurityGroups {
+        balancer: String,
+        groups: Vec<String>,
+        private_link: Option<bool>,
+    },
+    SetCapacity {
+        balancer: String,
+        units: i32,
+    },
+    SetBalancerAttributes {
+        balancer: String,
+        attributes: Attributes,
+    },
+    DeleteBalancer {
+        arn: String,
+    },
+    /// Without its attributes and targets.
+    CreateTargetGroup(Box<TargetGroup>),
+    SetHealthCheck {
+        group: String,
+        health: HealthCheck,
+    },
+    SetGroupAttributes {
+        group: String,
+        attributes: Attributes,
+    },
+    Register {
+        group: String,
+        targets: BTreeSet<Target>,
+    },
+    Deregister {
+        group: String,
+        targets: BTreeSet<Target>,
+    },
+    DeleteTargetGroup {
+        arn: String,
+    },
+    /// With its default certificate only; `forwards` are target groups' names and weights.
+    CreateListener {
+        balancer: String,
+        listener: Box<Listener>,
+        forwards: Vec<(String, i32)>,
+    },
+    ModifyListener {
+        arn: String,
+        listener: Box<Listener>,
+        forwards: Vec<(String, i32)>,
+    },
+    SetListenerAttributes {
+        arn: String,
+        attributes: Attributes,
+    },
+    AddCertificates {
+        balancer: String,
+        port: u16,
+        certificates: Vec<String>,
+    },
+    RemoveCertificates {
+        arn: String,
+        certificates: Vec<String>,
+    },
+    DeleteListener {
+        arn: String,
+    },
+    /// Of a resource by its ARN, or a security group by its id.
+    AddTags {
+        arn: String,
+        tags: Tags,
+    },
+    RemoveTags {
+        arn: String,
+        keys: BTreeSet<String>,
+    },
+}
+
+impl Step {
+    /// The step that deletes what was made, by the form of its id; listeners go with their balancer.
+    pub(crate) fn deletion_of(id: &str) -> Option<Self> {
+        if id.starts_with("sg-") {
+            Some(Self::DeleteSecurityGroup { id: id.to_owned() })
+        } else if id.contains(":targetgroup/") {
+            Some(Self::DeleteTargetGroup { arn: id.to_owned() })
+        } else if id.contains(":loadbalancer/") {
+            Some(Self::DeleteBalancer { arn: id.to_owned() })
+        } else {
+            None
+        }
+    }
+
+    /// AWS may refuse it for a while, until what uses the thing is gone too.
+    pub(crate) fn waits_for_others(&self) -> bool {
+        matches!(self, Self::DeleteTargetGroup { .. } | Self::DeleteSecurityGroup { .. })
+    }
+
+    /// A listener sends traffic to several groups.
+    pub(crate) fn is_weighted(&self) -> bool {
+        matches!(self, Self::ModifyListener { forwards, .. } if forwards.len() > 1)
+    }
+
+    /// The same with all traffic for the last group.
+    pub(crate) fn at_once(&self) -> Self {
+        match self {
+            Self::ModifyListener { arn, listener, forwards } => {
+                let forwards = forwards.last().map(|(name, _)| (name.clone(), 1)).into_iter().collect();
+                Self::ModifyListener { arn: arn.clone(), listener: listener.clone(), forwards }
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// What it does, for people.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Self::CreateSecurityGroup(group) => format!("security group {} made", group.name),
+            Self::Authorize { group, rules } => format!("{} rules added to {group}", rules.len()),
+            Self::Revoke { group, rules } => format!("{} rules taken from {group}", rules.len()),
+            Self::DeleteSecurityGroup { id } => format!("security group {id} deleted"),
+            Self::CreateBalancer(balancer) => format!("balancer {} made", balancer.name),
+            Self::SetSubnets { .. } => "subnets set".into(),
+            Self::SetAddressType { .. } => "type of addresses set".into(),
+            Self::SetSecurityGroups { .. } => "security groups set".into(),
+            Self::SetCapacity { .. } => "capacity set".into(),
+            Self::SetBalancerAttributes { attributes, .. } => format!("attributes set: {}", keys(attributes)),
+            Self::DeleteBalancer { arn } => format!("balancer {arn} deleted"),
+            Self::CreateTargetGroup(group) => format!("target group {} made", group.name),
+            Self::SetHealthCheck { group, .. } => format!("health check of {group} set"),
+            Self::SetGroupAttributes { group, attributes } => {
+                format!("attributes of {group} set: {}", keys(attributes))
+            }
+            Self::Register { group, targets } => format!("{} targets registered in {group}", targets.len()),
+            Self::Deregister { group, targets } => format!("{} targets taken out of {group}", targets.len()),
+            Self::DeleteTargetGroup { arn } => format!("target group {arn} deleted"),
+            Self::CreateListener { listener, .. } => format!("listener for port {} made", listener.port),
+            Self::ModifyListener { listener, .. } => format!("listener for port {} set", listener.port),
+            Self::SetListenerAttributes { attributes, .. } => {
+                format!("attributes of a listener set: {}", keys(attributes))
+            }
+            Self::AddCertificates { port, certificates, .. } => {
+                format!("{} certificates added to port {port}", certificates.len())
+            }
+            Self::RemoveCertificates { certificates, .. } => format!("{} certificates removed", certificates.len()),
+            Self::DeleteListener { arn } => format!("listener {arn} deleted"),
+            Self::AddTags { tags, .. } => format!("tags set: {}", keys(tags)),
+            Self::RemoveTags { keys, .. } => {
+                format!("tags removed: {}", keys.iter().cloned().collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
+fn keys(map: &Attributes) -> String {
+    map.keys().cloned().collect::<Vec<_>>().join(", ")
+}
+
+/// What is to be done now, and whether to look again after a while.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub steps: Vec<Step>,
+    /// AWS is at something that must be over before the rest can be done.
+    pub again: Option<Duration>,
+}
+
+impl Plan {
+    pub(crate) fn wait(&mut self, time: Duration) {
+        self.again = Some(self.again.map_or(time, |again| again.min(time)));
+    }
+}

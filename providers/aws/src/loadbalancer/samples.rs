@@ -1,0 +1,71 @@
+//! Services and networks for tests.
+
+use providers::{LoadBalancerId, LoadBalancerSpec, NodeTarget, Port, Protocol, TargetPort, Targets};
+
+use super::reading::PREFIX;
+use super::subnets::{Network, Subnet};
+
+pub(crate) fn id() -> LoadBalancerId {
+    LoadBalancerId {
+        cluster: "kubernetes".into(),
+        namespace: "default".into(),
+        name: "web".into(),
+        uid: "01234567-89ab-cdef-0123-456789abcdef".into(),
+    }
+}
+
+/// A Service's port, with node port 30000 and more.
+pub(crate) fn port(protocol: Protocol, number: u16) -> Port {
+    Port {
+        name: format!("{}-{number}", protocol.as_str().to_lowercase()),
+        protocol,
+        app_protocol: None,
+        port: number,
+        node_port: Some(30_000 + number % 2000),
+        target_port: TargetPort::Number(8000 + number % 1000),
+    }
+}
+
+/// A Service with one TCP port and these annotations, without their common prefix.
+pub(crate) fn spec(annotations: &[(&str, &str)]) -> LoadBalancerSpec {
+    let mut spec = LoadBalancerSpec::new(id(), vec![port(Protocol::Tcp, 80)]);
+    spec.annotations = annotations.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).into())).collect();
+    spec
+}
+
+/// Three zones with a public and a private subnet each.
+pub(crate) fn network() -> Network {
+    let subnet = |number: u8, zone: &str, public| Subnet {
+        id: format!("subnet-{number}"),
+        zone: format!("eu-west-1{zone}"),
+        v4: vec![format!("10.0.{number}.0/24").parse().unwrap()],
+        v6: vec![format!("fd00:{number}::/64").parse().unwrap()],
+        tags: [("Name".to_owned(), format!("net-{number}"))].into(),
+        free: 200,
+        public,
+    };
+    Network {
+        vpc: "vpc-1".into(),
+        region: "eu-west-1".into(),
+        ranges: vec!["10.0.0.0/16".parse().unwrap()],
+        subnets: vec![
+            subnet(1, "a", true),
+            subnet(2, "b", true),
+            subnet(3, "c", true),
+            subnet(4, "a", false),
+            subnet(5, "b", false),
+            subnet(6, "c", false),
+        ],
+        own_subnet: "subnet-4".into(),
+    }
+}
+
+/// Nodes of these numbers, each with its instance.
+pub(crate) fn nodes(numbers: impl IntoIterator<Item = u8>) -> Targets {
+    let node = |number: u8| NodeTarget {
+        name: format!("node-{number:03}"),
+        provider_id: Some(format!("aws:///eu-west-1a/i-{number:017}")),
+        ..NodeTarget::default()
+    };
+    Targets::nodes(numbers.into_iter().map(node).collect::<Vec<_>>())
+}

@@ -1,0 +1,272 @@
+//! What each annotation means, and what is said about a value that cannot work.
+
+use providers::{IpFamily, Protocol as Transport, SessionAffinity, TargetPort, Targeting, TrafficPolicy};
+
+use super::world::settings;
+use crate::config::Probe as Shared;
+use crate::loadbalancer::annotations::{Families, Policy, SecurityGroups, Settings, read};
+use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::samples::{port, spec};
+use crate::loadbalancer::types::{HealthCheck, Probe, Protocol, Scheme, TargetType};
+
+fn of(annotations: &[(&str, &str)]) -> Settings {
+    settings(&spec(annotations))
+}
+
+#[test]
+fn a_service_without_annotations_is_as_cloud_provider_aws_has_it() {
+    let plain = of(&[]);
+    assert_eq!(plain.flavour, Flavour::CloudProvider);
+    assert_eq!((plain.scheme, plain.target_type), (Some(Scheme::InternetFacing), TargetType::Instance));
+    assert!(plain.untyped && plain.node_rules && plain.warnings.is_empty());
+    assert_eq!(plain.security_groups, SecurityGroups::Own);
+    let listener = &plain.listeners[0];
+    assert_eq!((listener.port, listener.protocol, listener.group.port), (80, Protocol::Tcp, 30_080));
+    let health = HealthCheck {
+        protocol: Probe::Tcp,
+        port: "traffic-port".into(),
+        path: None,
+        codes: None,
+        interval: 30,
+        timeout: None,
+        healthy: 3,
+        unhealthy: 3,
+    };
+    assert_eq!(listener.group.health, health);
+    assert!(!of(&[("type", "nlb")]).untyped);
+}
+
+#[test]
+fn a_service_of_the_controllers_has_the_controllers_defaults() {
+    let plain = of(&[("type", "external")]);
+    assert_eq!((plain.flavour, plain.scheme), (Flavour::Controller, None));
+    let health = &plain.listeners[0].group.health;
+    assert_eq!((health.interval, health.timeout, health.healthy, health.unhealthy), (10, Some(10), 3, 3));
+    assert_eq!(plain.listeners[0].group.attributes["proxy_protocol_v2.enabled"], "false");
+    let mut classed = spec(&[]);
+    classed.class = Some("service.k8s.aws/nlb".into());
+    assert_eq!(settings(&classed).flavour, Flavour::Controller);
+    assert_eq!(of(&[("type", "nlb-ip")]).target_type, TargetType::Ip);
+}
+
+#[test]
+fn what_is_left_to_the_controller_is_elsewhere() {
+    for kind in ["external", "nlb-ip"] {
+        let read = read(&spec(&[("type", kind)]), &Policy::default()).unwrap();
+        assert_eq!(read, (Targeting::Elsewhere, None), "{kind}");
+    }
+    let read = read(&spec(&[("nlb-target-type", "ip")]), &Policy::default()).unwrap();
+    assert_eq!(read.0, Targeting::Endpoints);
+}
+
+#[test]
+fn schemes() {
+    for (annotations, expected) in [
+        (&[("internal", "true")][..], Some(Scheme::Internal)),
+        (&[("internal", "0.0.0.0/0")], Some(Scheme::Internal)),
+        (&[("internal", "false")], Some(Scheme::InternetFacing)),
+        (&[("internal", "true"), ("scheme", "internet-facing")], Some(Scheme::InternetFacing)),
+        (&[("type", "external"), ("internal", "false")], Some(Scheme::InternetFacing)),
+        (&[("type", "external")], None),
+    ] {
+        assert_eq!(of(annotations).scheme, expected, "{annotations:?}");
+    }
+}
+
+#[test]
+fn health_checks() {
+    let local = |annotations| {
+        let mut local = spec(annotations);
+        local.external_traffic_policy = TrafficPolicy::Local;
+        local.health_check_node_port = Some(31_000);
+        settings(&local).listeners[0].group.health.clone()
+    };
+    let plain = local(&[]);
+    assert_eq!((plain.protocol, plain.port.as_str(), plain.path.as_deref()), (Probe::Http, "31000", Some("/healthz")));
+    assert_eq!((plain.interval, plain.healthy, plain.unhealthy), (10, 2, 2));
+    let tcp = local(&[("healthcheck-protocol", "tcp"), ("healthcheck-port", "traffic-port")]);
+    assert_eq!((tcp.protocol, tcp.port.as_str(), tcp.path), (Probe::Tcp, "traffic-port", None));
+    let all = of(&[
+        ("healthcheck-protocol", "https"),
+        ("healthcheck-path", "/ready"),
+        ("healthcheck-port", "tcp-80"),
+        ("healthcheck-success-codes", "200"),
+        ("healthcheck-interval", "15"),
+        ("healthcheck-timeout", "5"),
+        ("healthcheck-healthy-threshold", "4"),
+        ("healthcheck-unhealthy-threshold", "6"),
+    ]);
+    let expected = HealthCheck {
+        protocol: Probe::Https,
+        port: "30080".into(),
+        path: Some("/ready".into()),
+        codes: Some("200".into()),
+        interval: 15,
+        timeout: Some(5),
+        healthy: 4,
+        unhealthy: 6,
+    };
+    assert_eq!(all.listeners[0].group.health, expected);
+    let shared = Policy { shared_probe: Some(Shared { port: 10_256, path: "/healthz".into() }), ..Policy::default() };
+    let probed = read(&spec(&[]), &shared).unwrap().1.unwrap();
+    let health = &probed.listeners[0].group.health;
+    assert_eq!((health.protocol, health.port.as_str()), (Probe::Http, "10256"));
+}
+
+#[test]
+fn listeners_are_encrypted_where_asked() {
+    let mut two = spec(&[("ssl-cert", "arn:a, arn:b"), ("ssl-ports", "443"), ("backend-protocol", "ssl")]);
+    two.ports = vec![port(Transport::Tcp, 80), port(Transport::Tcp, 443), port(Transport::Udp, 53)];
+    let protocols: Vec<_> = settings(&two).listeners.iter().map(|one| (one.protocol, one.group.protocol)).collect();
+    assert_eq!(
+        protocols,
+        [(Protocol::Tcp, Protocol::Tcp), (Protocol::Tls, Protocol::Tls), (Protocol::Udp, Protocol::Udp)]
+    );
+    assert_eq!(settings(&two).listeners[1].certificates, ["arn:a", "arn:b"]);
+    for all in ["*", ""] {
+        let listener = of(&[("ssl-cert", "arn:a"), ("ssl-ports", all)]).listeners[0].clone();
+        assert_eq!((listener.protocol, listener.group.protocol), (Protocol::Tls, Protocol::Tcp), "{all:?}");
+    }
+}
+
+#[test]
+fn tcp_and_udp_of_one_number_share_a_listener() {
+    let mut dns = spec(&[]);
+    dns.ports = vec![port(Transport::Udp, 53), port(Transport::Tcp, 53)];
+    let read = settings(&dns);
+    assert_eq!(read.listeners.len(), 1);
+    assert_eq!(read.listeners[0].protocol, Protocol::TcpUdp);
+    assert_eq!(read.listeners[0].group.port_names, ["udp-53", "tcp-53"]);
+    dns.annotations = spec(&[("quic-enabled-ports", "53")]).annotations;
+    assert_eq!(settings(&dns).listeners[0].protocol, Protocol::TcpQuic);
+}
+
+#[test]
+fn proxy_protocol_is_said_in_three_ways() {
+    let on = |annotations: &[(&str, &str)]| {
+        of(annotations).listeners[0].group.attributes.get("proxy_protocol_v2.enabled").cloned().unwrap_or_default()
+    };
+    let external = ("type", "external");
+    for (annotations, expected) in [
+        (&[external, ("proxy-protocol", "*")][..], "true"),
+        (&[external, ("proxy-protocol-per-target-group", "443, 80")], "true"),
+        (&[external, ("proxy-protocol-per-target-group", "443")], "false"),
+        (&[("target-group-attributes", "proxy_protocol_v2.enabled=true")], "true"),
+        (&[("target-group-attributes.80", "proxy_protocol_v2.enabled=true")], "true"),
+        (&[("proxy-protocol", "*")], ""),
+    ] {
+        assert_eq!(on(annotations), expected, "{annotations:?}");
+    }
+    assert_eq!(of(&[("proxy-protocol", "*")]).warnings.len(), 1, "cloud-provider-aws ignores it, and says nothing");
+}
+
+#[test]
+fn attributes_of_the_balancer() {
+    let attributes = of(&[
+        ("attributes", "deletion_protection.enabled=true"),
+        ("cross-zone-load-balancing-enabled", "true"),
+        ("access-log-enabled", "true"),
+        ("access-log-s3-bucket-name", "logs"),
+        ("access-log-s3-bucket-prefix", "web"),
+    ])
+    .attributes;
+    let expected = [
+        ("access_logs.s3.bucket", "logs"),
+        ("access_logs.s3.enabled", "true"),
+        ("access_logs.s3.prefix", "web"),
+        ("deletion_protection.enabled", "true"),
+        ("load_balancing.cross_zone.enabled", "true"),
+    ];
+    assert!(attributes.iter().map(|(k, v)| (k.as_str(), v.as_str())).eq(expected));
+    assert!(of(&[("type", "external")]).attributes.is_empty(), "the controller leaves alone what is not asked for");
+}
+
+#[test]
+fn families_follow_the_service() {
+    let mut dual = spec(&[]);
+    dual.ip_families = vec![IpFamily::IPv4, IpFamily::IPv6];
+    dual.ip_family_policy = providers::IpFamilyPolicy::PreferDualStack;
+    assert_eq!(settings(&dual).families, Families::PreferDualstack);
+    dual.ip_family_policy = providers::IpFamilyPolicy::RequireDualStack;
+    assert_eq!(settings(&dual).families, Families::Dualstack);
+    assert!(settings(&dual).ipv6_targets);
+}
+
+#[test]
+fn every_mistake_names_annotation_value_and_fix() {
+    for (annotations, parts) in [
+        (&[("type", "clb")][..], &["aws-load-balancer-type is \"clb\"", "use nlb"][..]),
+        (&[("scheme", "public")], &["scheme is \"public\"", "internet-facing"]),
+        (&[("nlb-target-type", "pod")], &["nlb-target-type is \"pod\"", "instance or ip"]),
+        (&[("healthcheck-protocol", "UDP")], &["healthcheck-protocol is \"UDP\"", "TCP, HTTP or HTTPS"]),
+        (&[("healthcheck-port", "nope")], &["healthcheck-port is \"nope\"", "traffic-port"]),
+        (&[("healthcheck-interval", "1")], &["healthcheck-interval is \"1\"", "from 5 to 300"]),
+        (&[("ssl-cert", "arn:a"), ("ssl-ports", "444")], &["ssl-ports is \"444\""]),
+        (&[("alpn-policy", "h2")], &["alpn-policy is \"h2\"", "HTTP2Only"]),
+        (&[("ip-address-type", "ipv6")], &["ip-address-type is \"ipv6\"", "dualstack"]),
+        (&[("name", "a-name-that-is-much-too-long-for-any-balancer")], &["name is", "32"]),
+        (&[("name", "internal-x")], &["name is \"internal-x\""]),
+        (&[("disable-nlb-sg", "true"), ("security-groups", "sg-1")], &["disable-nlb-sg is \"true\""]),
+        (&[("eip-allocations", "eipalloc-1"), ("internal", "true")], &["eip-allocations", "internet-facing"]),
+        (&[("private-ipv4-addresses", "10.0.1.5")], &["private-ipv4-addresses", "internal"]),
+        (&[("private-ipv4-addresses", "x"), ("internal", "true")], &["private-ipv4-addresses is \"x\""]),
+        (&[("ipv6-addresses", "fd00::1")], &["ipv6-addresses", "dualstack"]),
+        (&[("inbound-sg-rules-on-private-link-traffic", "yes")], &["is \"yes\"", "on or off"]),
+        (&[("attributes", "dns_record.client_routing_policy=near")], &["client_routing_policy=near"]),
+        (&[("access-log-enabled", "true")], &["access-log-enabled", "bucket"]),
+        (&[("target-group-attributes", "preserve_client_ip.enabled=maybe")], &["preserve_client_ip.enabled=maybe"]),
+        (&[("minimum-load-balancer-capacity", "Units=1")], &["minimum-load-balancer-capacity is \"Units=1\""]),
+        (&[("extra-security-groups", "sg-1")], &["extra-security-groups is \"sg-1\""]),
+        (&[("type", "external"), ("proxy-protocol", "80")], &["proxy-protocol is \"80\"", "use *"]),
+        (&[("quic-enabled-ports", "80")], &["quic-enabled-ports is \"80\"", "UDP"]),
+    ] {
+        let policy = Policy { controller_services: true, ..Policy::default() };
+        let error = read(&spec(annotations), &policy).expect_err(&format!("{annotations:?}"));
+        assert!(error.is_invalid());
+        for part in parts {
+            assert!(error.message.contains(part), "{annotations:?}: {} lacks {part:?}", error.message);
+        }
+    }
+}
+
+#[test]
+fn every_mistake_in_the_fields_names_its_fix() {
+    type Change = fn(&mut providers::LoadBalancerSpec);
+    let change: &[(Change, &str)] = &[
+        (
+            |spec| spec.session_affinity = SessionAffinity::ClientIp { timeout: std::time::Duration::from_secs(1) },
+            "spec.sessionAffinity",
+        ),
+        (|spec| spec.requested_address = Some("192.0.2.1".into()), "spec.loadBalancerIP is \"192.0.2.1\""),
+        (|spec| spec.ports.clear(), "spec.ports"),
+        (|spec| spec.ports[0].protocol = Transport::Sctp, "SCTP"),
+        (|spec| spec.ports[0].node_port = None, "allocateLoadBalancerNodePorts"),
+        (
+            |spec| spec.source_ranges = vec!["fd00::/8".parse().unwrap()],
+            "spec.loadBalancerSourceRanges is \"fd00::/8\"",
+        ),
+        (|spec| spec.ports.push(port(Transport::Tcp, 80)), "spec.ports[].port is \"80\""),
+        (
+            |spec| {
+                let mut udp = port(Transport::Udp, 80);
+                udp.node_port = Some(31_111);
+                spec.ports.push(udp);
+            },
+            "spec.ports[].nodePort is \"31111\": use 30080",
+        ),
+    ];
+    for (change, part) in change {
+        let mut asked = spec(&[]);
+        change(&mut asked);
+        let error = read(&asked, &Policy::default()).expect_err(part);
+        assert!(error.is_invalid() && error.message.contains(part), "{} lacks {part:?}", error.message);
+    }
+    let mut weighted = spec(&[]);
+    weighted.annotations.insert("service.beta.kubernetes.io/actions.TCP-80".into(), "{}".into());
+    let error = read(&weighted, &Policy::default()).expect_err("several target groups");
+    assert!(error.message.contains("actions.TCP-80 is \"{}\": leave it out"), "{error}");
+    let mut named = spec(&[("nlb-target-type", "ip")]);
+    named.ports[0].node_port = None;
+    named.ports[0].target_port = TargetPort::Name("http".into());
+    assert_eq!(settings(&named).listeners[0].group.port, 1, "pods need no node port");
+}

@@ -1,0 +1,137 @@
+//! Random histories: Services change, calls die after any step, hands meddle; in the end all is as asked last, and
+//! after a deletion nothing is left.
+
+use proptest::prelude::*;
+use providers::{LoadBalancerSpec, Protocol, Targets, TrafficPolicy};
+
+use super::world::World;
+use crate::loadbalancer::annotations::{Policy, read};
+use crate::loadbalancer::diff;
+use crate::loadbalancer::plan::Step;
+use crate::loadbalancer::samples::{nodes, port, spec};
+
+/// Annotations that change something, alone and together.
+const CHOICES: [&[(&str, &str)]; 12] = [
+    &[],
+    &[("scheme", "internal")],
+    &[("ssl-cert", "arn:a")],
+    &[("ssl-cert", "arn:a,arn:b"), ("backend-protocol", "ssl")],
+    &[("ssl-cert", "arn:b"), ("ssl-ports", "*")],
+    &[("nlb-target-type", "ip")],
+    &[("subnets", "subnet-1,subnet-5")],
+    &[("subnets", "subnet-4,subnet-5,subnet-6"), ("scheme", "internal")],
+    &[("ip-address-type", "dualstack"), ("enable-icmp-for-path-mtu-discovery", "on")],
+    &[("target-group-attributes", "proxy_protocol_v2.enabled=true"), ("healthcheck-protocol", "http")],
+    &[("type", "nlb-ip"), ("scheme", "internet-facing"), ("alpn-policy", "HTTP2Only")],
+    &[
+        ("type", "external"),
+        ("additional-resource-tags", "a=b,c=d"),
+        ("attributes", "deletion_protection.enabled=true"),
+    ],
+];
+
+fn services() -> impl Strategy<Value = LoadBalancerSpec> {
+    let ports = prop::sample::subsequence(
+        vec![
+            (Protocol::Tcp, 80),
+            (Protocol::Tcp, 443),
+            (Protocol::Udp, 53),
+            (Protocol::Tcp, 53),
+            (Protocol::Udp, 5000),
+        ],
+        1..4,
+    );
+    let asked = (0..CHOICES.len(), ports, any::<bool>(), any::<bool>()).prop_map(|(choice, ports, local, ranges)| {
+        let mut asked = spec(CHOICES[choice]);
+        asked.ports = ports.into_iter().map(|(protocol, number)| port(protocol, number)).collect();
+        if local {
+            asked.external_traffic_policy = TrafficPolicy::Local;
+            asked.health_check_node_port = Some(32_000);
+        }
+        if ranges {
+            asked.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+        }
+        asked
+    });
+    let policy = Policy { controller_services: true, ..Policy::default() };
+    asked.prop_filter("it can work", move |asked| read(asked, &policy).is_ok())
+}
+
+/// One thing that happens.
+#[derive(Debug, Clone)]
+enum Event {
+    /// The Service asks for something, and the call dies after so many steps.
+    Ensure(Box<LoadBalancerSpec>, Vec<u8>, usize),
+    /// AWS gets on with what it is at.
+    Time,
+    /// Somebody takes something away.
+    Meddle(u8),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let numbers = prop::collection::btree_set(1_u8..6, 0..4).prop_map(|set| set.into_iter().collect());
+    let ensure = (services(), numbers, prop_oneof![0_usize..12, Just(usize::MAX)]);
+    let event = prop_oneof![
+        4 => ensure.prop_map(|(asked, numbers, most)| Event::Ensure(Box::new(asked), numbers, most)),
+        2 => Just(Event::Time),
+        1 => any::<u8>().prop_map(Event::Meddle),
+    ];
+    prop::collection::vec(event, 1..8)
+}
+
+fn meddle(world: &mut World, what: u8) {
+    match what % 4 {
+        0 => world.seen.balancers.iter_mut().for_each(|balancer| drop(balancer.listeners.pop())),
+        1 => world.seen.security_groups.iter_mut().for_each(|group| drop(group.rules.pop())),
+        2 => world.seen.target_groups.iter_mut().for_each(|group| group.health.interval += 1),
+        _ => world.seen.balancers.clear(),
+    }
+}
+
+fn all(numbers: &[u8]) -> Targets {
+    nodes(numbers.iter().copied())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_end_is_what_was_asked_last(events in events(), last in services(), numbers in Just(vec![1, 2, 3])) {
+        let mut world = World::default();
+        for event in events {
+            match event {
+                Event::Ensure(asked, numbers, most) => drop(world.ensure(&asked, &all(&numbers), most)),
+                Event::Time => world.time_passes(),
+                Event::Meddle(what) => meddle(&mut world, what),
+            }
+        }
+        world.settle(&last, &all(&numbers));
+        let desired = world.desired(&last, &all(&numbers));
+        prop_assert_eq!(diff::ensure(&desired, &world.seen).steps, vec![], "a settled balancer is left alone");
+        // Deleted, with a death after each step.
+        while !world.seen.is_empty() {
+            let plan = diff::delete(&world.seen);
+            let step = plan.steps.first().expect("what is there is deleted").clone();
+            world.make(&step);
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_asked_for_before_and_after_is_served_all_the_time(
+        before in services(),
+        after in services(),
+        numbers in Just(vec![1, 2]),
+    ) {
+        let targets = all(&numbers);
+        let mut world = World::default();
+        world.settle(&before, &targets);
+        let scheme = |spec: &LoadBalancerSpec| world.desired(spec, &targets).balancer.scheme;
+        let same = scheme(&before) == scheme(&after);
+        world.steps.clear();
+        world.settle(&after, &targets);
+        for step in &world.steps {
+            let dropped = matches!(step, Step::DeleteBalancer { .. });
+            prop_assert!(!(same && dropped), "the balancer is kept: {:?}", world.names());
+        }
+    }
+}

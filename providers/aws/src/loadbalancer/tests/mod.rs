@@ -1,0 +1,7 @@
+//! The whole model without AWS: what annotations mean, and what plans do to what there is.
+
+mod annotations;
+mod histories;
+mod plans;
+mod stack;
+mod world;

@@ -1,0 +1,226 @@
+//! Plans, step by step: what is made first, what waits, and what is left alone.
+
+use providers::{Protocol, Targets, TrafficPolicy};
+
+use super::world::{World, name};
+use crate::loadbalancer::diff;
+use crate::loadbalancer::plan::Step;
+use crate::loadbalancer::samples::{nodes, port, spec};
+use crate::loadbalancer::types::{Attributes, TargetHealth};
+
+fn settled(annotations: &[(&str, &str)]) -> World {
+    let mut world = World::default();
+    world.settle(&spec(annotations), &nodes([1, 2]));
+    world.steps.clear();
+    world
+}
+
+#[test]
+fn a_balancer_is_made_with_its_rules_first_and_its_listener_last() {
+    let mut world = World::default();
+    world.settle(&spec(&[]), &nodes([1, 2]));
+    assert_eq!(
+        world.names(),
+        ["CreateSecurityGroup", "Authorize", "CreateBalancer", "CreateTargetGroup", "Register", "CreateListener"]
+    );
+    assert!(diff::ensure(&world.desired(&spec(&[]), &nodes([1, 2])), &world.seen).steps.is_empty());
+}
+
+#[test]
+fn everything_is_deleted_and_what_holds_goes_before_what_is_held() {
+    let mut world = settled(&[]);
+    for step in diff::delete(&world.seen).steps {
+        world.make(&step);
+    }
+    assert_eq!(world.names(), ["DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"]);
+    assert!(world.seen.is_empty());
+}
+
+#[test]
+fn changes_are_made_in_place_where_aws_can() {
+    for (from, to, steps) in [
+        (&[][..], &[("cross-zone-load-balancing-enabled", "true")][..], &["SetBalancerAttributes"][..]),
+        (&[], &[("healthcheck-interval", "10"), ("healthcheck-protocol", "HTTP")], &["SetHealthCheck"]),
+        (&[], &[("target-group-attributes", "preserve_client_ip.enabled=false")], &["SetGroupAttributes"]),
+        (&[], &[("additional-resource-tags", "a=b")], &["AddTags", "AddTags", "AddTags", "AddTags"]),
+        (&[], &[("target-node-labels", "none=such")], &["Deregister"]),
+        (&[], &[("subnets", "subnet-1,net-2,subnet-3")], &[]),
+        (&[], &[("subnets", "subnet-1,net-2")], &["SetSubnets"]),
+        (&[], &[("subnets", "subnet-1,subnet-2,subnet-6")], &["SetSubnets", "SetSubnets"]),
+        (&[], &[("subnets", "subnet-4,subnet-5,subnet-6")], &["SetSubnets", "SetSubnets", "SetSubnets", "SetSubnets"]),
+        (&[("subnets", "subnet-1")], &[("subnets", "subnet-4")], &[]),
+        (&[], &[("security-group-prefix-lists", "pl-1")], &["Authorize", "Revoke"]),
+        (&[], &[("enable-icmp-for-path-mtu-discovery", "on")], &["Authorize"]),
+        (&[], &[("inbound-sg-rules-on-private-link-traffic", "off")], &["SetSecurityGroups"]),
+        (&[], &[("ip-address-type", "dualstack")], &["Authorize", "SetAddressType"]),
+        (&[], &[("minimum-load-balancer-capacity", "CapacityUnits=100")], &["SetCapacity"]),
+        (&[], &[("listener-attributes.TCP-80", "tcp.idle_timeout.seconds=100")], &["SetListenerAttributes"]),
+        (&[], &[("ssl-cert", "arn:a,arn:b")], &["ModifyListener", "AddCertificates"]),
+        (&[("ssl-cert", "arn:a,arn:b")], &[("ssl-cert", "arn:b")], &["ModifyListener"]),
+        (&[("ssl-cert", "arn:a,arn:b")], &[("ssl-cert", "arn:a")], &["RemoveCertificates"]),
+        (&[("ssl-cert", "arn:a")], &[("ssl-cert", "arn:a"), ("alpn-policy", "HTTP2Only")], &["ModifyListener"]),
+        (&[("ssl-cert", "arn:a")], &[("ssl-cert", "arn:a"), ("alpn-policy", "None")], &[]),
+    ] {
+        let mut world = settled(from);
+        world.settle(&spec(to), &nodes([1, 2]));
+        let names = world.names();
+        assert_eq!(names, steps, "from {from:?} to {to:?}");
+    }
+}
+
+#[test]
+fn another_node_port_keeps_its_target_group_and_is_added_before_the_old_goes() {
+    let mut world = settled(&[]);
+    let mut changed = spec(&[]);
+    changed.ports[0].node_port = Some(31_999);
+    world.settle(&changed, &nodes([1, 2]));
+    assert_eq!(world.names(), ["Register", "Deregister"]);
+}
+
+#[test]
+fn targets_are_added_before_others_go() {
+    let mut world = settled(&[]);
+    world.settle(&spec(&[]), &nodes([2, 3]));
+    assert_eq!(world.names(), ["Register", "Deregister"]);
+    world.steps.clear();
+    world.settle(&spec(&[]), &Targets::default());
+    assert_eq!(world.names(), ["Deregister"]);
+}
+
+#[test]
+fn a_target_group_gives_way_once_the_new_one_is_healthy() {
+    let tls = spec(&[("ssl-cert", "arn:a"), ("backend-protocol", "ssl")]);
+    let mut world = settled(&[("ssl-cert", "arn:a")]);
+    let targets = nodes([1, 2]);
+    let plan = world.ensure(&tls, &targets, usize::MAX).unwrap();
+    assert!(plan.again.is_some(), "the new group is on trial");
+    assert_eq!(world.names(), ["CreateTargetGroup", "Register", "ModifyListener"]);
+    let forwards = world.seen.balancers[0].listeners[0].forwards.clone();
+    assert_eq!(forwards.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), [100, 0], "the old one has it all");
+    // Nothing is done over and over while it waits.
+    assert_eq!(world.ensure(&tls, &targets, usize::MAX).unwrap().steps, []);
+    world.time_passes();
+    world.steps.clear();
+    world.settle(&tls, &targets);
+    assert_eq!(world.names(), ["ModifyListener", "DeleteTargetGroup"]);
+}
+
+#[test]
+fn nobody_waits_for_a_group_that_serves_nobody() {
+    let mut world = settled(&[("ssl-cert", "arn:a")]);
+    for group in &mut world.seen.target_groups {
+        group.targets.values_mut().for_each(|health| *health = TargetHealth::Unhealthy);
+    }
+    let tls = spec(&[("ssl-cert", "arn:a"), ("backend-protocol", "ssl")]);
+    let plan = world.ensure(&tls, &nodes([1, 2]), usize::MAX).unwrap();
+    assert!(plan.again.is_none());
+    assert_eq!(world.names(), ["CreateTargetGroup", "Register", "ModifyListener", "DeleteTargetGroup"]);
+}
+
+#[test]
+fn another_scheme_is_another_balancer_and_the_old_one_serves_until_it_works() {
+    let mut world = settled(&[]);
+    let (internal, targets) = (spec(&[("scheme", "internal")]), nodes([1, 2]));
+    assert!(world.ensure(&internal, &targets, usize::MAX).unwrap().again.is_some());
+    assert_eq!(world.seen.balancers.len(), 2);
+    assert!(!world.names().contains(&"DeleteBalancer".to_owned()));
+    world.time_passes();
+    world.steps.clear();
+    world.settle(&internal, &targets);
+    assert_eq!(world.names(), ["DeleteBalancer", "DeleteTargetGroup"]);
+    world.settle(&spec(&[]), &targets);
+}
+
+#[test]
+fn ports_come_and_go_and_join() {
+    let mut world = settled(&[]);
+    let mut asked = spec(&[]);
+    let targets = nodes([1, 2]);
+    for (ports, steps) in [
+        (
+            vec![(Protocol::Tcp, 80), (Protocol::Udp, 81)],
+            &["Authorize", "CreateTargetGroup", "Register", "CreateListener"][..],
+        ),
+        (vec![(Protocol::Udp, 81)], &["Revoke", "DeleteListener", "DeleteTargetGroup"]),
+        (
+            vec![(Protocol::Udp, 81), (Protocol::Tcp, 81)],
+            &["Authorize", "CreateTargetGroup", "Register", "ModifyListener", "DeleteTargetGroup"],
+        ),
+    ] {
+        asked.ports = ports.iter().map(|(protocol, number)| port(*protocol, *number)).collect();
+        world.steps.clear();
+        world.settle(&asked, &targets);
+        assert_eq!(world.names(), steps, "{ports:?}");
+    }
+}
+
+#[test]
+fn a_balancer_without_security_groups_stays_without() {
+    let mut world = settled(&[("disable-nlb-sg", "true")]);
+    assert!(world.seen.security_groups.is_empty() && world.seen.balancers[0].security_groups.is_empty());
+    world.settle(&spec(&[]), &nodes([1, 2]));
+    assert!(world.names().is_empty());
+}
+
+#[test]
+fn what_hands_changed_is_put_back() {
+    type Meddling = (&'static str, fn(&mut World), &'static [&'static str]);
+    let change: &[Meddling] = &[
+        (
+            "a rule added",
+            |world| {
+                let mut rule = world.seen.security_groups[0].rules[0].clone();
+                (rule.id, rule.rule.from, rule.rule.to) = ("sgr-x".into(), 22, 22);
+                world.seen.security_groups[0].rules.push(rule);
+            },
+            &["Revoke"],
+        ),
+        ("a rule removed", |world| world.seen.security_groups[0].rules.clear(), &["Authorize"]),
+        ("a listener removed", |world| world.seen.balancers[0].listeners.clear(), &["CreateListener"]),
+        (
+            "an attribute changed",
+            |world| {
+                let attributes: &mut Attributes = &mut world.seen.balancers[0].attributes;
+                attributes.insert("load_balancing.cross_zone.enabled".into(), "true".into());
+            },
+            &["SetBalancerAttributes"],
+        ),
+        ("a target removed", |world| drop(world.seen.target_groups[0].targets.pop_first()), &["Register"]),
+        ("tags removed", |world| world.seen.target_groups[0].tags.clear(), &["AddTags"]),
+        (
+            "groups replaced",
+            |world| world.seen.balancers[0].security_groups = vec!["sg-x".into()],
+            &["SetSecurityGroups"],
+        ),
+        ("health changed", |world| world.seen.target_groups[0].health.interval = 77, &["SetHealthCheck"]),
+    ];
+    for (what, change, steps) in change {
+        let mut world = settled(&[]);
+        change(&mut world);
+        world.settle(&spec(&[]), &nodes([1, 2]));
+        assert_eq!(world.names(), *steps, "{what}");
+    }
+}
+
+#[test]
+fn a_local_policy_changes_only_the_health_check() {
+    let mut world = settled(&[]);
+    let mut local = spec(&[]);
+    local.external_traffic_policy = TrafficPolicy::Local;
+    local.health_check_node_port = Some(31_000);
+    world.settle(&local, &nodes([1, 2]));
+    assert_eq!(world.names(), ["SetHealthCheck"]);
+    let health = &world.seen.target_groups[0].health;
+    assert_eq!((health.port.as_str(), health.path.as_deref()), ("31000", Some("/healthz")));
+}
+
+#[test]
+fn what_others_register_in_a_shared_group_stays() {
+    let shared = [("multi-cluster-target-group", "true")];
+    let mut world = settled(&shared);
+    let desired = world.desired(&spec(&shared), &nodes([3]));
+    let plan = diff::ensure(&desired, &world.seen);
+    assert_eq!(plan.steps.iter().map(name).collect::<Vec<_>>(), ["Register"]);
+    plan.steps.iter().for_each(|step: &Step| world.make(step));
+    assert_eq!(world.seen.target_groups[0].targets.len(), 3);
+}

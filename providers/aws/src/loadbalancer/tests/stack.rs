@@ -1,0 +1,178 @@
+//! The desired stack: subnets, names, tags and targets, and what of either upstream's is kept.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use providers::{EndpointTarget, Targets};
+
+use super::world::{World, settings};
+use crate::loadbalancer::annotations::Settings;
+use crate::loadbalancer::model::{instance_id, targets};
+use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::samples::{id, network, nodes, spec};
+use crate::loadbalancer::subnets::{Network, choose};
+use crate::loadbalancer::types::{Mapping, Scheme, Tags};
+use crate::tags::ClusterTags;
+
+fn chosen(settings: &Settings, scheme: Scheme, network: &Network, current: &[Mapping]) -> Result<Vec<String>, String> {
+    let cluster = ClusterTags::new("c", false);
+    let mappings = choose(settings, scheme, false, network, &cluster, current);
+    mappings.map(|all| all.into_iter().map(|one| one.subnet).collect()).map_err(|error| error.message)
+}
+
+fn tagged(network: &mut Network, subnet: &str, key: &str, value: &str) {
+    let subnet = network.subnets.iter_mut().find(|one| one.id == subnet).unwrap();
+    subnet.tags.insert(key.into(), value.into());
+}
+
+#[test]
+fn subnets_are_found_as_upstream_finds_them() {
+    let (provider, controller) = (settings(&spec(&[])), settings(&spec(&[("type", "external")])));
+    assert_eq!((provider.flavour, controller.flavour), (Flavour::CloudProvider, Flavour::Controller));
+    let plain = network();
+    let of = |numbers: [u8; 3]| Ok(numbers.map(|number| format!("subnet-{number}")).to_vec());
+    assert_eq!(chosen(&provider, Scheme::InternetFacing, &plain, &[]), of([1, 2, 3]));
+    assert_eq!(chosen(&provider, Scheme::Internal, &plain, &[]), of([1, 2, 3]), "public ones too: the lowest id");
+    assert_eq!(chosen(&controller, Scheme::Internal, &plain, &[]), of([4, 5, 6]), "the private ones");
+    let mut roles = network();
+    for subnet in ["subnet-4", "subnet-5", "subnet-6"] {
+        tagged(&mut roles, subnet, "kubernetes.io/role/internal-elb", "1");
+    }
+    assert_eq!(chosen(&provider, Scheme::Internal, &roles, &[]), of([4, 5, 6]));
+    let mut foreign = network();
+    tagged(&mut foreign, "subnet-1", "kubernetes.io/cluster/other", "owned");
+    let two = Ok(vec!["subnet-2".into(), "subnet-3".into()]);
+    assert_eq!(chosen(&provider, Scheme::InternetFacing, &foreign, &[]), two);
+    let mut local = network();
+    local.subnets[0].zone = "eu-west-1-lon-1a".into();
+    assert_eq!(chosen(&provider, Scheme::InternetFacing, &local, &[]), two);
+}
+
+#[test]
+fn a_balancer_keeps_its_subnets_and_gets_zones_that_it_lacks() {
+    let current = [Mapping { subnet: "subnet-5".into(), zone: "eu-west-1b".into(), ..Mapping::default() }];
+    let found = chosen(&settings(&spec(&[])), Scheme::Internal, &network(), &current).unwrap();
+    assert_eq!(found, ["subnet-1", "subnet-3", "subnet-5"]);
+}
+
+#[test]
+fn subnets_that_are_named_must_be_there_and_of_different_zones() {
+    let named = |names: &str| chosen(&settings(&spec(&[("subnets", names)])), Scheme::InternetFacing, &network(), &[]);
+    assert_eq!(named("net-2, subnet-1"), Ok(vec!["subnet-2".into(), "subnet-1".into()]));
+    assert!(named("subnet-9").unwrap_err().contains("there is no subnet-9"));
+    assert!(named("subnet-1,subnet-4").unwrap_err().contains("subnet-4 is the second in eu-west-1a"));
+    let nothing = Network { subnets: Vec::new(), ..network() };
+    let error = chosen(&settings(&spec(&[])), Scheme::Internal, &nothing, &[]).unwrap_err();
+    assert!(error.contains("kubernetes.io/role/internal-elb"), "{error}");
+}
+
+#[test]
+fn addresses_go_to_the_subnets_that_they_belong_to() {
+    let asked = spec(&[
+        ("private-ipv4-addresses", "10.0.2.9,10.0.1.9"),
+        ("internal", "true"),
+        ("subnets", "subnet-1,subnet-2"),
+    ]);
+    let desired = World::default().desired(&asked, &Targets::default());
+    let given: Vec<_> = desired.balancer.subnets.iter().map(|one| one.private_v4.clone().unwrap()).collect();
+    assert_eq!(given, ["10.0.1.9", "10.0.2.9"]);
+    let few = settings(&spec(&[("eip-allocations", "eipalloc-1")]));
+    let error = chosen(&few, Scheme::InternetFacing, &network(), &[]).unwrap_err();
+    assert!(error.contains("one for each of the subnets subnet-1, subnet-2, subnet-3"), "{error}");
+}
+
+#[test]
+fn everything_says_whose_it_is() {
+    for kind in ["nlb", "external"] {
+        let desired = World::default().desired(&spec(&[("type", kind)]), &Targets::default());
+        let listener = &desired.listeners[&80];
+        let group = desired.security_group.as_ref().unwrap();
+        for tags in [&desired.balancer.tags, &listener.tags, &listener.group.tags, &group.tags] {
+            assert_eq!(tags["kubernetes.io/cluster/c"], "owned");
+            assert_eq!(tags["kubernetes.io/service-name"], "default/web");
+            assert_eq!(tags["kubernetes.io/service-uid"], id().uid);
+            assert_eq!(tags.contains_key("service.k8s.aws/stack"), kind == "external");
+        }
+    }
+}
+
+#[test]
+fn targets_are_instances_of_the_labelled_nodes() {
+    let mut all = nodes([1, 2]).nodes.to_vec();
+    all[0].labels.insert("pool".into(), "edge".into());
+    all[1].provider_id = Some("aws:///eu-west-1a/fargate-10-0-0-1".into());
+    let all = Targets::nodes(all);
+    let found = |annotations: &[(&str, &str)]| {
+        let settings = settings(&spec(annotations));
+        targets(&settings, &settings.listeners[0].group, false, &all).len()
+    };
+    assert_eq!((found(&[]), found(&[("target-node-labels", "pool=edge")])), (1, 1));
+    assert_eq!((found(&[("target-node-labels", "pool=")]), found(&[("target-node-labels", "pool=core")])), (1, 0));
+    for (id, expected) in [
+        ("aws:///eu-west-1a/i-1", Some("i-1")),
+        ("aws://eu-west-1a/i-1", Some("i-1")),
+        ("i-1", Some("i-1")),
+        ("gce:///zone/i-1", None),
+        ("aws:///eu-west-1a/fargate-1", None),
+    ] {
+        assert_eq!(instance_id(id), expected, "{id}");
+    }
+}
+
+#[test]
+fn targets_are_the_ready_pods_of_the_port_and_family() {
+    let endpoint = |name: &str, address: &str, ready| EndpointTarget {
+        port_name: name.into(),
+        address: address.parse().unwrap(),
+        port: 8080,
+        node: None,
+        zone: None,
+        ready,
+        serving: ready,
+        terminating: false,
+        pod: None,
+    };
+    let endpoints: Arc<[EndpointTarget]> = vec![
+        endpoint("tcp-80", "10.0.0.1", true),
+        endpoint("tcp-80", "10.0.0.2", false),
+        endpoint("tcp-80", "fd00::1", true),
+        endpoint("other", "10.0.0.3", true),
+    ]
+    .into();
+    let all = Targets { endpoints, ..Targets::default() };
+    let settings = settings(&spec(&[("nlb-target-type", "ip")]));
+    let found = |ipv6| -> BTreeSet<String> {
+        targets(&settings, &settings.listeners[0].group, ipv6, &all).into_iter().map(|target| target.id).collect()
+    };
+    assert_eq!(found(false), ["10.0.0.1".to_owned()].into());
+    assert_eq!(found(true), ["fd00::1".to_owned()].into());
+}
+
+/// What either upstream made is taken over in place: nothing is made or deleted, and tags say from then on whose it is.
+#[test]
+fn either_upstreams_balancer_is_adopted() {
+    for (kind, foreign) in [("nlb", "made-by-cloud-provider"), ("external", "made-by-the-controller")] {
+        let asked = spec(&[("type", kind), ("scheme", "internet-facing")]);
+        let mut world = World::default();
+        world.settle(&asked, &nodes([1]));
+        // As upstream left it: other names of target groups and the security group, no uid.
+        let strip = |tags: &mut Tags| drop(tags.remove("kubernetes.io/service-uid"));
+        for balancer in &mut world.seen.balancers {
+            strip(&mut balancer.tags);
+            balancer.listeners.iter_mut().for_each(|listener| strip(&mut listener.tags));
+        }
+        for group in &mut world.seen.target_groups {
+            group.name = foreign.into();
+            strip(&mut group.tags);
+        }
+        for group in &mut world.seen.security_groups {
+            group.name = foreign.into();
+            strip(&mut group.tags);
+        }
+        let dns = world.seen.balancers[0].dns.clone();
+        world.steps.clear();
+        world.settle(&asked, &nodes([1, 2]));
+        assert_eq!(world.names(), ["AddTags", "AddTags", "AddTags", "Register", "AddTags"], "{kind}");
+        assert_eq!(world.seen.balancers[0].dns, dns);
+    }
+}

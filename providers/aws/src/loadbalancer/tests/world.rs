@@ -1,0 +1,196 @@
+//! AWS as far as plans are concerned: what steps make of what there is, and what AWS would refuse.
+
+use providers::{LoadBalancerSpec, Targets};
+
+use crate::loadbalancer::annotations::{Policy, Settings, read};
+use crate::loadbalancer::model::{Surroundings, desired};
+use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::plan::{Plan, Step};
+use crate::loadbalancer::samples;
+use crate::loadbalancer::seen::{Made, Seen, State};
+use crate::loadbalancer::subnets::Network;
+use crate::loadbalancer::types::{Desired, TargetHealth};
+use crate::loadbalancer::{diff, model};
+use crate::tags::ClusterTags;
+
+/// What there is of one Service.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct World {
+    pub seen: Seen,
+    pub steps: Vec<Step>,
+}
+
+/// What a Service asks for.
+pub(crate) fn settings(spec: &LoadBalancerSpec) -> Settings {
+    let policy = Policy { controller_services: true, ..Policy::default() };
+    read(spec, &policy).unwrap_or_else(|error| panic!("{error}")).1.expect("it is ours")
+}
+
+impl World {
+    /// The whole stack for a Service, given what there is.
+    pub(crate) fn desired(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Desired {
+        self.in_network(spec, targets, &samples::network())
+    }
+
+    pub(crate) fn in_network(&self, spec: &LoadBalancerSpec, targets: &Targets, network: &Network) -> Desired {
+        let settings = settings(spec);
+        let cluster = ClusterTags::new("c", false);
+        let existing = model::existing(&settings, &spec.id, &self.seen);
+        let around = Surroundings {
+            id: &spec.id,
+            cluster: &cluster,
+            network,
+            seen: &self.seen,
+            backend: model::wants_backend(&settings, existing).then_some("sg-backend"),
+            given: &[],
+            targets,
+        };
+        assert!(matches!(settings.flavour, Flavour::CloudProvider | Flavour::Controller));
+        desired(&settings, &around).unwrap_or_else(|error| panic!("{error}")).0
+    }
+
+    /// Makes one step, and holds it against what AWS allows.
+    pub(crate) fn make(&mut self, step: &Step) {
+        self.allowed(step);
+        let number = self.steps.len();
+        let id = match step {
+            Step::CreateSecurityGroup(group) => format!("sg-{}-{number}", group.name),
+            Step::CreateBalancer(balancer) => format!("arn:loadbalancer/{}/{number}", balancer.name),
+            Step::CreateTargetGroup(group) => format!("arn:targetgroup/{}/{number}", group.name),
+            Step::CreateListener { listener, .. } => format!("arn:listener/{}/{number}", listener.port),
+            _ => String::new(),
+        };
+        let rules = (0..100).map(|rule| format!("sgr-{number}-{rule}")).collect();
+        let dns = format!("{number}.elb.example.com");
+        self.seen.follow(step, &Made { id, dns, rules });
+        self.steps.push(step.clone());
+    }
+
+    fn allowed(&self, step: &Step) {
+        let seen = &self.seen;
+        let balancer = |name: &str| seen.balancer(name).unwrap_or_else(|| panic!("no balancer {name}: {step:?}"));
+        let group = |name: &str| seen.target_group(name).unwrap_or_else(|| panic!("no group {name}: {step:?}"));
+        match step {
+            Step::CreateSecurityGroup(group) => assert!(seen.security_group(&group.name).is_none(), "{step:?}"),
+            Step::CreateBalancer(wanted) => {
+                assert!(seen.balancer(&wanted.name).is_none(), "{step:?}");
+                assert!(!wanted.subnets.is_empty() && !wanted.name.is_empty() && !wanted.tags.is_empty());
+            }
+            Step::CreateTargetGroup(wanted) => {
+                assert!(seen.target_group(&wanted.name).is_none(), "{step:?}");
+                assert!(!wanted.tags.is_empty());
+            }
+            Step::CreateListener { balancer: name, listener, forwards } => {
+                let taken = balancer(name).listeners.iter().any(|one| one.port == listener.port);
+                assert!(!taken, "AWS has one listener to a port: {step:?}");
+                forwards.iter().for_each(|(name, _)| assert!(!group(name).arn.is_empty()));
+            }
+            Step::ModifyListener { forwards, .. } => {
+                forwards.iter().for_each(|(name, _)| assert!(!group(name).arn.is_empty()));
+                assert!(forwards.iter().any(|(_, weight)| *weight > 0), "nothing gets traffic: {step:?}");
+            }
+            Step::DeleteTargetGroup { arn } => assert!(!seen.is_used(arn), "{step:?} is in use"),
+            Step::DeleteSecurityGroup { id } => {
+                let carried = seen.balancers.iter().any(|one| one.security_groups.contains(id));
+                assert!(!carried, "{step:?} is in use");
+            }
+            Step::SetSubnets { balancer: name, subnets, .. } => {
+                let have = &balancer(name).subnets;
+                for one in subnets {
+                    let other = have.iter().find(|old| old.zone == one.zone && old.subnet != one.subnet);
+                    assert!(other.is_none(), "a zone's subnet can't be exchanged at once: {step:?}");
+                }
+            }
+            Step::SetSecurityGroups { balancer: name, groups, .. } => {
+                let had = !balancer(name).security_groups.is_empty();
+                assert!(had && !groups.is_empty(), "AWS does not give or take all groups: {step:?}");
+            }
+            _ => {}
+        }
+    }
+
+    /// What AWS does by itself after a while: balancers come up, targets in use become healthy.
+    pub(crate) fn time_passes(&mut self) {
+        for balancer in &mut self.seen.balancers {
+            balancer.state = State::Active;
+        }
+        let used: Vec<String> = self
+            .seen
+            .target_groups
+            .iter()
+            .filter(|one| self.seen.is_used(&one.arn))
+            .map(|one| one.arn.clone())
+            .collect();
+        for group in &mut self.seen.target_groups {
+            let health = if used.contains(&group.arn) { TargetHealth::Healthy } else { TargetHealth::Unused };
+            group.targets.values_mut().for_each(|one| *one = health);
+        }
+    }
+
+    /// One call of ensure that may make so many steps before it dies; whether it came to its end, and what it said.
+    pub(crate) fn ensure(&mut self, spec: &LoadBalancerSpec, targets: &Targets, mut most: usize) -> Option<Plan> {
+        let desired = self.desired(spec, targets);
+        for _ in 0..8 {
+            let plan = diff::ensure(&desired, &self.seen);
+            if plan.steps.is_empty() {
+                return Some(plan);
+            }
+            for step in &plan.steps {
+                most = most.checked_sub(1)?;
+                self.make(step);
+            }
+        }
+        panic!("plans go on for ever: {:?}", diff::ensure(&desired, &self.seen));
+    }
+
+    /// Ensures until all is as asked.
+    pub(crate) fn settle(&mut self, spec: &LoadBalancerSpec, targets: &Targets) {
+        for _ in 0..10 {
+            let plan = self.ensure(spec, targets, usize::MAX).expect("nothing stops it");
+            if plan.again.is_none() {
+                return self.check(spec, targets);
+            }
+            self.time_passes();
+        }
+        panic!("it never settles: {:?}", diff::ensure(&self.desired(spec, targets), &self.seen));
+    }
+
+    /// Everything is as asked, and nothing else is there.
+    pub(crate) fn check(&self, spec: &LoadBalancerSpec, targets: &Targets) {
+        let desired = self.desired(spec, targets);
+        let [balancer] = &self.seen.balancers[..] else { panic!("not one balancer: {:?}", self.seen.balancers) };
+        assert_eq!(balancer.name, desired.balancer.name);
+        assert_eq!(balancer.scheme, desired.balancer.scheme);
+        let ports: Vec<(u16, _)> = balancer.listeners.iter().map(|one| (one.port, one.protocol)).collect();
+        let mut ports = ports;
+        ports.sort_unstable();
+        let asked: Vec<_> = desired.listeners.values().map(|one| (one.port, one.protocol)).collect();
+        assert_eq!(ports, asked);
+        assert_eq!(self.seen.target_groups.len(), asked.len(), "{:?}", self.seen.target_groups);
+        for listener in &balancer.listeners {
+            let [(arn, weight)] = &listener.forwards[..] else { panic!("several groups: {listener:?}") };
+            assert!(*weight > 0);
+            let group = self.seen.target_group_by_arn(arn).expect("the group is there");
+            let wanted = &desired.listeners[&listener.port].group;
+            assert!(group.targets.keys().eq(wanted.targets.iter()), "{group:?} is not {wanted:?}");
+            assert!(wanted.health.is_met_by(&group.health), "{:?} is not {:?}", group.health, wanted.health);
+            assert_eq!((group.protocol, group.target_type), (wanted.protocol, wanted.target_type));
+        }
+        assert_eq!(self.seen.security_groups.len(), usize::from(desired.security_group.is_some()));
+        for (seen, wanted) in self.seen.security_groups.iter().zip(&desired.security_group) {
+            let rules: std::collections::BTreeSet<_> = seen.rules.iter().map(|rule| rule.rule.clone()).collect();
+            assert_eq!(rules, wanted.rules);
+        }
+    }
+
+    /// The names of steps, for tables.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.steps.iter().map(name).collect()
+    }
+}
+
+/// A step's name.
+pub(crate) fn name(step: &Step) -> String {
+    let text = format!("{step:?}");
+    text.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
+}

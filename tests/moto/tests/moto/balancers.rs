@@ -1,0 +1,454 @@
+//! Network Load Balancers over AWS: what a Service gets, what breaks and comes right, what is taken over, and what all
+//! of it costs in calls.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use cluster_tests::{Space, eventually};
+use k8s_openapi::api::core::v1::Service as KubeService;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use moto::{Effect, Fault, Machine, Moto, Service};
+use providers::{
+    CloudError, Deletion, ErrorKind, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Port, Progress,
+    Protocol, TargetPort, Targets,
+};
+use serde_json::json;
+
+use crate::bed::{AwsBed, CLUSTER, provider};
+
+const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
+
+/// The texts of an answer's elements of one name.
+fn texts(xml: &str, tag: &str) -> Vec<String> {
+    let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+    let found = xml.split(&open).skip(1).filter_map(|rest| rest.split_once(&close));
+    found.map(|(text, _)| text.trim().to_owned()).collect()
+}
+
+/// What an account holds for Services.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Held {
+    pub balancers: Vec<String>,
+    pub target_groups: Vec<String>,
+    pub security_groups: BTreeSet<String>,
+    /// Rules of the nodes' security group for what comes in.
+    pub node_rules: usize,
+}
+
+impl Held {
+    pub async fn by(moto: &Moto) -> Result<Self> {
+        let elb = async |action: &str, tag: &str| -> Result<Vec<String>> {
+            Ok(texts(&moto.aws.call(Service::Elb, action, &[]).await?, tag))
+        };
+        let mut security_groups = BTreeSet::new();
+        for key in ["kubernetes.io/service-uid", "elbv2.k8s.aws/cluster"] {
+            let filter = [("Filter.1.Name", "tag-key"), ("Filter.1.Value.1", key)];
+            security_groups.extend(moto.aws.ec2("DescribeSecurityGroups", &filter, "groupId").await?);
+        }
+        let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*moto.network.group)];
+        let rules = moto.aws.ec2("DescribeSecurityGroupRules", &filter, "isEgress").await?;
+        Ok(Self {
+            balancers: elb("DescribeLoadBalancers", "LoadBalancerArn").await?,
+            target_groups: elb("DescribeTargetGroups", "TargetGroupArn").await?,
+            security_groups,
+            node_rules: rules.iter().filter(|egress| *egress == "false").count(),
+        })
+    }
+
+    /// Those that carry a text in their tags.
+    pub async fn with_tag(moto: &Moto, value: &str) -> Result<Vec<String>> {
+        let all = Self::by(moto).await?;
+        let mut found = Vec::new();
+        for arn in all.balancers.into_iter().chain(all.target_groups) {
+            let tags = moto.aws.call(Service::Elb, "DescribeTags", &[("ResourceArns.member.1", &arn)]).await?;
+            if tags.contains(value) {
+                found.push(arn);
+            }
+        }
+        let filter = [("Filter.1.Name", "tag:kubernetes.io/service-uid"), ("Filter.1.Value.1", value)];
+        found.extend(moto.aws.ec2("DescribeSecurityGroups", &filter, "groupId").await?);
+        Ok(found)
+    }
+
+    fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+fn id(number: usize) -> LoadBalancerId {
+    LoadBalancerId {
+        cluster: CLUSTER.into(),
+        namespace: "default".into(),
+        name: format!("web-{number}"),
+        uid: format!("{number:08x}-0000-4000-8000-0000{:08x}", rand::random::<u32>()),
+    }
+}
+
+fn port(number: u16) -> Port {
+    Port {
+        name: format!("p{number}"),
+        protocol: Protocol::Tcp,
+        app_protocol: None,
+        port: number,
+        node_port: Some(30_000 + number),
+        target_port: TargetPort::Number(8080),
+    }
+}
+
+fn spec(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
+    let mut spec = LoadBalancerSpec::new(id(number), vec![port(80)]);
+    spec.annotations = annotations.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).to_owned())).collect();
+    spec.annotations.entry(format!("{PREFIX}type")).or_insert_with(|| "nlb".into());
+    spec
+}
+
+fn targets(machines: &[Machine]) -> Targets {
+    let node = |machine: &Machine| NodeTarget {
+        name: machine.name.clone(),
+        provider_id: Some(machine.provider_id()),
+        ..NodeTarget::default()
+    };
+    Targets::nodes(machines.iter().map(node).collect::<Vec<_>>())
+}
+
+/// The provider's balancers, in a process that knows nothing yet.
+async fn fresh(moto: &Moto) -> Result<Arc<dyn LoadBalancers>> {
+    let provider = provider(moto)?;
+    provider.initialize().await?;
+    provider.load_balancers().context("no load balancers")
+}
+
+fn passes(error: &CloudError) -> bool {
+    matches!(error.kind, ErrorKind::Throttled { .. } | ErrorKind::Transient | ErrorKind::Conflict)
+}
+
+/// Ensures until all is as asked; answers the balancer's name.
+async fn settle(balancers: &dyn LoadBalancers, spec: &LoadBalancerSpec, targets: &Targets) -> Result<String> {
+    for _ in 0..100 {
+        match balancers.ensure(spec, targets).await {
+            Ok(ensured) if ensured.progress == Progress::Settled => {
+                let ingress = ensured.status.ingress.first().context("no way in")?;
+                return ingress.hostname.clone().context("no name");
+            }
+            Ok(_) => {}
+            Err(error) if passes(&error) => {}
+            Err(error) => bail!(error),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    bail!("{} never settles", spec.id)
+}
+
+async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Result<()> {
+    for _ in 0..100 {
+        match balancers.delete(id).await {
+            Ok(Deletion::Gone) => return Ok(()),
+            Ok(Deletion::InProgress(_)) => {}
+            Err(error) if passes(&error) => {}
+            Err(error) => bail!(error),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    bail!("{id} is never gone")
+}
+
+/// What moto has of a Service with one port and one with two.
+async fn as_asked(moto: &Moto, ports: usize) -> Result<()> {
+    let held = Held::by(moto).await?;
+    ensure!(held.balancers.len() == 1 && held.target_groups.len() == ports, "{held:?}");
+    ensure!(held.security_groups.len() == 2 && held.node_rules == 1, "{held:?}");
+    for group in &held.target_groups {
+        let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", group)]).await?;
+        ensure!(texts(&health, "Id").len() == 2, "{group} has not its two targets: {health}");
+    }
+    let listeners =
+        moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", &held.balancers[0])]).await?;
+    ensure!(texts(&listeners, "ListenerArn").len() == ports, "{listeners}");
+    Ok(())
+}
+
+/// Creation, update and deletion die after each call in turn, with the call made or not; another process goes on.
+pub async fn whatever_call_is_the_last_another_process_ends_it(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let machines = moto.run(2).await?;
+    let all = targets(&machines);
+    for effect in [Effect::Outage, Effect::AnswerLost] {
+        for nth in 1.. {
+            let one = spec(usize::try_from(nth)?, &[]);
+            let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..one.clone() };
+            let mut struck = 0;
+            moto.proxy.arm(Fault::nth("changes", nth, effect.clone()));
+            for phase in 0..3 {
+                // The first call may fail; the process dies with it.
+                let dying = fresh(&moto).await?;
+                match phase {
+                    0 => drop(dying.ensure(&one, &all).await),
+                    1 => drop(dying.ensure(&two, &all).await),
+                    _ => drop(dying.delete(&one.id).await),
+                }
+                struck = struck.max(moto.proxy.struck());
+                let next = fresh(&moto).await?;
+                match phase {
+                    0 => drop(settle(&*next, &one, &all).await?),
+                    1 => drop(settle(&*next, &two, &all).await?),
+                    _ => delete(&*next, &one.id).await?,
+                }
+                struck = struck.max(moto.proxy.struck());
+                match phase {
+                    0 => as_asked(&moto, 1).await.with_context(|| format!("{effect:?} at change {nth}, made"))?,
+                    1 => as_asked(&moto, 2).await.with_context(|| format!("{effect:?} at change {nth}, changed"))?,
+                    _ => {
+                        let held = Held::by(&moto).await?;
+                        ensure!(held.is_nothing(), "{effect:?} at change {nth} leaves {held:?}");
+                    }
+                }
+            }
+            moto.proxy.disarm();
+            if struck == 0 {
+                ensure!(nth > 15, "only {nth} changes were made");
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A balancer that can't be made leaves nothing, though its Service goes while parts of it are there.
+pub async fn what_cannot_be_made_is_gone_with_its_service(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let balancers = fresh(&moto).await?;
+    for action in ["CreateLoadBalancer", "CreateTargetGroup", "CreateListener", "RegisterTargets"] {
+        let one = spec(1, &[]);
+        moto.proxy.arm(Fault::always(action, Effect::refused("TooManyLoadBalancers", "the limit is reached")));
+        let error = balancers.ensure(&one, &all).await.err().context("it was made")?;
+        ensure!(error.kind == ErrorKind::Quota, "{error:?}");
+        ensure!(!Held::by(&moto).await?.security_groups.is_empty(), "nothing was half made");
+        let owned = balancers.list_owned().await?;
+        ensure!(owned.len() == 1 && owned[0].id == one.id, "what is half made is not listed: {owned:?}");
+        moto.proxy.disarm();
+        delete(&*balancers, &one.id).await?;
+        let held = Held::by(&moto).await?;
+        ensure!(held.is_nothing(), "after {action} failed there is {held:?}");
+    }
+    Ok(())
+}
+
+/// The calls of a cluster that grows and of one that rests.
+pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
+    const SERVICES: usize = 20;
+    let moto = Moto::start(CLUSTER).await?;
+    let mut machines = moto.run(12).await?;
+    let late = machines.split_off(10);
+    let balancers = fresh(&moto).await?;
+    let specs: Vec<LoadBalancerSpec> = (0..SERVICES)
+        .map(|number| LoadBalancerSpec { ports: vec![port(80), port(443)], ..spec(number, &[]) })
+        .collect();
+    let some = targets(&machines);
+    futures::future::try_join_all(specs.iter().map(|spec| settle(&*balancers, spec, &some))).await?;
+
+    let rules = Held::by(&moto).await?.node_rules;
+    ensure!(rules == 1, "{rules} rules for {SERVICES} Services");
+
+    // A node joins: no reads but its own.
+    machines.push(late[0].clone());
+    let more = targets(&machines);
+    let before = moto.proxy.calls();
+    futures::future::try_join_all(specs.iter().map(|spec| balancers.set_targets(spec, &more))).await?;
+    let after = moto.proxy.calls();
+    let made = |action: &str| after.get(action).unwrap_or(&0) - before.get(action).unwrap_or(&0);
+    let reads: u64 = after.keys().filter(|action| action.starts_with("Describe")).map(|action| made(action)).sum();
+    ensure!(made("RegisterTargets") == 2 * SERVICES as u64, "{} registrations", made("RegisterTargets"));
+    ensure!(made("DeregisterTargets") == 0 && reads <= 6, "{reads} reads for one node: {after:?}");
+
+    // Nothing changes: looks for drift change nothing, and read a few things of each Service.
+    let (before, changes) = (moto.proxy.calls(), moto.proxy.changes());
+    for spec in &specs {
+        settle(&*balancers, spec, &more).await?;
+    }
+    ensure!(moto.proxy.changes() == changes, "{:?}", moto.proxy.calls());
+    let total = |calls: &std::collections::BTreeMap<String, u64>| calls.values().sum::<u64>();
+    let each = (total(&moto.proxy.calls()) - total(&before)) / SERVICES as u64;
+    ensure!(each <= 9, "{each} reads for each Service at rest");
+    for spec in &specs {
+        delete(&*balancers, &spec.id).await?;
+    }
+    let held = Held::by(&moto).await?;
+    ensure!(held.is_nothing(), "{held:?}");
+    Ok(())
+}
+
+/// What cloud-provider-aws made is kept, name and all.
+pub async fn a_balancer_of_cloud_provider_aws_is_taken_over(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let machines = moto.run(2).await?;
+    let one = spec(1, &[]);
+    let (name, service) = (one.id.default_name(), format!("default/{}", one.id.name));
+    let tag = format!("kubernetes.io/cluster/{CLUSTER}");
+    let tags = [
+        ("Tags.member.1.Key", &*tag),
+        ("Tags.member.1.Value", "owned"),
+        ("Tags.member.2.Key", "kubernetes.io/service-name"),
+        ("Tags.member.2.Value", &service),
+    ];
+    let elb = async |action: &str, more: &[(&str, &str)], element: &str| -> Result<String> {
+        let answer = moto.aws.call(Service::Elb, action, &[more, &tags[..]].concat()).await?;
+        texts(&answer, element).into_iter().next().with_context(|| format!("{action} answers {answer}"))
+    };
+    let subnets = &moto.network.subnets;
+    let balancer = [
+        ("Name", &*name),
+        ("Type", "network"),
+        ("SubnetMappings.member.1.SubnetId", &subnets[0]),
+        ("SubnetMappings.member.2.SubnetId", &subnets[1]),
+        ("SubnetMappings.member.3.SubnetId", &subnets[2]),
+    ];
+    let balancer = elb("CreateLoadBalancer", &balancer, "LoadBalancerArn").await?;
+    let group = [
+        ("Name", "k8s-default-web1-0123456789"),
+        ("Protocol", "TCP"),
+        ("Port", "30080"),
+        ("VpcId", &*moto.network.vpc),
+        ("TargetType", "instance"),
+        ("HealthCheckProtocol", "TCP"),
+        ("HealthCheckPort", "traffic-port"),
+        ("HealthCheckIntervalSeconds", "30"),
+        ("HealthyThresholdCount", "3"),
+        ("UnhealthyThresholdCount", "3"),
+    ];
+    let group = elb("CreateTargetGroup", &group, "TargetGroupArn").await?;
+    let register =
+        [("TargetGroupArn", &*group), ("Targets.member.1.Id", &machines[0].id), ("Targets.member.1.Port", "30080")];
+    moto.aws.call(Service::Elb, "RegisterTargets", &register).await?;
+    let listener = [
+        ("LoadBalancerArn", &*balancer),
+        ("Protocol", "TCP"),
+        ("Port", "80"),
+        ("DefaultActions.member.1.Type", "forward"),
+        ("DefaultActions.member.1.TargetGroupArn", &group),
+    ];
+    let listener = elb("CreateListener", &listener, "ListenerArn").await?;
+
+    let balancers = fresh(&moto).await?;
+    settle(&*balancers, &one, &targets(&machines)).await?;
+    let held = Held::by(&moto).await?;
+    ensure!(held.balancers == [balancer.clone()] && held.target_groups == [group.clone()], "{held:?}");
+    ensure!(held.security_groups.is_empty(), "AWS can't give groups to a balancer without: {held:?}");
+    let calls = moto.proxy.calls();
+    for never in ["CreateLoadBalancer", "CreateTargetGroup", "CreateListener", "ModifyListener", "DeregisterTargets"] {
+        ensure!(!calls.contains_key(never), "{never} was called: {calls:?}");
+    }
+    let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", &balancer)]).await?;
+    ensure!(texts(&listeners, "ListenerArn") == [listener], "{listeners}");
+    // Nodes are opened to clients, as upstream does for a balancer without groups.
+    ensure!(held.node_rules > 0, "{held:?}");
+    delete(&*balancers, &one.id).await?;
+    let held = Held::by(&moto).await?;
+    ensure!(held.is_nothing(), "{held:?}");
+    Ok(())
+}
+
+/// Hands change things in AWS; the next look puts them back and says so.
+pub async fn changes_by_hand_are_undone_and_told(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let balancers = fresh(&moto).await?;
+    let one = spec(1, &[]);
+    settle(&*balancers, &one, &all).await?;
+    let held = Held::by(&moto).await?;
+    let attributes = [
+        ("LoadBalancerArn", &*held.balancers[0]),
+        ("Attributes.member.1.Key", "load_balancing.cross_zone.enabled"),
+        ("Attributes.member.1.Value", "true"),
+    ];
+    moto.aws.call(Service::Elb, "ModifyLoadBalancerAttributes", &attributes).await?;
+    let ensured = balancers.ensure(&one, &all).await?;
+    let told = ensured.warnings.join("; ");
+    ensure!(told.contains("load_balancing.cross_zone.enabled"), "it said {told:?}");
+    ensure!(balancers.ensure(&one, &all).await?.warnings.is_empty());
+    delete(&*balancers, &one.id).await
+}
+
+/// One target that AWS does not take costs the others nothing.
+pub async fn one_bad_target_costs_the_others_nothing(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let machines = moto.run(4).await?;
+    let balancers = fresh(&moto).await?;
+    let one = spec(1, &[]);
+    // The first three attempts hold the bad one: all four, two, and it alone.
+    let bad = Effect::refused("InvalidTarget", "the instance is not in the network");
+    moto.proxy.arm(Fault { times: Some(3), ..Fault::first("RegisterTargets", bad) });
+    let ensured = balancers.ensure(&one, &targets(&machines)).await?;
+    moto.proxy.disarm();
+    ensure!(ensured.warnings.len() == 1 && ensured.warnings[0].contains("gets no traffic"), "{:?}", ensured.warnings);
+    let held = Held::by(&moto).await?;
+    let health = [("TargetGroupArn", &*held.target_groups[0])];
+    let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &health).await?;
+    ensure!(texts(&health, "Id").len() == 3, "{health}");
+    delete(&*balancers, &one.id).await
+}
+
+fn service(name: &str, annotations: serde_json::Value) -> Result<KubeService> {
+    Ok(serde_json::from_value(json!({
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8080}]},
+    }))?)
+}
+
+/// What a user sees: a name, targets that follow the nodes, and nothing left in the end.
+pub async fn a_service_gets_a_balancer_and_loses_it(_: Space) -> Result<()> {
+    let bed = AwsBed::start().await?;
+    let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
+    let machines = bed.nodes(2).await?;
+    for machine in &machines {
+        bed.initialised(machine).await?;
+    }
+    let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
+    let annotations = json!({format!("{PREFIX}type"): "nlb"});
+    services.create(&PostParams::default(), &service("web", annotations)?).await?;
+    eventually("the Service has a name", || async {
+        let status = services.get("web").await?.status.and_then(|status| status.load_balancer);
+        let ingress = status.and_then(|status| status.ingress).unwrap_or_default();
+        ensure!(ingress.first().is_some_and(|one| one.hostname.is_some()), "{ingress:?}");
+        Ok(())
+    })
+    .await?;
+    let has_targets = async |expected: &[&Machine]| {
+        eventually(format!("there are {} targets", expected.len()), || async {
+            let held = Held::by(&bed.moto).await?;
+            let group = held.target_groups.first().context("no target group")?;
+            let health = bed.moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", group)]).await?;
+            let ids: BTreeSet<String> = texts(&health, "Id").into_iter().collect();
+            ensure!(ids == expected.iter().map(|machine| machine.id.clone()).collect(), "{ids:?}");
+            Ok(())
+        })
+        .await
+    };
+    has_targets(&[&machines[0], &machines[1]]).await?;
+    let third = bed.nodes(1).await?.remove(0);
+    has_targets(&[&machines[0], &machines[1], &third]).await?;
+    let excluded = json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}}});
+    bed.cloud.edit(&third.name, excluded).await?;
+    has_targets(&[&machines[0], &machines[1]]).await?;
+
+    // A mistake is said once and changes nothing.
+    let wrong = json!({"metadata": {"annotations": {format!("{PREFIX}scheme"): "outside"}}});
+    services.patch("web", &PatchParams::default(), &Patch::Merge(&wrong)).await?;
+    eventually("the mistake is told", || async {
+        let events = bed.cloud.events("web").await?;
+        let told = events.keys().any(|event| event.contains("scheme is \"outside\": use internal or internet-facing"));
+        ensure!(told, "{events:?}");
+        Ok(())
+    })
+    .await?;
+    services.delete("web", &DeleteParams::default()).await?;
+    eventually("everything is gone", || async {
+        ensure!(services.get_opt("web").await?.is_none(), "the Service waits");
+        let held = Held::by(&bed.moto).await?;
+        ensure!(held.is_nothing(), "{held:?}");
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,118 @@
+//! A control plane, an AWS account, and a ccm between them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::{CloudBed, Faults, Manager, eventually};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Node;
+use moto::{Machine, Moto};
+use provider_aws::Credentials;
+use providers::{BuildContext, CloudProvider};
+use serde_json::{Value, json};
+
+/// The cluster's name in tags.
+pub const CLUSTER: &str = "conformance";
+/// What keeps pods away from a node that its cloud did not speak of yet.
+pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+/// What one test has for itself.
+pub struct AwsBed {
+    pub cloud: CloudBed,
+    pub moto: Moto,
+}
+
+/// The provider over an account of moto's, not initialised.
+pub fn provider(moto: &Moto) -> Result<Arc<dyn CloudProvider>> {
+    provider_of(moto.cloud_config())
+}
+
+/// The provider with this configuration.
+pub fn provider_of(config: String) -> Result<Arc<dyn CloudProvider>> {
+    let config = config.into();
+    let context = BuildContext { cluster_name: CLUSTER.into(), config, ..BuildContext::default() };
+    Ok(provider_aws::build_with(&context, Credentials::new("test", "test", None, None, "test"))?)
+}
+
+impl AwsBed {
+    pub async fn start() -> Result<Self> {
+        let (cloud, moto) = futures::future::try_join(CloudBed::start(), Moto::start(CLUSTER)).await?;
+        Ok(Self { cloud, moto })
+    }
+
+    /// Starts ccm, to which nodes seem to be older by an hour than they are.
+    pub async fn ccm(&self, flags: &[&str]) -> Result<Manager> {
+        self.ccm_at(&Faults::default(), flags, SignedDuration::from_hours(1)).await
+    }
+
+    /// Starts ccm, to which nodes seem to be older by `later`.
+    pub async fn ccm_at(&self, faults: &Faults, flags: &[&str], later: SignedDuration) -> Result<Manager> {
+        self.cloud.ccm_over(|_| provider(&self.moto), faults, flags, later).await
+    }
+
+    /// Registers a machine's Node, as a kubelet does that knows neither its provider nor its id.
+    pub async fn register(&self, machine: &Machine, more: Value) -> Result<Node> {
+        self.cloud.register(&machine.name, more).await
+    }
+
+    /// Starts machines and registers their Nodes.
+    pub async fn nodes(&self, count: usize) -> Result<Vec<Machine>> {
+        let machines = self.moto.run(count).await?;
+        for some in machines.chunks(50) {
+            let registered = some.iter().map(|machine| self.register(machine, json!({})));
+            futures::future::try_join_all(registered).await?;
+        }
+        Ok(machines)
+    }
+
+    /// Waits until a Node is initialised, with all that its machine has.
+    pub async fn initialised(&self, machine: &Machine) -> Result<Node> {
+        eventually(format!("{} is initialised", machine.name), || async {
+            let node = self.cloud.nodes().get(&machine.name).await?;
+            ensure!(!taints(&node).contains(&UNINITIALIZED), "it has the taint");
+            let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
+            ensure!(id == Some(&machine.provider_id()), "its id is {id:?}, not {}", machine.provider_id());
+            let has = labels(&node);
+            for (key, value) in [
+                ("topology.kubernetes.io/zone", &*machine.zone),
+                ("topology.kubernetes.io/region", moto::REGION),
+                ("node.kubernetes.io/instance-type", "m5.large"),
+                ("failure-domain.beta.kubernetes.io/zone", &machine.zone),
+            ] {
+                ensure!(has.get(key).is_some_and(|has| has == value), "{key} is not {value} in {has:?}");
+            }
+            let addresses = addresses(&node);
+            for expected in [("InternalIP", &machine.address), ("InternalDNS", &machine.name)] {
+                let has = addresses.iter().any(|(kind, address)| (&**kind, address) == expected);
+                ensure!(has, "no {expected:?} in {addresses:?}");
+            }
+            Ok(node)
+        })
+        .await
+    }
+}
+
+/// A node's labels.
+pub fn labels(node: &Node) -> BTreeMap<String, String> {
+    node.metadata.labels.clone().unwrap_or_default()
+}
+
+/// The keys of a node's taints.
+pub fn taints(node: &Node) -> Vec<&str> {
+    node.spec.iter().flat_map(|spec| &spec.taints).flatten().map(|taint| taint.key.as_str()).collect()
+}
+
+/// A node's addresses, as kind and text.
+pub fn addresses(node: &Node) -> Vec<(String, String)> {
+    let addresses = node.status.iter().flat_map(|status| &status.addresses).flatten();
+    addresses.map(|own| (own.type_.clone(), own.address.clone())).collect()
+}
+
+/// Status and reason of a node's condition about its routes.
+pub fn network(node: &Node) -> Result<(String, String)> {
+    let conditions = node.status.iter().flat_map(|status| &status.conditions).flatten();
+    let mut about = conditions.filter(|condition| condition.type_ == "NetworkUnavailable");
+    let condition = about.next().context("the node says nothing about its network")?;
+    Ok((condition.status.clone(), condition.reason.clone().unwrap_or_default()))
+}

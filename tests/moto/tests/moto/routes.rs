@@ -1,0 +1,165 @@
+//! Routes over AWS: made, kept, moved and removed, in every table, whatever goes wrong.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use cluster_tests::{Space, during, eventually};
+use kube::api::DeleteParams;
+use moto::{Effect, Fault, Machine, Service};
+use serde_json::json;
+
+use crate::bed::{AwsBed, network};
+
+const FLAGS: [&str; 4] = [
+    "--controllers=cloud-node,route",
+    "--configure-cloud-routes=true",
+    "--cluster-cidr=10.244.0.0/16,fd00:10:244::/56",
+    "--route-reconciliation-period=1s",
+];
+
+/// The pod networks of a node by its number.
+fn networks(number: usize) -> [String; 2] {
+    [format!("10.244.{number}.0/24"), format!("fd00:10:244:{number}::/64")]
+}
+
+async fn register(bed: &AwsBed, machine: &Machine, number: usize) -> Result<()> {
+    let cidrs = networks(number);
+    let spec = json!({"podCIDR": cidrs[0], "podCIDRs": cidrs, "providerID": machine.provider_id()});
+    bed.register(machine, json!({"spec": spec})).await.map(drop)
+}
+
+/// What a table must hold.
+fn expected(nodes: &[(&Machine, usize)]) -> Vec<(String, String)> {
+    let routes = nodes.iter().flat_map(|(machine, number)| networks(*number).map(|net| (net, machine.id.clone())));
+    let mut routes: Vec<_> = routes.collect();
+    routes.sort();
+    routes
+}
+
+async fn table_has(bed: &AwsBed, table: &str, nodes: &[(&Machine, usize)]) -> Result<()> {
+    let expected = expected(nodes);
+    eventually(format!("the table leads to {} nodes", nodes.len()), || async {
+        let routes = bed.moto.routes(table).await?;
+        ensure!(routes == expected, "{routes:?} instead of {expected:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn told(bed: &AwsBed, machine: &Machine, status: &str, reason: &str) -> Result<()> {
+    eventually(format!("{} is told {reason}", machine.name), || async {
+        let said = network(&bed.cloud.nodes().get(&machine.name).await?)?;
+        ensure!(said == (status.to_owned(), reason.to_owned()), "{said:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub async fn routes_come_and_go(_: Space) -> Result<()> {
+    let bed = AwsBed::start().await?;
+    let _manager = bed.ccm(&FLAGS).await?;
+    let machines = bed.moto.run(4).await?;
+    let [one, two, three, four] = &machines[..] else { unreachable!("four were made") };
+    for (number, machine) in (1..).zip([one, two, three]) {
+        register(&bed, machine, number).await?;
+    }
+    let table = &bed.moto.network.table;
+    table_has(&bed, table, &[(one, 1), (two, 2), (three, 3)]).await?;
+    for machine in [one, two, three] {
+        told(&bed, machine, "False", "RouteCreated").await?;
+        let parameters = [("InstanceId", &*machine.id), ("Attribute", "sourceDestCheck")];
+        let checks = bed.moto.aws.call(Service::Ec2, "DescribeInstanceAttribute", &parameters).await?;
+        ensure!(checks.contains("<value>false</value>"), "{} does not forward: {checks}", machine.name);
+    }
+    let set = bed.moto.proxy.calls_of("ModifyInstanceAttribute");
+    ensure!(set == 3, "the check was changed {set} times for 3 machines");
+
+    // Nothing to do: a read a pass.
+    let (changes, reads) = (bed.moto.proxy.changes(), bed.moto.proxy.calls_of("DescribeRouteTables"));
+    during(Duration::from_secs(5), "passes without work change nothing", || async {
+        ensure!(bed.moto.proxy.changes() == changes, "{:?}", bed.moto.proxy.calls());
+        Ok(())
+    })
+    .await?;
+    let passes = bed.moto.proxy.calls_of("DescribeRouteTables") - reads;
+    ensure!((1..=7).contains(&passes), "{passes} reads of the table in five seconds");
+
+    // A node goes; another's machine dies, and its successor gets its networks in one step each.
+    bed.cloud.nodes().delete(&one.name, &DeleteParams::default()).await?;
+    table_has(&bed, table, &[(two, 2), (three, 3)]).await?;
+    bed.moto.terminate(&three.id).await?;
+    bed.cloud.nodes().delete(&three.name, &DeleteParams::default()).await?;
+    register(&bed, four, 3).await?;
+    table_has(&bed, table, &[(two, 2), (four, 3)]).await?;
+    told(&bed, four, "False", "RouteCreated").await
+}
+
+pub async fn every_table_gets_its_routes(_: Space) -> Result<()> {
+    let bed = AwsBed::start().await?;
+    let other = bed.moto.add_table().await?;
+    let _manager = bed.ccm(&FLAGS).await?;
+    let machines = bed.moto.run(2).await?;
+    let (one, two) = (&machines[0], &machines[1]);
+    register(&bed, one, 1).await?;
+    register(&bed, two, 2).await?;
+    for table in [&bed.moto.network.table, &other] {
+        table_has(&bed, table, &[(one, 1), (two, 2)]).await?;
+    }
+    // Made later, and missing some: it is mended.
+    let third = bed.moto.add_table().await?;
+    table_has(&bed, &third, &[(one, 1), (two, 2)]).await?;
+    let net = networks(1)[0].clone();
+    let parameters = [("RouteTableId", &*other), ("DestinationCidrBlock", &net)];
+    bed.moto.aws.call(Service::Ec2, "DeleteRoute", &parameters).await?;
+    table_has(&bed, &other, &[(one, 1), (two, 2)]).await?;
+    bed.cloud.nodes().delete(&one.name, &DeleteParams::default()).await?;
+    for table in [&bed.moto.network.table, &other, &third] {
+        table_has(&bed, table, &[(two, 2)]).await?;
+    }
+    Ok(())
+}
+
+pub async fn whatever_breaks_routes_are_made(_: Space) -> Result<()> {
+    let bed = AwsBed::start().await?;
+    let manager = bed.ccm(&FLAGS).await?;
+    let machines = bed.moto.run(7).await?;
+    let table = &bed.moto.network.table;
+    let mut nodes: Vec<(&Machine, usize)> = Vec::new();
+    let throttle = Effect::Throttle { retry_after: Some(1) };
+    for ((number, machine), fault) in (1..).zip(&machines).zip([
+        Fault::first("CreateRoute", Effect::AnswerLost),
+        Fault::first("CreateRoute", Effect::Outage),
+        Fault::first("ModifyInstanceAttribute", throttle),
+        Fault::first("DescribeRouteTables", Effect::Outage),
+        Fault::first("DescribeInstances", Effect::Outage),
+        Fault { times: Some(8), ..Fault::first("DescribeRouteTables", Effect::AnswerLost) },
+    ]) {
+        let what = format!("{fault:?}");
+        bed.moto.proxy.arm(fault);
+        register(&bed, machine, number).await?;
+        nodes.push((machine, number));
+        table_has(&bed, table, &nodes).await?;
+        told(&bed, machine, "False", "RouteCreated").await?;
+        ensure!(bed.moto.proxy.struck() > 0, "{what} did not strike, and proves nothing");
+        bed.moto.proxy.disarm();
+    }
+    // A full table is told in words that help, and spoils nobody else's routes.
+    let full = Effect::refused("RouteLimitExceeded", "The maximum number of routes has been reached.");
+    bed.moto.proxy.arm(Fault::always("CreateRoute", full));
+    let (last, number) = (&machines[6], 7);
+    register(&bed, last, number).await?;
+    told(&bed, last, "True", "NoRouteCreated").await?;
+    eventually("the quota is told of", || async {
+        let events = bed.cloud.events(&last.name).await?;
+        let told = |event: &&String| event.contains("FailedToCreateRoute") && event.contains("Routes per route table");
+        ensure!(events.keys().any(|event| told(&event)), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    table_has(&bed, table, &nodes).await?;
+    bed.moto.proxy.disarm();
+    manager.stop().await?;
+    let _manager = bed.ccm(&FLAGS).await?;
+    nodes.push((last, number));
+    table_has(&bed, table, &nodes).await
+}
