@@ -5,7 +5,7 @@ use component::flags::table::{Flag, joined};
 
 /// Every flag, in the order of `--help`.
 pub static FLAGS: &[Flag] =
-    &joined::<93>(&[PROCESS, CLOUD, GENERIC, CONTROLLERS, PORT, SECURE_SERVING, ACCESS, LOGS, NODES, SERVER]);
+    &joined::<95>(&[PROCESS, CLOUD, GENERIC, CONTROLLERS, PORT, SECURE_SERVING, ACCESS, LOGS, NODES, SERVER]);
 
 component::flags! {
     const CLOUD;

@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use provider_mock::{InstanceConfig, MockCloud, MockConfig};
+use providers::CloudProvider;
 use serde_json::{Value, json};
 
 use crate::faults::Faults;
@@ -50,6 +51,17 @@ impl CloudBed {
 
     /// As [`CloudBed::ccm`], with nodes that seem to be older by `later`.
     pub async fn ccm_at(&self, faults: &Faults, flags: &[&str], later: SignedDuration) -> Result<Manager> {
+        self.ccm_over(|cluster| Ok(self.cloud.provider(cluster)), faults, flags, later).await
+    }
+
+    /// As [`CloudBed::ccm_at`], over any provider, which is made from the cluster's name.
+    pub async fn ccm_over(
+        &self,
+        provider: impl FnOnce(&str) -> Result<Arc<dyn CloudProvider>>,
+        faults: &Faults,
+        flags: &[&str],
+        later: SignedDuration,
+    ) -> Result<Manager> {
         let user = Identity::User { name: USER.into(), groups: Vec::new() };
         let kubeconfig = self.bed.cluster.kubeconfig(user)?;
         let mut arguments = vec![
@@ -70,7 +82,7 @@ impl CloudBed {
             Invocation::Run(options) => *options,
             other => bail!("the flags {flags:?} do not run a manager: {other:?}"),
         };
-        let provider = self.cloud.provider(options.values.get_str("cluster-name"));
+        let provider = provider(options.values.get_str("cluster-name"))?;
         Manager::run(kubeconfig, "cloud-controller-manager/test", faults, async |connection| {
             let clock = Arc::new(move || Timestamp::now() + later);
             ccm::app::manager_at(provider, options, &connection, clock).await

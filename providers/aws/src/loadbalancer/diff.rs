@@ -11,6 +11,7 @@ use super::plan::{Plan, Step};
 use super::seen::{Seen, SeenBalancer, SeenListener, SeenTargetGroup, State, balancer_defaults, group_defaults};
 use super::types::{
     Attributes, Balancer, Desired, Listener, Mapping, Protocol, SecurityGroup, Tags, Target, TargetGroup, TargetHealth,
+    TargetType,
 };
 
 /// AWS needs minutes to bring a balancer up, and about this long to try a new target.
@@ -218,7 +219,9 @@ fn find_group<'a>(
     claims: &Claims,
 ) -> Option<&'a SeenTargetGroup> {
     let fits = |group: &&SeenTargetGroup| {
-        group.target_type == wanted.target_type && group.protocol == wanted.protocol && group.ipv6 == wanted.ipv6
+        let port = wanted.target_type != TargetType::Instance || wanted.shared || group.port == wanted.port;
+        let kind = group.target_type == wanted.target_type && group.protocol == wanted.protocol;
+        kind && port && group.ipv6 == wanted.ipv6
     };
     let forwards = current.map(|listener| listener.forwards.as_slice()).unwrap_or_default();
     let in_use = forwards.iter().filter(|(_, weight)| *weight > 0 || forwards.len() == 1);

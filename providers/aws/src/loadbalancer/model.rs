@@ -173,8 +173,9 @@ fn group(
     tags: super::types::Tags,
     around: &Surroundings<'_>,
 ) -> TargetGroup {
+    let node_port = (settings.target_type == TargetType::Instance && !settings.shared_groups).then_some(asked.port);
     TargetGroup {
-        name: names::target_group(around.id, balancer, port, settings.target_type, asked.protocol, ipv6),
+        name: names::target_group(around.id, balancer, (port, node_port), settings.target_type, asked.protocol, ipv6),
         target_type: settings.target_type,
         protocol: asked.protocol,
         port: asked.port,

@@ -53,18 +53,20 @@ pub(crate) fn balancer(flavour: Flavour, id: &LoadBalancerId, scheme: Scheme) ->
     }
 }
 
-/// A target group's name: it differs where ELB could not change one into the other, and between balancers, as each
-/// group serves one balancer only.
+/// A target group's name: it differs where ELB could not change one into the other, between balancers, as each group
+/// serves one balancer only, and for instances between node ports, so that a listener moves to the new port when the
+/// targets behind it are healthy (both upstreams' names differ so).
 pub(crate) fn target_group(
     id: &LoadBalancerId,
     balancer: &str,
-    port: u16,
+    (port, node_port): (u16, Option<u16>),
     target_type: TargetType,
     protocol: Protocol,
     ipv6: bool,
 ) -> String {
     let family = if ipv6 { "ipv6" } else { "ipv4" };
-    let parts = [&id.cluster, &id.uid, balancer, &port.to_string(), target_type.as_str(), protocol.as_str(), family];
+    let ports = node_port.map_or_else(|| port.to_string(), |node_port| format!("{port}:{node_port}"));
+    let parts = [&id.cluster, &id.uid, balancer, &ports, target_type.as_str(), protocol.as_str(), family];
     hashed(id, &parts)
 }
 
@@ -168,7 +170,8 @@ mod tests {
 
     #[test]
     fn target_groups_differ_where_one_cannot_become_the_other() {
-        let name = |balancer, port, kind, protocol, ipv6| target_group(&id(), balancer, port, kind, protocol, ipv6);
+        let name =
+            |balancer, port, kind, protocol, ipv6| target_group(&id(), balancer, (port, None), kind, protocol, ipv6);
         let base = name("a", 80, TargetType::Instance, Protocol::Tcp, false);
         assert!(base.len() <= 32);
         for other in [

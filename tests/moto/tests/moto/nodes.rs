@@ -40,7 +40,8 @@ pub async fn nodes_get_what_their_machines_have(_: Space) -> Result<()> {
     let asked = bed.moto.proxy.calls_of("DescribeInstanceTopology");
     ensure!((1..=3).contains(&asked), "the topology was asked for {asked} times");
     let zones = bed.moto.proxy.calls_of("DescribeAvailabilityZones");
-    ensure!(zones == 1, "the zones were asked for {zones} times");
+    // Once more when the first answer is late.
+    ensure!((1..=2).contains(&zones), "the zones were asked for {zones} times");
     ensure!(bed.moto.proxy.changes() == 0, "{:?}", bed.moto.proxy.calls());
     Ok(())
 }

@@ -69,12 +69,13 @@ fn changes_are_made_in_place_where_aws_can() {
 }
 
 #[test]
-fn another_node_port_keeps_its_target_group_and_is_added_before_the_old_goes() {
+fn another_node_port_is_another_group_which_the_listener_moves_to_before_the_old_goes() {
     let mut world = settled(&[]);
     let mut changed = spec(&[]);
     changed.ports[0].node_port = Some(31_999);
     world.settle(&changed, &nodes([1, 2]));
-    assert_eq!(world.names(), ["Register", "Deregister"]);
+    let moved = ["CreateTargetGroup", "Register", "ModifyListener", "ModifyListener", "DeleteTargetGroup"];
+    assert_eq!(world.names(), moved);
 }
 
 #[test]
