@@ -5,8 +5,9 @@ use anyhow::{Result, bail};
 /// The package whose tests run controllers on a real control plane.
 const CLUSTER_TESTS: &str = "cluster-tests";
 
-/// Packages whose tests start control planes.
-const ON_A_CLUSTER: [&str; 3] = ["control-plane", CLUSTER_TESTS, "moto"];
+/// Packages whose tests start control planes, or need what those need: the AWS SDK takes minutes, and cargo builds it
+/// again for another choice of packages.
+const ON_A_CLUSTER: [&str; 4] = ["control-plane", CLUSTER_TESTS, "moto", "provider-aws"];
 
 /// The module of the cluster tests with crashes, lost answers and the like.
 const FAULTS: &str = "faults::";
@@ -83,20 +84,21 @@ pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
     }
     // A test program cannot be asked for faults that also match a name: with names, one stage has both groups.
     let together = cluster && faults && !wish.names.is_empty();
-    if cluster {
+    let on_a_cluster = || -> Vec<String> {
         let packages = ON_A_CLUSTER.iter().filter(|package| has(package));
         let packages = packages.flat_map(|package| ["--package".to_owned(), (*package).to_owned()]);
-        let arguments = words("test --no-fail-fast").into_iter().chain(packages).collect();
+        words("test --no-fail-fast").into_iter().chain(packages).collect()
+    };
+    if cluster {
         let harness: &[&str] = if together { &[] } else { &["--skip", FAULTS] };
-        stages.push(Stage { name: "cluster", work: tests(arguments, harness, &wish.names) });
+        stages.push(Stage { name: "cluster", work: tests(on_a_cluster(), harness, &wish.names) });
     }
     if faults && !together {
-        let arguments = [words("test --no-fail-fast --package"), words(CLUSTER_TESTS)].concat();
         let names = match wish.names.is_empty() {
             true => vec![FAULTS.to_owned()],
             false => wish.names.iter().map(|name| in_faults(name)).collect(),
         };
-        stages.push(Stage { name: "faults", work: tests(arguments, &[], &names) });
+        stages.push(Stage { name: "faults", work: tests(on_a_cluster(), &[], &names) });
     }
     Ok(stages)
 }
@@ -172,7 +174,7 @@ mod tests {
         let lines: Vec<_> = stages.iter().map(|(_, line)| line.as_str()).collect();
         assert_eq!(lines[4], "test --no-fail-fast --workspace --exclude control-plane --exclude cluster-tests --");
         assert_eq!(lines[6], "test --no-fail-fast --package control-plane --package cluster-tests -- --skip faults::");
-        assert_eq!(lines[7], "test --no-fail-fast --package cluster-tests -- faults::");
+        assert_eq!(lines[7], "test --no-fail-fast --package control-plane --package cluster-tests -- faults::");
     }
 
     #[test]
