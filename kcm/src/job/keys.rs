@@ -1,7 +1,6 @@
 //! Which Jobs, and which pods that lost theirs, a change concerns.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{Job, Kind, Pod};
@@ -10,10 +9,6 @@ use runtime::store::{Change, Store, by_namespace, index_key};
 
 use super::decide::has_finalizer;
 use super::orphans::OrphanKey;
-
-/// A Job that ends has just let its pods go: so long our store may show them as they were, and they would be let go
-/// once more.
-const LAG: Duration = Duration::from_secs(2);
 
 /// Turns changes into keys on the queues.
 pub fn subscribe(
@@ -24,10 +19,7 @@ pub fn subscribe(
 ) {
     let (jobs_queue, left) = (queue.clone(), orphans.clone());
     jobs.subscribe(move |change| {
-        for job in left_behind(change) {
-            let wait = if job.is_finished() { LAG } else { Duration::ZERO };
-            left.add_after(OrphanKey::Of(job), wait);
-        }
+        left_behind(change).into_iter().for_each(|job| left.add(OrphanKey::Of(job)));
         if let Some(job) = change.new.or(change.old) {
             if is_urgent(change) {
                 jobs_queue.add(job.meta.key());

@@ -199,6 +199,7 @@ fn the_factory_names_what_is_wrong_with_a_configuration() {
             cluster_name: CLUSTER.into(),
             config_path: Some("/etc/mock.json".into()),
             config: config.into(),
+            ..BuildContext::default()
         };
         build(&[provider_mock::factory()], "mock", &context).err().map(|error| error.to_string())
     };
