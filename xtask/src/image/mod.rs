@@ -23,7 +23,7 @@ use program::Program;
 /// layout and as a tar file of it, that ctr, podman, skopeo and docker read. What was written is read back, and the
 /// binary is run in an empty root where this machine can.
 ///
-/// Needed are the Rust target (rustup target add <arch>-unknown-linux-musl) and a C compiler for it; what is missing is
+/// Needed are the Rust target (rustup target add ARCH-unknown-linux-musl) and a C compiler for it; what is missing is
 /// named. A release build takes some five minutes a program.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
