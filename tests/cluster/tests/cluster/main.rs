@@ -52,9 +52,6 @@ mod takeover;
 use cluster_tests::{Case, cases, run};
 
 fn main() -> std::process::ExitCode {
-    if let Some(ended) = serving::role() {
-        return ended;
-    }
     if let Some(code) = cluster_tests::programs::as_called() {
         return code;
     }

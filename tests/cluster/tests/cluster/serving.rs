@@ -1,17 +1,18 @@
 //! kcm and ccm as processes of their own: who gets in where, what the pages say, and how they end when they are asked to.
 //!
-//! The test's own binary takes their place ([`role`]): it holds all of them, and starts as any process does.
+//! The test's own binary takes their place ([`cluster_tests::programs`]).
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use cluster_tests::programs::{CCM, KCM, command};
 use cluster_tests::{Space, eventually};
 use control_plane::{ControlPlane, Identity, Options};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
@@ -22,19 +23,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio_rustls::TlsConnector;
-
-/// Which binary this process is to be.
-const ROLE: &str = "CLUSTER_TEST_ROLE";
-
-/// Runs the binary that this process is to be, if it is to be one.
-pub fn role() -> Option<ExitCode> {
-    let arguments = std::env::args().skip(1);
-    match std::env::var(ROLE).ok()?.as_str() {
-        "kcm" => Some(kcm::app::main(arguments)),
-        "ccm" => Some(ccm::app::main(arguments, &[provider_mock::factory()])),
-        _ => None,
-    }
-}
 
 /// Everything that is served, in several spellings, and what is not; true for what is open to everybody.
 const PATHS: &[(&str, bool)] = &[
@@ -94,6 +82,7 @@ impl Shown {
 /// A running binary.
 pub struct Running {
     child: Child,
+    binary: &'static str,
     address: SocketAddr,
     folder: PathBuf,
 }
@@ -108,17 +97,16 @@ pub struct Got {
 
 impl Running {
     /// Starts it, and waits until it leads.
-    pub async fn start(cluster: &ControlPlane, binary: &str, flags: &[String]) -> Result<Self> {
+    pub async fn start(cluster: &ControlPlane, binary: &'static str, flags: &[String]) -> Result<Self> {
         let folder = cluster.folder().join(format!("serving-{binary}"));
         std::fs::create_dir_all(&folder)?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let kubeconfig = cluster.kubeconfig(match binary {
-            "ccm" => Identity::Admin,
+            CCM => Identity::Admin,
             _ => Identity::ControllerManager,
         })?;
         let file = kubeconfig.display();
-        let child = Command::new(std::env::current_exe()?)
-            .env(ROLE, binary)
+        let child = Command::new(command(cluster, binary)?)
             .args([
                 format!("--kubeconfig={file}"),
                 format!("--authentication-kubeconfig={file}"),
@@ -134,7 +122,7 @@ impl Running {
             .stderr(File::create(folder.join("log"))?)
             .kill_on_drop(true)
             .spawn()?;
-        let running = Self { child, address, folder };
+        let running = Self { child, binary, address, folder };
         let leads = eventually(format!("{binary} leads"), || async {
             let healthz = running.ask(&Shown::default(), "GET", "/readyz", "").await?;
             ensure!(healthz.status == 200, "{}", healthz.body);
@@ -151,9 +139,7 @@ impl Running {
 
     /// Asks over a connection of its own.
     pub async fn ask(&self, shown: &Shown, method: &str, path: &str, body: &str) -> Result<Got> {
-        let name =
-            if self.folder.ends_with("serving-ccm") { "cloud-controller-manager" } else { "kube-controller-manager" };
-        let own = std::fs::read(self.folder.join(format!("{name}.crt")))?;
+        let own = std::fs::read(self.folder.join(format!("{}.crt", self.binary)))?;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(&own)?)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -295,8 +281,8 @@ pub async fn strangers_get_in_nowhere(_: Space) -> Result<()> {
     let strangers = strangers(&cluster)?;
     let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for (binary, flags) in [
-        ("kcm", vec!["--controllers=serviceaccount-controller".to_owned()]),
-        ("ccm", vec!["--cloud-provider=mock".to_owned(), "--controllers=cloud-node".to_owned()]),
+        (KCM, vec!["--controllers=serviceaccount-controller".to_owned()]),
+        (CCM, vec!["--cloud-provider=mock".to_owned(), "--controllers=cloud-node".to_owned()]),
     ] {
         let running = Running::start(&cluster, binary, &flags).await?;
         nobody_gets_in(&running, &strangers).await.with_context(|| binary)?;
@@ -323,7 +309,7 @@ pub async fn ccm_is_a_process(_: Space) -> Result<()> {
         "--allocate-node-cidrs=true",
         "--cluster-cidr=10.0.0.0/16",
     ];
-    let running = Running::start(&cluster, "ccm", &flags.map(str::to_owned)).await?;
+    let running = Running::start(&cluster, CCM, &flags.map(str::to_owned)).await?;
     let lease = || {
         cluster.kubectl(&[
             "get",

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use cluster_tests::programs::KCM;
 use cluster_tests::{Space, eventually};
 use control_plane::{ControlPlane, Identity};
 use serde_json::Value;
@@ -54,7 +55,7 @@ impl Page<'_> {
 pub async fn a_quota_and_a_finalizer_are_named(_: Space) -> Result<()> {
     let cluster = bare().await?;
     let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
-    let kcm = Running::start(&cluster, "kcm", &[CONTROLLERS.to_owned()]).await?;
+    let kcm = Running::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;
     let page = Page { cluster: &cluster, kcm: &kcm, admin };
     cluster.kubectl(&["create", "namespace", "shop"])?;
     page.kubectl(&["create", "quota", "few", "--hard=pods=0"])?;
