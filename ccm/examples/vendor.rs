@@ -4,8 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use providers::{
-    BuildContext, CloudError, CloudProvider, ConfigError, Factory, InstanceRef, InstanceState, Instances,
-    LoadBalancers, Routes, async_trait,
+    BuildContext, CloudProvider, ConfigError, Factory, InstanceRef, InstanceState, Instances, async_trait,
 };
 
 /// A cloud that has machines and nothing else.
@@ -24,24 +23,8 @@ impl CloudProvider for Acme {
         "acme"
     }
 
-    fn has_cluster_id(&self) -> bool {
-        true
-    }
-
-    async fn initialize(&self) -> Result<(), CloudError> {
-        Ok(())
-    }
-
     fn instances(&self) -> Option<Arc<dyn Instances>> {
         Some(Arc::new(Acme))
-    }
-
-    fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
-        None
-    }
-
-    fn routes(&self) -> Option<Arc<dyn Routes>> {
-        None
     }
 }
 

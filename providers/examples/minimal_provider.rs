@@ -32,24 +32,12 @@ impl CloudProvider for Cupboards {
         "cupboard"
     }
 
-    fn has_cluster_id(&self) -> bool {
-        true
-    }
-
-    async fn initialize(&self) -> Result<(), CloudError> {
-        Ok(())
-    }
-
     fn instances(&self) -> Option<Arc<dyn Instances>> {
         Some(Arc::new(self.clone()))
     }
 
     fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
         Some(Arc::new(self.clone()))
-    }
-
-    fn routes(&self) -> Option<Arc<dyn Routes>> {
-        None
     }
 }
 
@@ -99,18 +87,9 @@ impl LoadBalancers for Cupboards {
     }
 
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
+        self.features().check(spec)?;
         if let Some(value) = spec.annotations.get(BELL).filter(|value| !["yes", "no"].contains(&value.as_str())) {
             return Err(CloudError::invalid_annotation(BELL, value, "use yes or no, or leave it out"));
-        }
-        if let Some(port) = spec.ports.iter().find(|port| port.protocol != Protocol::Tcp) {
-            return Err(CloudError::invalid_field("spec.ports[].protocol", port.protocol, "only TCP is balanced"));
-        }
-        if let Some(range) = spec.source_ranges.first() {
-            let fix = "this cloud has no firewall; leave it empty";
-            return Err(CloudError::invalid_field("spec.loadBalancerSourceRanges", range, fix));
-        }
-        if spec.ip_family_policy == IpFamilyPolicy::RequireDualStack {
-            return Err(CloudError::invalid_field("spec.ipFamilyPolicy", "RequireDualStack", "use PreferDualStack"));
         }
         Ok(Targeting::Nodes)
     }

@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{CloudError, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, ObservedTarget, Protocol, Targets};
+use crate::{
+    CloudError, IpFamily, IpFamilyPolicy, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, ObservedTarget,
+    Protocol, Targets,
+};
 
 /// Which Services a provider takes, by `spec.loadBalancerClass`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +54,36 @@ pub struct Features {
     pub ipv6: bool,
     /// It can serve both families at once.
     pub dual_stack: bool,
+}
+
+impl Features {
+    /// Refuses what the Service asks for and these features lack; the first line of most providers' `targeting`.
+    ///
+    /// # Errors
+    /// `Invalid`, with the Service's field and what to write instead.
+    pub fn check(&self, spec: &LoadBalancerSpec) -> Result<(), CloudError> {
+        if let Some(port) = spec.ports.iter().find(|port| !self.protocols.contains(&port.protocol)) {
+            let known: Vec<_> = self.protocols.iter().map(ToString::to_string).collect();
+            let fix = format!("this cloud balances {}", known.join(", "));
+            return Err(CloudError::invalid_field("spec.ports[].protocol", port.protocol, &fix));
+        }
+        let other = spec.ports.windows(2).find(|pair| pair[0].protocol != pair[1].protocol).map(|pair| &pair[1]);
+        if let Some(port) = other.filter(|_| !self.mixed_protocols) {
+            let fix = "one balancer of this cloud has one protocol; make a Service for each";
+            return Err(CloudError::invalid_field("spec.ports[].protocol", port.protocol, fix));
+        }
+        if let Some(range) = spec.source_ranges.first().filter(|_| !self.source_ranges) {
+            let fix = "this cloud has no firewall; leave it empty";
+            return Err(CloudError::invalid_field("spec.loadBalancerSourceRanges", range, fix));
+        }
+        if spec.ip_family_policy == IpFamilyPolicy::RequireDualStack && !self.dual_stack {
+            return Err(CloudError::invalid_field("spec.ipFamilyPolicy", "RequireDualStack", "use PreferDualStack"));
+        }
+        if !self.ipv6 && !spec.ip_families.contains(&IpFamily::IPv4) {
+            return Err(CloudError::invalid_field("spec.ipFamilies", "IPv6", "this cloud serves IPv4"));
+        }
+        Ok(())
+    }
 }
 
 /// What a provider wants to be told about for one Service.
@@ -222,6 +255,50 @@ pub trait LoadBalancers: Send + Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Port, TargetPort};
+
+    fn asking_for(protocols: &[Protocol]) -> LoadBalancerSpec {
+        let port = |protocol: &Protocol| Port {
+            name: protocol.to_string(),
+            protocol: *protocol,
+            app_protocol: None,
+            port: 80,
+            node_port: Some(30080),
+            target_port: TargetPort::Number(80),
+        };
+        let text = |text: &str| text.to_owned();
+        let id = LoadBalancerId { cluster: text("c"), namespace: text("n"), name: text("web"), uid: text("u") };
+        LoadBalancerSpec::new(id, protocols.iter().map(port).collect())
+    }
+
+    #[test]
+    fn what_is_lacking_is_named_with_its_fix() {
+        use Protocol::{Sctp, Tcp, Udp};
+        let tcp = asking_for(&[Tcp]);
+        let ranges = LoadBalancerSpec { source_ranges: vec!["192.0.2.0/24".parse().expect("a range")], ..tcp.clone() };
+        let both = LoadBalancerSpec { ip_family_policy: IpFamilyPolicy::RequireDualStack, ..tcp.clone() };
+        let six = LoadBalancerSpec { ip_families: vec![IpFamily::IPv6], ..tcp.clone() };
+        let little = Features { protocols: vec![Tcp, Udp], ..Features::default() };
+        let much =
+            Features { source_ranges: true, mixed_protocols: true, ipv6: true, dual_stack: true, ..little.clone() };
+        for (spec, with_little, with_much) in [
+            (tcp, "", ""),
+            (asking_for(&[Tcp, Tcp]), "", ""),
+            (asking_for(&[Tcp, Udp]), "spec.ports[].protocol is \"UDP\"", ""),
+            (asking_for(&[Tcp, Sctp]), "this cloud balances TCP, UDP", "spec.ports[].protocol is \"SCTP\""),
+            (ranges, "spec.loadBalancerSourceRanges is \"192.0.2.0/24\"", ""),
+            (both, "spec.ipFamilyPolicy is \"RequireDualStack\"", ""),
+            (six, "spec.ipFamilies is \"IPv6\"", ""),
+        ] {
+            for (features, expected) in [(&little, with_little), (&much, with_much)] {
+                let answer = features.check(&spec).map_err(|error| error.to_string());
+                let as_expected = answer
+                    .as_ref()
+                    .map_or_else(|error| !expected.is_empty() && error.contains(expected), |()| expected.is_empty());
+                assert!(as_expected, "{expected:?} was expected of {features:?}: {answer:?}");
+            }
+        }
+    }
 
     #[test]
     fn classes() {

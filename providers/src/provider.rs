@@ -18,7 +18,9 @@ pub trait CloudProvider: Send + Sync {
 
     /// The provider knows which cluster it works for, so that what it makes can be told from other clusters'.
     /// Without, the process refuses to start unless it was told to allow it (upstream: cloud-provider, `HasClusterID`).
-    fn has_cluster_id(&self) -> bool;
+    fn has_cluster_id(&self) -> bool {
+        true
+    }
 
     /// Makes the calls that everything else needs: finds the network, checks the credentials. Called on the leader
     /// before any controller starts, and again after an error; a second call after a success does nothing.
@@ -26,16 +28,24 @@ pub trait CloudProvider: Send + Sync {
     /// # Errors
     /// Any kind; the caller says it in the log and tries again, whatever the kind, since operators fix configuration
     /// and permissions while the process runs.
-    async fn initialize(&self) -> Result<(), CloudError>;
+    async fn initialize(&self) -> Result<(), CloudError> {
+        Ok(())
+    }
 
     /// Machines, for cloud-node and cloud-node-lifecycle.
-    fn instances(&self) -> Option<Arc<dyn Instances>>;
+    fn instances(&self) -> Option<Arc<dyn Instances>> {
+        None
+    }
 
     /// Load balancers, for service-lb.
-    fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>>;
+    fn load_balancers(&self) -> Option<Arc<dyn LoadBalancers>> {
+        None
+    }
 
     /// Routes to nodes' pod networks, for node-route.
-    fn routes(&self) -> Option<Arc<dyn Routes>>;
+    fn routes(&self) -> Option<Arc<dyn Routes>> {
+        None
+    }
 
     /// Tags of machines, for the tagging controller.
     fn tagging(&self) -> Option<Arc<dyn Tagging>> {
