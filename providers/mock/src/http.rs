@@ -13,6 +13,7 @@
 //! | `PUT /health` | `{"target": {"instance": "mock://..."}, "health": "unhealthy"}`; `null`: as it would be |
 //! | `PUT /quotas` | [`Quotas`] |
 //! | `PUT`, `DELETE /balancers/{cluster}/{namespace}/{name}/{uid}` | what a provider does for a Service: `{"ports": [{"port": 80, "node_port": 30080}], "instances": ["mock://..."]}` |
+//! | `PUT`, `DELETE /routes` | what a provider does for a Node: `{"destination": "10.244.1.0/24", "instance": "mock://..."}`; to delete one, without its instance |
 //! | `PUT /foreign-routes` | `{"destination": "10.9.0.0/24"}` |
 
 use std::collections::BTreeMap;
@@ -28,8 +29,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
 use providers::{
-    CloudError, Deletion, Health, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Port, Protocol,
-    TargetId, TargetPort, Targets,
+    CloudError, Deletion, Health, InstanceRef, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Port,
+    Protocol, RouteChange, RouteSpec, Routes, TargetId, TargetPort, Targets,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,7 @@ use crate::balancers::MockBalancers;
 use crate::cloud::MockCloud;
 use crate::config::{InstanceConfig, Quotas};
 use crate::fault::Fault;
+use crate::routes::MockRoutes;
 
 /// The largest request that is read, in bytes.
 const LARGEST: usize = 1 << 20;
@@ -54,9 +56,26 @@ struct HealthChange {
     health: Option<Health>,
 }
 
+/// A route to a machine, for programs in other languages than ours.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ForeignRoute {
+struct WishedRoute {
+    destination: IpNet,
+    /// Its provider id.
+    instance: String,
+}
+
+impl WishedRoute {
+    fn set(self) -> RouteChange {
+        let instance = InstanceRef { provider_id: Some(self.instance), ..InstanceRef::default() };
+        let (addresses, name_hint) = (Vec::new(), String::new());
+        RouteChange::Set(RouteSpec { destination: self.destination, instance, addresses, name_hint })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Destination {
     destination: IpNet,
 }
 
@@ -173,6 +192,21 @@ impl MockCloud {
         }
     }
 
+    /// Does what a provider would do for a Node, once.
+    async fn route(&self, change: &RouteChange) -> Answer {
+        let done = MockRoutes(self.clone()).change(change).await;
+        done.map(|()| json!({})).map_err(|error| (StatusCode::CONFLICT, error.to_string()))
+    }
+
+    async fn unroute(&self, destination: IpNet) -> Answer {
+        let routes =
+            MockRoutes(self.clone()).list().await.map_err(|error| (StatusCode::CONFLICT, error.to_string()))?;
+        match routes.into_iter().find(|route| route.destination == destination) {
+            Some(route) => self.route(&RouteChange::Remove(route)).await,
+            None => Ok(json!({})),
+        }
+    }
+
     async fn answer(&self, method: &Method, path: &str, body: &[u8]) -> Answer {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         match (method.as_str(), parts.as_slice()) {
@@ -212,8 +246,10 @@ impl MockCloud {
                 self.set_quotas(read::<Quotas>(body)?);
                 Ok(json!({}))
             }
+            ("PUT", ["routes"]) => self.route(&read::<WishedRoute>(body)?.set()).await,
+            ("DELETE", ["routes"]) => self.unroute(read::<Destination>(body)?.destination).await,
             ("PUT", ["foreign-routes"]) => {
-                self.add_foreign_route(read::<ForeignRoute>(body)?.destination);
+                self.add_foreign_route(read::<Destination>(body)?.destination);
                 Ok(json!({}))
             }
             _ => Err((StatusCode::NOT_FOUND, format!("{method} {path} is not served"))),

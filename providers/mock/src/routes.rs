@@ -12,7 +12,7 @@ const IN_FLIGHT: usize = 16;
 pub(crate) struct MockRoutes(pub MockCloud);
 
 impl MockRoutes {
-    async fn change(&self, change: &RouteChange) -> Result<(), CloudError> {
+    pub(crate) async fn change(&self, change: &RouteChange) -> Result<(), CloudError> {
         let subject = change.destination().trunc().to_string();
         match change {
             RouteChange::Set(spec) => {

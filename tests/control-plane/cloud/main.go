@@ -16,6 +16,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/cloud-provider/app"
@@ -61,9 +62,22 @@ type balancer struct {
 	Addresses []string `json:"addresses"`
 }
 
+// route is one to a machine, by its provider id. The mock shows a target as
+// an object of its kind, or as the word for one that is gone.
+type route struct {
+	Destination string `json:"destination"`
+	Instance    string `json:"instance,omitempty"`
+}
+
+type routeView struct {
+	Destination string          `json:"destination"`
+	Target      json.RawMessage `json:"target"`
+}
+
 type state struct {
 	Instances map[string]machine `json:"instances"`
 	Balancers []balancer         `json:"balancers"`
+	Routes    []routeView        `json:"routes"`
 }
 
 // port and wish are what a balancer is asked to be.
@@ -205,6 +219,43 @@ func (m *mock) EnsureLoadBalancerDeleted(ctx context.Context, cluster string, se
 	return m.ask(ctx, http.MethodDelete, path(cluster, service), nil, nil)
 }
 
+func (m *mock) ListRoutes(ctx context.Context, _ string) ([]*cloudprovider.Route, error) {
+	all, err := m.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]types.NodeName{}
+	for name, found := range all.Instances {
+		names[found.ProviderID] = types.NodeName(name)
+	}
+	var routes []*cloudprovider.Route
+	for _, found := range all.Routes {
+		var target struct {
+			Instance string `json:"instance"`
+		}
+		own := cloudprovider.Route{Name: found.Destination, DestinationCIDR: found.Destination}
+		if json.Unmarshal(found.Target, &target) == nil {
+			own.TargetNode = names[target.Instance]
+		}
+		own.Blackhole = own.TargetNode == ""
+		routes = append(routes, &own)
+	}
+	return routes, nil
+}
+
+func (m *mock) CreateRoute(ctx context.Context, _ string, _ string, wanted *cloudprovider.Route) error {
+	all, err := m.state(ctx)
+	if err != nil {
+		return err
+	}
+	instance := all.Instances[string(wanted.TargetNode)].ProviderID
+	return m.ask(ctx, http.MethodPut, "/routes", route{wanted.DestinationCIDR, instance}, nil)
+}
+
+func (m *mock) DeleteRoute(ctx context.Context, _ string, listed *cloudprovider.Route) error {
+	return m.ask(ctx, http.MethodDelete, "/routes", route{Destination: listed.DestinationCIDR}, nil)
+}
+
 func status(addresses []string) *v1.LoadBalancerStatus {
 	var all v1.LoadBalancerStatus
 	for _, ip := range addresses {
@@ -219,7 +270,7 @@ func (m *mock) Instances() (cloudprovider.Instances, bool)                      
 func (m *mock) InstancesV2() (cloudprovider.InstancesV2, bool)                    { return m, true }
 func (m *mock) Zones() (cloudprovider.Zones, bool)                                { return nil, false }
 func (m *mock) Clusters() (cloudprovider.Clusters, bool)                          { return nil, false }
-func (m *mock) Routes() (cloudprovider.Routes, bool)                              { return nil, false }
+func (m *mock) Routes() (cloudprovider.Routes, bool)                              { return m, true }
 func (m *mock) ProviderName() string                                              { return "mock" }
 func (m *mock) HasClusterID() bool                                                { return true }
 

@@ -1,5 +1,5 @@
 //! Upstream's cloud manager and ours take nodes and Services over from each other: nothing is initialised again, no
-//! second balancer is made, and what holds a Service and what it says stay.
+//! second balancer or route is made, and what holds a Service and what it says stay.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams};
-use provider_mock::{BalancerView, Operation};
+use provider_mock::{BalancerView, Operation, RouteView};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -22,8 +22,12 @@ use crate::cloud_service::{balanced, create, edit, gone, services};
 const UPSTREAM: &str = "cloud-controller-manager";
 
 /// What both are given: names of controllers and of the Lease are the same.
-const FLAGS: [&str; 6] = [
-    "--controllers=cloud-node-controller,cloud-node-lifecycle-controller,service-lb-controller",
+const FLAGS: [&str; 10] = [
+    "--controllers=cloud-node-controller,cloud-node-lifecycle-controller,service-lb-controller,node-route-controller",
+    "--allocate-node-cidrs=true",
+    "--configure-cloud-routes=true",
+    "--cluster-cidr=10.244.0.0/16",
+    "--route-reconciliation-period=1s",
     "--leader-elect=true",
     "--leader-elect-lease-duration=4s",
     "--leader-elect-renew-deadline=3s",
@@ -42,7 +46,6 @@ fn start_upstream(cloud: &CloudBed, url: &str) -> Result<()> {
         format!("--kubeconfig={}", cluster.kubeconfig(user)?.display()),
         "--cloud-provider=mock".to_owned(),
         format!("--cloud-config={}", config.display()),
-        "--configure-cloud-routes=false".to_owned(),
         "--secure-port=0".to_owned(),
     ];
     let flags: Vec<String> = own.into_iter().chain(FLAGS.map(ToOwned::to_owned)).collect();
@@ -56,8 +59,9 @@ struct Held {
     /// Nodes and Services by name: uid and version, and with them labels, taints, finalizers and status.
     objects: BTreeMap<String, (Option<String>, Option<String>)>,
     balancers: Vec<BalancerView>,
-    /// Balancers and addresses that were ever made.
-    made: [u64; 2],
+    routes: Vec<RouteView>,
+    /// Balancers, addresses and routes that were ever made.
+    made: [u64; 3],
 }
 
 async fn held(cloud: &CloudBed) -> Result<Held> {
@@ -69,7 +73,8 @@ async fn held(cloud: &CloudBed) -> Result<Held> {
     Ok(Held {
         objects: nodes.iter().map(node).chain(services.iter().map(service)).collect(),
         balancers: cloud.cloud.snapshot().balancers,
-        made: [calls(Operation::CreateBalancer), calls(Operation::AllocateAddress)],
+        routes: cloud.cloud.snapshot().routes,
+        made: [Operation::CreateBalancer, Operation::AllocateAddress, Operation::SetRoute].map(calls),
     })
 }
 
@@ -90,11 +95,30 @@ async fn led_by_another(cloud: &CloudBed, before: &str) -> Result<String> {
     .await
 }
 
-/// Whether it does its work: a new node is initialised.
-async fn works(cloud: &CloudBed, node: &str) -> Result<()> {
+/// Whether it does its work: a new node is initialised, and its network is routed.
+async fn works(cloud: &CloudBed, node: &str, network: &str) -> Result<()> {
     cloud.register_machine(node).await?;
     initialised(cloud, node).await?;
+    cloud.edit(node, json!({"spec": {"podCIDR": network, "podCIDRs": [network]}})).await?;
+    eventually(format!("{network} is routed"), || async {
+        let routes = cloud.cloud.snapshot().routes;
+        ensure!(routes.iter().any(|route| route.destination.to_string() == network), "{routes:?}");
+        let status = cloud.nodes().get(node).await?.status.unwrap_or_default();
+        let reasons = status.conditions.unwrap_or_default().into_iter().filter_map(|condition| condition.reason);
+        ensure!(reasons.collect::<Vec<_>>().contains(&"RouteCreated".to_owned()), "{node} is not told");
+        Ok(())
+    })
+    .await?;
     cloud.says_ready(node, "True").await
+}
+
+async fn routes_left(cloud: &CloudBed, count: usize) -> Result<()> {
+    eventually(format!("{count} routes are left"), || async {
+        let routes = cloud.cloud.snapshot().routes;
+        ensure!(routes.len() == count, "{routes:?}");
+        Ok(())
+    })
+    .await
 }
 
 async fn unchanged(cloud: &CloudBed, before: &Held) -> Result<()> {
@@ -114,8 +138,8 @@ pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
     let serving = tokio::spawn(cloud.cloud.clone().serve(listener));
 
     start_upstream(&cloud, &url)?;
-    works(&cloud, "theirs-1").await.context("under upstream's")?;
-    works(&cloud, "theirs-2").await?;
+    works(&cloud, "theirs-1", "10.244.1.0/24").await.context("under upstream's")?;
+    works(&cloud, "theirs-2", "10.244.2.0/24").await?;
     create(&cloud, "web").await?;
     balanced(&cloud, "web", 1, 2).await?;
     // One that stops before the handover and starts after it.
@@ -134,7 +158,7 @@ pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
     cloud.cloud.start_instance("theirs-2");
     cloud.says_ready("theirs-2", "True").await?;
     shut_down(&cloud, "theirs-2", false).await?;
-    works(&cloud, "ours-1").await.context("under ours")?;
+    works(&cloud, "ours-1", "10.244.3.0/24").await.context("under ours")?;
     balanced(&cloud, "web", 1, 3).await?;
     let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
     edit(&cloud, "web", json!({"spec": {"ports": ports}})).await?;
@@ -143,7 +167,7 @@ pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
     balanced(&cloud, "own", 1, 3).await?;
     manager.crash().await;
     let before = held(&cloud).await?;
-    ensure!(before.made == [2, 2], "made {:?} balancers and addresses", before.made);
+    ensure!(before.made == [2, 2, 3], "made {:?} balancers, addresses and routes", before.made);
 
     start_upstream(&cloud, &url)?;
     let theirs = led_by_another(&cloud, &ours).await?;
@@ -153,11 +177,14 @@ pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
     cloud.cloud.remove_instance("ours-1");
     cloud.says_ready("ours-1", "False").await?;
     node_gone(&cloud, "ours-1").await.context("upstream's deletes a node of ours")?;
+    routes_left(&cloud, 2).await.context("upstream's deletes a route of ours")?;
     balanced(&cloud, "web", 2, 2).await?;
     cloud.bed.cluster.kill(UPSTREAM)?;
 
     let _manager = cloud.ccm(&Faults::default(), &FLAGS).await?;
     led_by_another(&cloud, &theirs).await?;
+    cloud.nodes().delete("theirs-1", &DeleteParams::default()).await?;
+    routes_left(&cloud, 1).await.context("ours deletes a route of upstream's")?;
     services(&cloud).delete("web", &DeleteParams::default()).await?;
     gone(&cloud, "web").await.context("ours deletes what upstream's made")?;
     ensure!(cloud.cloud.snapshot().balancers.is_empty());
