@@ -4,10 +4,10 @@
 //! which happens whenever the pool has doubled since the last one, so that the cost per insertion stays constant and
 //! a pool never holds more than twice what is in use (plus a small floor).
 
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, Hash};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hashbrown::HashTable;
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::endpoint::Port;
 use crate::meta::OwnerRef;
@@ -25,7 +25,7 @@ const SWEEP_FLOOR: usize = 256;
 #[derive(Debug)]
 struct Pool<T: ?Sized> {
     inner: Mutex<Inner<T>>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
 }
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl<T: ?Sized + Hash + Eq> Default for Pool<T> {
     fn default() -> Self {
         Self {
             inner: Mutex::new(Inner { values: HashTable::new(), sweep_at: SWEEP_FLOOR }),
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
         }
     }
 }

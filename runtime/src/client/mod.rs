@@ -5,9 +5,11 @@
 //! before a token. [`Clients::send`] sends one request under an [`Identity`] and tells apart what was
 //! certainly not sent from what may have been done. Nothing here ever sends a write twice.
 
+mod answer;
 mod identity;
 mod kubeconfig;
 mod layer;
+mod looked;
 mod pool;
 mod proxy;
 pub mod rate;

@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use http::{Request, Response, Uri};
-use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
-use tower::{BoxError, Service};
+use tower::{BoxError, Service, ServiceExt as _};
 
+use super::answer::{Answer, ask_alone};
 use super::kubeconfig::{self, Source};
+use super::looked::ForLongAnswers;
 use super::proxy::{Proxy, Road};
 use super::{ConnectError, Pool};
 use crate::metrics::RestClient;
@@ -43,10 +44,14 @@ const EXEC_CERTIFICATE_AGE: Duration = Duration::from_secs(600);
 
 /// Connects by TCP, through a proxy if there is one, and TLS within [`CONNECT_TIMEOUT`].
 #[derive(Clone)]
-struct Connector(HttpsConnector<Road>);
+struct Connector<R>(HttpsConnector<R>);
 
-impl Service<Uri> for Connector {
-    type Response = <HttpsConnector<Road> as Service<Uri>>::Response;
+impl<R> Service<Uri> for Connector<R>
+where
+    HttpsConnector<R>: Service<Uri, Error = BoxError>,
+    <HttpsConnector<R> as Service<Uri>>::Future: Send + 'static,
+{
+    type Response = <HttpsConnector<R> as Service<Uri>>::Response;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -64,7 +69,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-type Http = legacy::Client<Connector, Body>;
+type Http = legacy::Client<Connector<Road>, Body>;
 
 /// In a request's extensions: it goes over an HTTP/1.1 connection of its own, which ends with it. A long answer comes
 /// faster so, as nobody cuts it into frames, and holds up no other.
@@ -74,7 +79,7 @@ pub(crate) struct Alone;
 /// Connections with the same credentials, in practice one.
 struct Line {
     http: Http,
-    alone: Http,
+    alone: Connector<ForLongAnswers>,
     /// The last request was answered, so there is a connection to share.
     works: AtomicBool,
     /// Held by the request that goes ahead.
@@ -82,15 +87,16 @@ struct Line {
 }
 
 impl Line {
-    fn new([http, alone]: [Http; 2]) -> Arc<Self> {
+    fn new((http, alone): (Http, Connector<ForLongAnswers>)) -> Arc<Self> {
         Arc::new(Self { http, alone, works: AtomicBool::new(false), ahead: tokio::sync::Mutex::default() })
     }
 
     /// Sends `request`. Without a working connection one request goes ahead and the others follow
     /// when it is answered, or else each of them would open a connection of its own.
-    async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, legacy::Error> {
+    async fn send(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
         if request.extensions().get::<Alone>().is_some() {
-            return self.alone.request(request).await;
+            let stream = self.alone.clone().oneshot(request.uri().clone()).await?;
+            return ask_alone(stream, request).await;
         }
         let ahead = if self.works.load(Ordering::Acquire) {
             None
@@ -101,7 +107,7 @@ impl Line {
         let answer = self.http.request(request).await;
         self.works.store(answer.is_ok(), Ordering::Release);
         drop(ahead);
-        answer
+        Ok(Answer::shared(answer?))
     }
 }
 
@@ -159,7 +165,7 @@ impl Credentials {
     }
 
     /// For shared connections, and for those of one request each.
-    fn http(&self, tls: rustls::ClientConfig) -> Result<[Http; 2], ConnectError> {
+    fn http(&self, tls: rustls::ClientConfig) -> Result<(Http, Connector<ForLongAnswers>), ConnectError> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -176,9 +182,7 @@ impl Credentials {
             })?;
             Ok(https.with_server_name_resolver(FixedServerNameResolver::new(name)))
         };
-        let alone = legacy::Client::builder(TokioExecutor::new())
-            .pool_max_idle_per_host(0)
-            .build(Connector(https()?.enable_http1().wrap_connector(road.clone())));
+        let alone = Connector(https()?.enable_http1().wrap_connector(ForLongAnswers(road.clone())));
         let connector = Connector(https()?.enable_all_versions().wrap_connector(road));
         // The client sends a request a second time only when the connection handed it back unread.
         let shared = legacy::Client::builder(TokioExecutor::new())
@@ -191,7 +195,7 @@ impl Credentials {
             .http2_initial_stream_window_size(STREAM_WINDOW)
             .http2_initial_connection_window_size(CONNECTION_WINDOW)
             .build(connector);
-        Ok([shared, alone])
+        Ok((shared, alone))
     }
 }
 
@@ -264,9 +268,9 @@ pub(super) struct Transport {
 }
 
 impl Service<Request<Body>> for Transport {
-    type Response = Response<Incoming>;
+    type Response = Response<Answer>;
     type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<Incoming>, BoxError>>;
+    type Future = BoxFuture<'static, Result<Response<Answer>, BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
@@ -284,7 +288,7 @@ impl Service<Request<Body>> for Transport {
                 metrics.took(method.as_str(), &host, begun.elapsed());
             }
             metrics.answered(method.as_str(), &host, answer.as_ref().ok().map(|answer| answer.status().as_u16()));
-            answer.map_err(Into::into)
+            answer
         })
     }
 }

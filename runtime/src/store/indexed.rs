@@ -1,10 +1,9 @@
 //! Records in a hash table without copies of their keys, and in one more table for each index value.
 
-use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use kinds::Kind;
 
 use super::Index;

@@ -276,17 +276,14 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    /// Keys of all records, for finding what is gone after a new list.
-    pub(crate) fn keys(&self) -> HashSet<ObjectKey> {
-        self.read(|records| records.iter().map(|record| record.meta().key()).collect())
+    /// Keys of all objects, those that cannot be decoded too, for finding what is gone after a new list.
+    pub(crate) fn keys(&self) -> hashbrown::HashSet<ObjectKey> {
+        let undecodable = self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.read(|records| records.iter().map(|record| record.meta().key()).chain(undecodable).collect())
     }
 
     pub(crate) fn set_undecodable(&self, key: ObjectKey) {
         self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
-    }
-
-    pub(crate) fn retain_undecodable(&self, keep: impl FnMut(&ObjectKey) -> bool) {
-        self.undecodable.lock().unwrap_or_else(PoisonError::into_inner).retain(keep);
     }
 
     fn set_decodable(&self, key: &ObjectKey) {

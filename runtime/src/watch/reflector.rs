@@ -6,11 +6,11 @@
 //! state, so that time never runs backwards. If the server itself went back (its storage was restored), the loop says
 //! so and starts over.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashbrown::HashSet;
 use kinds::envelope::{WatchEvent, page, watch_event};
 use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
@@ -121,22 +121,16 @@ impl<K: Kind> Reflector<K> {
         &self,
     ) -> Result<Option<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>>, WatchError> {
         let mut frames = self.frames(self.scope.streaming_list()).await?;
-        let mut seen = HashSet::new();
+        let mut unseen = self.store.keys();
         loop {
             let Some(frame) = frames.next().await? else { return Ok(None) };
             match watch_event(&frame)? {
                 WatchEvent::Bookmark { version, initial_end: true } => {
-                    self.finish_list(seen, version);
+                    self.finish_list(&unseen, version);
                     return Ok(Some(frames));
                 }
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    seen.extend(self.take_in(object));
-                }
-                WatchEvent::Deleted(object) => {
-                    if let Some(key) = self.take_out(object) {
-                        seen.remove(&key);
-                    }
-                }
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => self.see(&mut unseen, object),
+                WatchEvent::Deleted(object) => self.take_out(object),
                 WatchEvent::Bookmark { .. } => {}
                 WatchEvent::Error(status) => return Err(WatchError::Refused(status)),
             }
@@ -145,38 +139,47 @@ impl<K: Kind> Reflector<K> {
 
     async fn list_whole(&self) -> Result<(), WatchError> {
         let mut items = Items::new(request::whole(&self.clients, self.scope.whole(), self.scope.list_type()).await?);
-        let mut seen = HashSet::new();
+        let mut unseen = self.store.keys();
         while let Some(object) = items.next().await? {
-            seen.extend(self.take_in(&object));
+            self.see(&mut unseen, &object);
         }
-        self.finish_list(seen, items.version()?);
+        self.finish_list(&unseen, items.version()?);
         Ok(())
     }
 
     async fn list_pages(&self) -> Result<(), WatchError> {
-        let mut seen = HashSet::new();
+        let mut unseen = self.store.keys();
         let mut next = String::new();
         loop {
             let body = request::page(&self.clients, self.scope.page(&next), self.scope.list_type()).await?;
             let body = if self.scope.form == Form::Json { json::page(&body)? } else { body };
             let page = page(&body)?;
             for object in page.items {
-                seen.extend(self.take_in(object));
+                self.see(&mut unseen, object);
             }
             if page.next.is_empty() {
-                self.finish_list(seen, page.version);
+                self.finish_list(&unseen, page.version);
                 return Ok(());
             }
             next = page.next.to_owned();
         }
     }
 
-    /// The list is complete: what it did not have is gone.
-    fn finish_list(&self, seen: HashSet<ObjectKey>, version: u64) {
-        for gone in self.store.keys().difference(&seen) {
+    /// Takes in an object of a list. At the start nothing was there before, so nothing is kept in mind.
+    fn see(&self, unseen: &mut HashSet<ObjectKey>, object: &[u8]) {
+        self.take_in(object);
+        if !unseen.is_empty()
+            && let Some(key) = bare_key(object)
+        {
+            unseen.remove(&key);
+        }
+    }
+
+    /// The list is complete: what was there before and is not in it is gone.
+    fn finish_list(&self, unseen: &HashSet<ObjectKey>, version: u64) {
+        for gone in unseen {
             self.store.remove(&gone.namespace, &gone.name);
         }
-        self.store.retain_undecodable(|key| seen.contains(key));
         let progress = self.store.progress();
         if version < progress.version() {
             self.store.restart(version);
@@ -227,14 +230,10 @@ impl<K: Kind> Reflector<K> {
         Ok(())
     }
 
-    /// Stores an object; returns its key if it has one. An object that cannot be decoded is kept in mind instead.
-    fn take_in(&self, object: &[u8]) -> Option<ObjectKey> {
+    /// Stores an object. One that cannot be decoded is kept in mind instead.
+    fn take_in(&self, object: &[u8]) {
         match K::decode(self.store.decoding(), object) {
-            Ok(record) => {
-                let key = record.meta().key();
-                self.store.put(record);
-                Some(key)
-            }
+            Ok(record) => self.store.put(record),
             Err(error) => {
                 let key = bare_key(object);
                 let object = key.as_ref().map_or_else(|| "(unreadable name)".to_owned(), ToString::to_string);
@@ -243,18 +242,17 @@ impl<K: Kind> Reflector<K> {
                     object, %error,
                     "cannot be decoded; nothing of its kind is scaled down or deleted until it can"
                 );
-                if let Some(key) = &key {
-                    self.store.set_undecodable(key.clone());
+                if let Some(key) = key {
+                    self.store.set_undecodable(key);
                 }
-                key
             }
         }
     }
 
-    fn take_out(&self, object: &[u8]) -> Option<ObjectKey> {
-        let key = bare_key(object)?;
-        self.store.remove(&key.namespace, &key.name);
-        Some(key)
+    fn take_out(&self, object: &[u8]) {
+        if let Some(key) = bare_key(object) {
+            self.store.remove(&key.namespace, &key.name);
+        }
     }
 
     fn advance_to(&self, object: &[u8]) {
