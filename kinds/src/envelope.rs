@@ -21,6 +21,12 @@ pub fn unwrap(body: &[u8]) -> Result<&[u8], DecodeError> {
     Ok(find(message, unknown::RAW))
 }
 
+/// The kind that a body says it holds; empty if it is no protobuf of the API server.
+pub fn kind(body: &[u8]) -> &str {
+    let message = body.strip_prefix(MAGIC).unwrap_or_default();
+    std::str::from_utf8(find(find(message, unknown::TYPE_META), type_meta::KIND)).unwrap_or_default()
+}
+
 /// Puts an object of `resource` into its envelope.
 pub fn wrap(resource: &Resource, object: &[u8]) -> Vec<u8> {
     wrap_as(&resource.api_version(), resource.kind, object)

@@ -1,6 +1,6 @@
 //! Namespace, as the one needs it that ends it: finalizers and conditions, and the rest for writing it back.
 
-use crate::intern::Str;
+use crate::intern::{Interner, Str};
 use crate::meta::{Meta, without_managed_fields};
 use crate::schema::{namespace as f, namespace_condition, namespace_spec, namespace_status, pod, pod_spec, pod_status};
 use crate::status::{Condition, ConditionFields, splice};
@@ -54,6 +54,11 @@ impl NamespaceEnding {
         object
     }
 
+    /// Whether the namespace stays although `finalizer` goes.
+    pub fn outlasts(&self, finalizer: &str) -> bool {
+        !self.meta.finalizers.is_empty() || self.finalizers.iter().any(|other| &**other != finalizer)
+    }
+
     fn metadata(&self) -> Vec<u8> {
         let (mut object, mut meta) = (Vec::new(), Vec::new());
         // It was read once already, so that it is known to be well-formed.
@@ -92,6 +97,14 @@ impl Kind for NamespaceEnding {
     fn meta(&self) -> &Meta {
         &self.meta
     }
+}
+
+/// The metadata of a pod, by its message.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn pod_meta(interner: &Interner, object: &[u8]) -> Result<Meta, DecodeError> {
+    Meta::decode(interner, find(object, pod::METADATA), |_, _| {})
 }
 
 /// Seconds that a pod may take to end, by its message; zero when it has ended.

@@ -43,8 +43,8 @@ pub struct Remains {
 
 impl Remains {
     /// Nothing could be done.
-    pub fn failed(problem: impl ToString, estimate: i64) -> Self {
-        Self { problem: Some(problem.to_string()), estimate, ..Self::default() }
+    pub fn failed(problem: impl ToString) -> Self {
+        Self { problem: Some(problem.to_string()), ..Self::default() }
     }
 
     /// What is left after everything was deleted (pkg/controller/namespace/deletion,

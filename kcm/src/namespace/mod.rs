@@ -55,6 +55,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let reconciler = Arc::new(Namespaces {
         namespaces: namespaces.clone(),
         discovery: manager.discovery(),
+        watched: manager.registry().watched(),
+        queue: queue.clone(),
         writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST),
         clock: settings.clock.clone(),
         sync_period: settings.options.values.get_duration("namespace-sync-period"),

@@ -7,15 +7,17 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{Meta, ObjectKey};
-use kinds::namespace_ending::{NamespaceEnding, pod_grace};
-use kinds::{Decode, Kind, Namespace, Sections, Uid};
+use kinds::namespace_ending::{NamespaceEnding, pod_grace, pod_meta};
+use kinds::{Decode, Interner, Kind, Namespace, Sections, Uid};
 use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::discovery::{Discovery, Served, Verbs};
+use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::watch::{Watched, gone};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
 use tracing::{info, warn};
 
-use super::decide::{Findings, Remains, discovery_problem, pods_estimate, without_ours};
+use super::decide::{FINALIZER, Findings, Remains, discovery_problem, pods_estimate, without_ours};
 use crate::controllers::Clock;
 
 /// Resources of one namespace that are dealt with at the same time.
@@ -30,10 +32,44 @@ const DISCOVERY_AGE: Duration = Duration::from_secs(2);
 /// A resource, whatever its version.
 type Name = (&'static str, &'static str);
 
+/// How long the watch of a resource is given to show that what was deleted is gone, before the server is asked.
+const SHOWN_WITHIN: Duration = Duration::from_secs(1);
+
+const PODS: Name = ("", "pods");
+const EVENTS: Name = ("", "events");
+const EVENTS_TWIN: Name = ("events.k8s.io", "events");
+
+/// What is left of a resource.
+#[derive(Default)]
+struct Left {
+    remains: Remains,
+    objects: Vec<Meta>,
+}
+
+/// What came of one pass.
+struct Pass {
+    findings: Findings,
+    /// False while pods hold up all else.
+    totals: bool,
+    /// The objects that are still there.
+    left: Vec<(Name, Vec<Meta>)>,
+}
+
+impl Pass {
+    fn add(&mut self, served: &Served, left: Left) {
+        self.findings.add(&served.resource, &left.remains);
+        if !left.objects.is_empty() {
+            self.left.push((name(served), left.objects));
+        }
+    }
+}
+
 /// The controller's state.
 pub struct Namespaces {
     pub namespaces: Arc<Store<Namespace>>,
     pub discovery: Arc<Discovery>,
+    pub watched: Watched,
+    pub queue: Arc<Queue<ObjectKey>>,
     pub writer: Writer,
     pub clock: Clock,
     pub sync_period: Duration,
@@ -60,24 +96,47 @@ impl Namespaces {
         if self.namespaces.get(key).is_none() {
             return Ok(Outcome::Done);
         }
-        let Some(namespace) = self.terminating(key).await? else { return Ok(Outcome::Done) };
+        let Some(mut namespace) = self.terminating(key).await? else { return Ok(Outcome::Done) };
         if namespace.finalizers.is_empty() {
             return Ok(Outcome::After(self.sync_period));
         }
-        let (findings, totals) = self.pass(&namespace).await;
-        if let Some(conditions) = findings.conditions(&namespace.conditions, totals, (self.clock)()) {
+        let pass = self.pass(&namespace).await;
+        let findings = &pass.findings;
+        // Nobody would see the conditions of a namespace that goes with the next request.
+        let lingers = !findings.is_clean() || namespace.outlasts(FINALIZER);
+        let conditions = findings.conditions(&namespace.conditions, pass.totals, (self.clock)());
+        if let Some(conditions) = conditions.filter(|_| lingers) {
             let object = namespace.status_update(&conditions);
-            if let Err(error) = self.writer.replace(&Namespace::RESOURCE, key, Some("status"), &object).await {
-                warn!(%error, "the namespace's conditions could not be written");
+            match self.writer.replace(&Namespace::RESOURCE, key, Some("status"), &object).await {
+                Ok(answer) => namespace = answer.decode(&decoding()).map_err(WriteError::from)?,
+                Err(error) => warn!(%error, "the namespace's conditions could not be written"),
             }
         }
         if let Some(problem) = findings.problem() {
             return Err(ReconcileError::new(problem));
         }
         if !findings.is_clean() {
-            return Ok(Outcome::After(findings.look_again()));
+            let again = findings.look_again();
+            self.wake_when_gone(key, pass.left, again);
+            return Ok(Outcome::After(again));
         }
-        self.finalize(key, &namespace.meta.uid).await
+        self.finalize(key, namespace).await
+    }
+
+    /// Looks again as soon as the watches show that nothing is left, so that nobody waits for longer than need be.
+    fn wake_when_gone(&self, key: &ObjectKey, left: Vec<(Name, Vec<Meta>)>, at_most: Duration) {
+        let sources = left.into_iter().map(|((group, plural), left)| Some((self.watched.source(group, plural)?, left)));
+        let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return };
+        let (queue, key) = (self.queue.clone(), key.clone());
+        let all_gone = async move {
+            for (source, left) in sources {
+                if !gone(&*source, &left, |_| false).await {
+                    return;
+                }
+            }
+            queue.add(key);
+        };
+        tokio::spawn(tokio::time::timeout(at_most, all_gone));
     }
 
     /// The namespace as the server has it, marked as terminating; `None` if it is gone, or is not being deleted.
@@ -111,50 +170,50 @@ impl Namespaces {
         }
     }
 
-    /// Deletes what there is; answers what is left, and whether pods let us come to all of it.
-    async fn pass(&self, namespace: &NamespaceEnding) -> (Findings, bool) {
+    /// Deletes what there is; answers what is left.
+    async fn pass(&self, namespace: &NamespaceEnding) -> Pass {
         let (snapshot, problem) = match self.discovery.at_most_old(DISCOVERY_AGE).await {
             Ok(snapshot) => (snapshot.clone(), discovery_problem(snapshot.failed())),
             Err(error) => (self.discovery.current(), Some(error.to_string())),
         };
-        let mut findings = Findings::after_discovery(problem);
-        let deletable = |served: &&Served| served.resource.namespaced && served.verbs.contains(Verbs::DELETE);
-        let is_pods = |served: &Served| name(served) == ("", "pods");
+        let mut pass = Pass { findings: Findings::after_discovery(problem), totals: false, left: Vec::new() };
         let (pods, others): (Vec<Served>, Vec<Served>) =
-            snapshot.preferred().iter().filter(deletable).copied().partition(is_pods);
-        for served in &pods {
-            let remains = self.empty(served, namespace).await;
-            findings.add(&served.resource, &remains);
-            if remains.objects > 0 {
-                return (findings, false);
+            to_empty(snapshot.preferred()).partition(|served| name(served) == PODS);
+        for served in pods {
+            let left = self.empty(&served, namespace).await;
+            let holds_up = left.remains.objects > 0;
+            pass.add(&served, left);
+            if holds_up {
+                return pass;
             }
         }
+        pass.totals = true;
         let emptied = self.emptied().get(&namespace.meta.uid).cloned().unwrap_or_default();
         let (known, open): (Vec<Served>, Vec<Served>) =
             others.into_iter().partition(|served| emptied.contains(&name(served)));
-        self.empty_all(&open, namespace, &mut findings).await;
-        if findings.is_clean() {
+        self.empty_all(&open, namespace, &mut pass).await;
+        if pass.findings.is_clean() {
             // All of it once more before the namespace goes.
-            self.empty_all(&known, namespace, &mut findings).await;
+            self.empty_all(&known, namespace, &mut pass).await;
         }
-        (findings, true)
+        pass
     }
 
-    async fn empty_all(&self, resources: &[Served], namespace: &NamespaceEnding, findings: &mut Findings) {
-        let done: Vec<(Served, Remains)> = stream::iter(resources.to_vec())
+    async fn empty_all(&self, resources: &[Served], namespace: &NamespaceEnding, pass: &mut Pass) {
+        let done: Vec<(Served, Left)> = stream::iter(resources.to_vec())
             .map(|served| async move { (served, self.empty(&served, namespace).await) })
             .buffer_unordered(RESOURCES_AT_ONCE)
             .collect()
             .await;
         let mut emptied = self.emptied();
         let emptied = emptied.entry(namespace.meta.uid.clone()).or_default();
-        for (served, remains) in done {
-            findings.add(&served.resource, &remains);
-            if remains == Remains::default() {
+        for (served, left) in done {
+            if left.remains == Remains::default() {
                 emptied.insert(name(&served));
             } else {
                 emptied.remove(&name(&served));
             }
+            pass.add(&served, left);
         }
     }
 
@@ -163,44 +222,57 @@ impl Namespaces {
     }
 
     /// Deletes all objects of a resource; answers what is left.
-    async fn empty(&self, served: &Served, namespace: &NamespaceEnding) -> Remains {
-        let estimate = match self.estimate(served, namespace).await {
-            Ok(Some(estimate)) => estimate,
-            Ok(None) => return Remains::default(),
-            Err(error) => return Remains::failed(error, 0),
-        };
-        let emptied = self.delete_all(served, &namespace.meta.name).await;
-        let listed = match emptied {
-            Ok(()) => self.list(served, &namespace.meta.name).await,
+    async fn empty(&self, served: &Served, namespace: &NamespaceEnding) -> Left {
+        let left = match self.delete_all(served, &namespace.meta.name).await {
+            Ok(Some(found)) if self.are_gone(served, &found).await => Ok(Left::default()),
+            Ok(_) => self.left(served, namespace).await,
             Err(error) => Err(error),
         };
-        match listed {
-            Ok(objects) => {
-                let finalizers = objects.iter().map(|meta| &*meta.finalizers);
-                Remains::of(&served.resource, &namespace.meta.name, finalizers, estimate)
-            }
-            Err(error) => Remains::failed(error, estimate),
-        }
+        left.unwrap_or_else(|error| Left { remains: Remains::failed(error), objects: Vec::new() })
     }
 
-    /// Seconds that the objects of a resource may take to go; `None` if there are none, so that most resources of
-    /// most namespaces cost one request.
-    async fn estimate(&self, served: &Served, namespace: &NamespaceEnding) -> Result<Option<i64>, WriteError> {
-        if name(served) != ("", "pods") {
-            let listable = served.verbs.contains(Verbs::LIST);
-            let empty = listable && self.list(served, &namespace.meta.name).await?.is_empty();
-            return Ok((!empty).then_some(0));
+    /// Whether nothing is left of what was there when it was deleted, as the watch of the resource shows; false also
+    /// when it does not show it.
+    async fn are_gone(&self, served: &Served, found: &[Meta]) -> bool {
+        if found.is_empty() {
+            return true;
         }
-        let (mut count, mut longest) = (0, 0);
+        let (group, plural) = name(served);
+        let Some(source) = self.watched.source(group, plural) else { return false };
+        let is_kept = |meta: &Meta| meta.is_deleting() || !meta.finalizers.is_empty();
+        if found.iter().any(is_kept) {
+            return false;
+        }
+        tokio::time::timeout(SHOWN_WITHIN, gone(&*source, found, is_kept)).await.unwrap_or(false)
+    }
+
+    /// What the server says is left of a resource.
+    async fn left(&self, served: &Served, namespace: &NamespaceEnding) -> Result<Left, WriteError> {
+        let (objects, estimate) = if name(served) == PODS {
+            self.pods(served, namespace).await?
+        } else {
+            (self.list(served, &namespace.meta.name).await?, 0)
+        };
+        let finalizers = objects.iter().map(|meta| &*meta.finalizers);
+        let remains = Remains::of(&served.resource, &namespace.meta.name, finalizers, estimate);
+        Ok(Left { remains, objects })
+    }
+
+    /// The pods that are left, and how many seconds they may take to go.
+    async fn pods(&self, served: &Served, namespace: &NamespaceEnding) -> Result<(Vec<Meta>, i64), WriteError> {
+        let (mut pods, mut longest) = (Vec::new(), 0);
+        let interner = Interner::default();
         let visit = |pod: &[u8]| {
-            count += 1;
             longest = pod_grace(pod).max(longest);
+            pods.push(pod_meta(&interner, pod));
         };
         self.writer.list_each(&served.resource, &namespace.meta.name, visit).await?;
-        Ok((count > 0).then(|| pods_estimate(longest, namespace.meta.deletion, (self.clock)())))
+        let pods = pods.into_iter().collect::<Result<_, _>>()?;
+        Ok((pods, pods_estimate(longest, namespace.meta.deletion, (self.clock)())))
     }
 
-    async fn delete_all(&self, served: &Served, namespace: &str) -> Result<(), WriteError> {
+    /// Deletes all objects of a resource; answers what there was, if the server says so.
+    async fn delete_all(&self, served: &Served, namespace: &str) -> Result<Option<Vec<Meta>>, WriteError> {
         if served.verbs.contains(Verbs::DELETE_COLLECTION) {
             match self.writer.delete_collection(&served.resource, namespace).await {
                 Err(error) if is_unsupported(&error) => {}
@@ -208,6 +280,9 @@ impl Namespaces {
             }
         }
         let objects = self.list(served, namespace).await?;
+        if objects.is_empty() {
+            return Ok(Some(objects));
+        }
         let deleted: Vec<Result<(), WriteError>> = stream::iter(objects)
             .map(|meta| async move {
                 let deletion = Deletion { uid: &meta.uid, version: None, propagation: Propagation::Background };
@@ -217,10 +292,11 @@ impl Namespaces {
             .collect()
             .await;
         // One that became another object meanwhile is found by the list that follows.
-        deleted
-            .into_iter()
-            .find(|result| result.as_ref().is_err_and(|error| !is_unsupported(error) && !error.is_conflict()))
-            .unwrap_or(Ok(()))
+        let failed = |error: &WriteError| !is_unsupported(error) && !error.is_conflict();
+        match deleted.into_iter().filter_map(Result::err).find(failed) {
+            Some(error) => Err(error),
+            None => Ok(None),
+        }
     }
 
     /// The objects of a resource; none if it cannot be listed.
@@ -235,9 +311,9 @@ impl Namespaces {
     }
 
     /// Removes our finalizer, so that the server lets the namespace go.
-    async fn finalize(&self, key: &ObjectKey, uid: &Uid) -> Result<Outcome, ReconcileError> {
+    async fn finalize(&self, key: &ObjectKey, mut namespace: NamespaceEnding) -> Result<Outcome, ReconcileError> {
+        let uid = namespace.meta.uid.clone();
         loop {
-            let Some(namespace) = self.live(key).await?.filter(|namespace| namespace.meta.uid == *uid) else { break };
             let others = without_ours(&namespace.finalizers);
             if others.len() == namespace.finalizers.len() {
                 return Ok(Outcome::After(self.sync_period));
@@ -249,10 +325,22 @@ impl Namespaces {
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(error.into()),
             }
+            match self.live(key).await?.filter(|namespace| namespace.meta.uid == uid) {
+                Some(live) => namespace = live,
+                None => break,
+            }
         }
         info!("nothing is left in the namespace");
         Ok(Outcome::Done)
     }
+}
+
+/// The resources of a namespace that are emptied. Events are served in two groups, and are the same objects.
+fn to_empty(served: &[Served]) -> impl Iterator<Item = Served> {
+    let is_deletable = |served: &&Served| served.resource.namespaced && served.verbs.contains(Verbs::DELETE);
+    let has_events = served.iter().any(|served| name(served) == EVENTS);
+    let is_twin = move |served: &&Served| has_events && name(served) == EVENTS_TWIN;
+    served.iter().filter(is_deletable).filter(move |served| !is_twin(served)).copied()
 }
 
 fn name(served: &Served) -> Name {

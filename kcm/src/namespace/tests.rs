@@ -95,8 +95,8 @@ fn conditions_say_what_is_wrong() {
     };
     findings.add(&WIDGETS, &held(2, &[("z/z", 1), ("a/x", 2)]));
     findings.add(&Resource { plural: "secrets", ..PODS }, &held(1, &[("a/x", 1)]));
-    findings.add(&PODS, &Remains::failed("second", 0));
-    findings.add(&PODS, &Remains::failed("first", 0));
+    findings.add(&PODS, &Remains::failed("second"));
+    findings.add(&PODS, &Remains::failed("first"));
     let earlier = Findings::default().conditions(&[], true, at(5)).expect("they are new");
     let after = findings.conditions(&earlier, true, at(9)).expect("they differ");
     assert_eq!(
@@ -154,7 +154,7 @@ proptest! {
         for (objects, estimate, held, fails) in parts {
             let list = finalizers(if held { &["a/x"] } else { &[] });
             let remains = if fails {
-                Remains::failed("failed", estimate)
+                Remains::failed("failed")
             } else {
                 Remains::of(&WIDGETS, "n", std::iter::repeat_n(&list[..], objects), estimate)
             };

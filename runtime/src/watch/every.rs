@@ -23,7 +23,7 @@ use super::reflector::Reflector;
 use super::request::Scope;
 use crate::client::Clients;
 use crate::discovery::{Discovery, Served, Snapshot, Verbs};
-use crate::store::{Index, Store};
+use crate::store::{Index, Progress, Store};
 
 /// How often discovery is looked at when nothing hints at a change (cmd/kube-controller-manager, garbage collector).
 const REFRESH: Duration = Duration::from_secs(30);
@@ -91,10 +91,18 @@ pub trait Source: Send + Sync {
     fn meta(&self, key: &ObjectKey) -> Option<Meta>;
     /// Hands over the metadata of each object, in no order: for whoever looks at everything because a person asked.
     fn each(&self, look: &mut dyn FnMut(&Meta));
+    /// How far the watch has come.
+    fn progress(&self) -> &Progress;
+    /// Objects that the server has and that could not be decoded.
+    fn undecodable(&self) -> usize;
     /// Whether the first list is complete.
-    fn is_synced(&self) -> bool;
+    fn is_synced(&self) -> bool {
+        self.progress().is_synced()
+    }
     /// Waits until the first list is complete.
-    fn synced(&self) -> BoxFuture<'_, ()>;
+    fn synced(&self) -> BoxFuture<'_, ()> {
+        self.progress().synced().boxed()
+    }
     /// Calls `subscriber` for each change from now on; the rules are those of [`Store::subscribe`].
     fn subscribe_meta(&self, subscriber: Subscriber);
 }
@@ -112,12 +120,12 @@ impl<K: Kind> Source for Store<K> {
         self.all().iter().for_each(|record| look(record.meta()));
     }
 
-    fn is_synced(&self) -> bool {
-        self.progress().is_synced()
+    fn progress(&self) -> &Progress {
+        Store::progress(self)
     }
 
-    fn synced(&self) -> BoxFuture<'_, ()> {
-        self.progress().synced().boxed()
+    fn undecodable(&self) -> usize {
+        Store::undecodable(self)
     }
 
     fn subscribe_meta(&self, subscriber: Subscriber) {
@@ -152,12 +160,12 @@ impl Source for Untyped {
         Source::each(&*self.store, look);
     }
 
-    fn is_synced(&self) -> bool {
-        Source::is_synced(&*self.store)
+    fn progress(&self) -> &Progress {
+        self.store.progress()
     }
 
-    fn synced(&self) -> BoxFuture<'_, ()> {
-        Source::synced(&*self.store)
+    fn undecodable(&self) -> usize {
+        self.store.undecodable()
     }
 
     fn subscribe_meta(&self, subscriber: Subscriber) {

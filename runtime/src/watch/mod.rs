@@ -2,6 +2,7 @@
 
 mod every;
 mod frames;
+mod going;
 mod items;
 pub(crate) mod json;
 mod reflector;
@@ -9,6 +10,7 @@ mod registry;
 mod request;
 
 pub use every::{EveryKind, MetaChange, Metadata, Source};
+pub use going::{Watched, gone};
 pub use registry::{Builder, Registry, WatchStats};
 pub(crate) use request::refusal;
 pub use request::serves;

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::every::{EveryKind, Metadata, Source, Wanted};
+use super::going::Watched;
 use super::reflector::Reflector;
 use super::request::{Scope, serves};
 use crate::client::Clients;
@@ -262,6 +263,11 @@ impl Registry {
     /// When nobody declared a need for it: a mistake in a controller's descriptor.
     pub fn every_kind(&self) -> Arc<EveryKind> {
         self.every.clone().expect("nobody declared a need for every kind")
+    }
+
+    /// Whatever is watched, under the names of resources.
+    pub fn watched(&self) -> Watched {
+        Watched::new(self.sources.clone(), self.every.clone())
     }
 
     /// Starts to watch the kinds that have no typed store, if anybody needs them.

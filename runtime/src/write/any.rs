@@ -2,7 +2,8 @@
 
 use http::Method;
 use kinds::meta::{Meta, ObjectKey, Uid};
-use kinds::{DecodeError, Resource};
+use kinds::wire::find;
+use kinds::{DecodeError, Interner, Resource, envelope};
 use serde_json::json;
 
 use super::{METADATA_ONLY, WriteError, Writer, object_path};
@@ -170,23 +171,64 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes all objects of a kind in a namespace, in the background.
+    /// Deletes all objects of a kind in a namespace, in the background. Answers the metadata of what there was, as the
+    /// server found it before it deleted it; `None` if the server does not say.
     ///
     /// # Errors
     /// When one of them could not be deleted; others may be gone all the same.
-    pub async fn delete_collection(&self, resource: &Resource, namespace: &str) -> Result<(), WriteError> {
+    pub async fn delete_collection(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+    ) -> Result<Option<Vec<Meta>>, WriteError> {
         let options = json!({
             "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": Propagation::Background.as_str(),
         });
         let path = resource.path(Some(namespace));
-        self.send(Method::DELETE, path, "application/json", LIST_OR_STATUS, options.to_string().into()).await?;
-        Ok(())
+        let answer = self.send(Method::DELETE, path, "application/json", LIST_OR_STATUS, options.to_string().into());
+        Ok(found(&answer.await?.0)?)
     }
+}
+
+/// The objects in the answer to the deletion of a collection, if it is a list of metadata.
+fn found(body: &[u8]) -> Result<Option<Vec<Meta>>, DecodeError> {
+    if envelope::kind(body) != "PartialObjectMetadataList" {
+        return Ok(None);
+    }
+    let interner = Interner::default();
+    let items = envelope::page(body)?.items.into_iter();
+    items.map(|item| Meta::decode(&interner, find(item, 1), |_, _| {})).collect::<Result<_, _>>().map(Some)
 }
 
 #[cfg(test)]
 mod tests {
+    use kinds::schema::object_meta;
+    use kinds::wire::Put;
+
     use super::*;
+
+    #[test]
+    fn only_a_list_tells_what_was_deleted() {
+        let mut list = Vec::new();
+        for name in ["a", "b"] {
+            list.put_message(2, |item| {
+                item.put_message(1, |meta| {
+                    meta.put_str(object_meta::NAME, name);
+                    meta.put_str(object_meta::RESOURCE_VERSION, "7");
+                });
+            });
+        }
+        let answer = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list);
+        let names = |found: Option<Vec<Meta>>| found.map(|all| all.iter().map(|meta| meta.name.to_string()).collect());
+        assert_eq!(names(found(&answer).expect("a list")), Some(vec!["a".to_owned(), "b".to_owned()]));
+        let empty = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &[]);
+        assert_eq!(names(found(&empty).expect("a list")), Some(Vec::new()));
+        let mut success = Vec::new();
+        success.put_str(2, "Success");
+        for other in [envelope::wrap_as("v1", "Status", &success), br#"{"kind": "Status"}"#.to_vec(), Vec::new()] {
+            assert_eq!(names(found(&other).expect("an answer")), None);
+        }
+    }
 
     #[test]
     fn a_scale_is_read_and_an_odd_one_is_named() {

@@ -96,8 +96,8 @@ pub const ALL_WORKLOADS: &str = "--controllers=statefulset-controller,daemonset-
 /// The controller of autoscalers alone.
 pub const AUTOSCALING: &str = "--controllers=horizontal-pod-autoscaler-controller";
 
-/// The controller of namespaces.
-pub const NAMESPACES: &str = "--controllers=namespace";
+/// The controller of namespaces, beside the one that watches every kind, as in every cluster.
+pub const NAMESPACES: &str = "--controllers=namespace,garbagecollector";
 
 /// The controller that deletes what has lost its owners.
 pub const GARBAGE: &str = "--controllers=garbagecollector";
