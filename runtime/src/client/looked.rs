@@ -113,7 +113,7 @@ pub(super) enum LongAnswer {
     /// Looked at.
     Looked(Looked),
     /// Waited on: the way to the proxy has a TLS of its own, whose reader must be woken.
-    Waited(MaybeHttpsStream<TokioIo<tokio::net::TcpStream>>),
+    Waited(Box<MaybeHttpsStream<TokioIo<tokio::net::TcpStream>>>),
 }
 
 impl Connection for LongAnswer {
@@ -172,7 +172,7 @@ impl Service<Uri> for ForLongAnswers {
         async move {
             Ok(match connecting.await? {
                 MaybeHttpsStream::Http(plain) => LongAnswer::Looked(Looked::new(plain.into_inner())?),
-                secure @ MaybeHttpsStream::Https(_) => LongAnswer::Waited(secure),
+                secure @ MaybeHttpsStream::Https(_) => LongAnswer::Waited(Box::new(secure)),
             })
         }
         .boxed()
