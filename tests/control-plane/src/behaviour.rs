@@ -29,5 +29,11 @@ pub const UNREADY: &str = "unready";
 /// otherwise) or it was [`UNREADY`] before.
 pub const READY: &str = "ready";
 
+/// Pod: ready and not ready by turns, about once a second.
+pub const FLAP: &str = "flap";
+
+/// Pod: its kubelet evicts it; the phase becomes Failed.
+pub const EVICTED: &str = "evicted";
+
 /// Pod: as [`READY`], and never removed after it was deleted.
 pub const TERMINATING: &str = "terminating";

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use crate::assets::{Assets, Program};
 use crate::pki::{self, Pki};
 use crate::processes::Processes;
-use crate::{Identity, audit, flags, nodes};
+use crate::{Identity, audit, flags, nodes, removal};
 
 /// How long a start may take on a machine that is busy with others.
 const START_DEADLINE: Duration = Duration::from_secs(90);
@@ -129,8 +129,9 @@ impl ControlPlane {
             cluster.start_program(Program::KubeScheduler, &flags::scheduler(&kubeconfig))?;
         }
         if options.kwok {
-            let kubeconfig =
-                cluster.kubeconfig(Identity::User { name: "kwok".into(), groups: vec!["system:masters".into()] })?;
+            removal::bind_to_wishes(&cluster.client(Identity::Admin).await?).await?;
+            let kubelets = Identity::User { name: removal::KUBELETS.into(), groups: vec!["system:masters".into()] };
+            let kubeconfig = cluster.kubeconfig(kubelets)?;
             let stages = pki::write(&folder, "stages.yaml", STAGES)?;
             cluster.start_program(Program::Kwok, &flags::kwok(&kubeconfig, &stages, options.node_lease_seconds))?;
         }

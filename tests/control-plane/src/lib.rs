@@ -29,6 +29,7 @@ pub mod metrics;
 mod nodes;
 mod pki;
 mod processes;
+mod removal;
 
 pub use cluster::{ControlPlane, Options};
 pub use identity::Identity;

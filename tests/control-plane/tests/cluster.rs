@@ -81,6 +81,8 @@ async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
         ("succeed", Some(behaviour::SUCCEED), "Succeeded false"),
         ("terminating", Some(behaviour::TERMINATING), "Running true"),
         ("pending", Some(behaviour::PENDING), "Pending false"),
+        ("evicted", Some(behaviour::EVICTED), "Failed false"),
+        ("flap", Some(behaviour::FLAP), "Running false"),
     ];
     for (name, told, _) in cases {
         pods.create(&PostParams::default(), &pod(name, told)?).await?;
@@ -97,10 +99,27 @@ async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
     until(&pods, "unready", "Ready again", |pod| pod.is_some_and(|pod| state(pod) == "Running true")).await?;
 
     cluster.kubectl(&["patch", "pod", "ready", "-p", r#"{"metadata":{"finalizers":["test.kcm/hold"]}}"#])?;
+    for expected in ["Running true", "Running false"] {
+        until(&pods, "flap", expected, |pod| pod.is_some_and(|pod| state(pod) == expected)).await?;
+    }
+    let evicted = pods.get("evicted").await?.status.context("no status")?;
+    ensure!(evicted.reason.as_deref() == Some("Evicted"), "{evicted:?}");
+    let target = evicted.conditions.iter().flatten().find(|condition| condition.type_ == "DisruptionTarget");
+    ensure!(target.is_some_and(|target| target.reason.as_deref() == Some("TerminationByKubelet")), "{evicted:?}");
+
+    let kubelets = Identity::User { name: "kwok".into(), groups: vec!["system:masters".into()] };
+    let by_kubelets: Api<Pod> = Api::namespaced(cluster.client(kubelets).await?, "default");
+    let tried = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    let deadline = Instant::now() + DEADLINE;
+    while by_kubelets.delete("plain", &tried).await.is_ok() {
+        ensure!(Instant::now() < deadline, "fake kubelets may remove a pod that nobody deletes");
+        sleep(Duration::from_millis(100)).await;
+    }
     for (name, _, _) in cases {
         pods.delete(name, &DeleteParams::default()).await?;
     }
-    for name in ["plain", "unready", "fail", "succeed", "pending"] {
+    by_kubelets.delete("terminating", &tried).await.context("fake kubelets remove what somebody deletes")?;
+    for name in ["plain", "unready", "fail", "succeed", "pending", "evicted", "flap"] {
         until(&pods, name, "gone", |pod| pod.is_none()).await?;
     }
     until(&pods, "ready", "held back as Failed", |pod| pod.is_some_and(|pod| state(pod) == "Failed false")).await?;

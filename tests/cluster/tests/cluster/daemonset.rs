@@ -13,7 +13,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::invariants::{only_declared, quiet};
-use crate::stories::{Pods, Story};
+use crate::stories::Story;
 
 /// The label and taint that keep a test's nodes to its pods.
 const OURS: &str = "example.com/space";
@@ -480,7 +480,7 @@ pub const STORY: Story = Story {
     tell: |space| Box::pin(scenario(space)),
     judge: |view| on_nodes(view, 0, 1),
     clear: |space| Box::pin(Fleet::all_of(&space).disband()),
-    pods: Pods::Exactly(6),
+    pods: 6,
     writes: 3 + 6 + 4 + 3,
     fails: &[
         ("create controllerrevisions ", 2),

@@ -11,7 +11,7 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind,
 use serde_json::{Value, json};
 
 use crate::invariants::only_declared;
-use crate::stories::{Pods, Story};
+use crate::stories::Story;
 use crate::takeover::{UPSTREAM, start_upstream};
 
 const CONTROLLER: &str = "device-taint-eviction-controller";
@@ -193,7 +193,7 @@ pub const STORY: Story = Story {
     kind: "resourceslices",
     tell: |space| Box::pin(two_go(space)),
     clear: |space| Box::pin(clear(space)),
-    pods: Pods::Exactly(2),
+    pods: 2,
     writes: 4,
     fails: &[("patch pods/status ", 1), ("delete pods ", 2)],
     ..Story::BLANK

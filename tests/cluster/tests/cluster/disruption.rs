@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::invariants::{only_declared, quiet};
 use crate::replicaset::settled;
-use crate::stories::{Pods, Story};
+use crate::stories::Story;
 
 pub fn budget(app: &str, spec: Value) -> Value {
     with(
@@ -211,7 +211,7 @@ pub const STORY: Story = Story {
     flags: &["--controllers=disruption-controller,replicaset-controller"],
     kind: "poddisruptionbudgets",
     tell: |space| Box::pin(scenario(space)),
-    pods: Pods::Exactly(5),
+    pods: 5,
     writes: 5 + 4 + 2,
     fails: &[("update poddisruptionbudgets/status ", 1), ("update poddisruptionbudgets/status ", 2)],
     ..Story::BLANK

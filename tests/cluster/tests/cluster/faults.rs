@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::invariants::quiet;
 use crate::replicaset::settled;
-use crate::stories::{Pods, Story};
+use crate::stories::Story;
 
 /// Create 3, lose one, scale to 5, scale to 2.
 async fn scenario(space: Space) -> Result<()> {
@@ -34,7 +34,7 @@ pub const STORY: Story = Story {
     flags: &["--controllers=replicaset-controller"],
     kind: "replicasets",
     tell: |space| Box::pin(scenario(space)),
-    pods: Pods::Exactly(6),
+    pods: 6,
     writes: 6 + 3 + 4,
     fails: &[("create pods ", 1), ("create pods ", 3), ("update replicasets/status ", 2), ("delete pods ", 2)],
     ..Story::BLANK

@@ -19,11 +19,12 @@ use serde_json::{Value, json};
 use crate::disruption::{INSUFFICIENT, SUFFICIENT, budget, counted, evict};
 use crate::podautoscaler::{autoscaler, busy, scaled_to};
 use crate::takeover::{UPSTREAM, start_upstream};
-use crate::{cronjob, deployment, job, replicaset, replicationcontroller};
+use crate::{cronjob, deployment, job, podgc, replicaset, replicationcontroller};
 
 /// The controllers of all of it.
 const CONTROLLERS: &str = "replicationcontroller-controller,replicaset-controller,deployment-controller,job-controller,\
-                           cronjob-controller,disruption-controller,horizontal-pod-autoscaler-controller";
+                           cronjob-controller,disruption-controller,horizontal-pod-autoscaler-controller,\
+                           pod-garbage-collector-controller,ttl-after-finished-controller";
 
 /// Flags that let autoscalers decide soon, known to both managers.
 const QUICK: [&str; 4] = [
@@ -46,7 +47,7 @@ struct Work {
     pods: usize,
 }
 
-const WORKS: [Work; 6] = [
+const WORKS: [Work; 8] = [
     Work {
         name: "replicationcontroller",
         begin: |space| Box::pin(async move { grow(&space).await }),
@@ -82,6 +83,18 @@ const WORKS: [Work; 6] = [
         begin: |space| Box::pin(async move { scale_up(&space).await }),
         end: |space| Box::pin(async move { scale_down(&space).await }),
         pods: 4,
+    },
+    Work {
+        name: "ttl-after-finished",
+        begin: |space| Box::pin(async move { end_and_stay(&space).await }),
+        end: |space| Box::pin(async move { go_after_a_time(&space).await }),
+        pods: 2,
+    },
+    Work {
+        name: "podgc",
+        begin: |space| Box::pin(async move { end_the_first(&space).await }),
+        end: |space| Box::pin(async move { end_the_second(&space).await }),
+        pods: 3,
     },
 ];
 
@@ -233,6 +246,56 @@ async fn scale_down(space: &Space) -> Result<()> {
     scaled_to(space, "web", 1, "False DesiredWithinRange").await?;
     deployment::rolled_out(space, "web", 1).await?;
     Ok(())
+}
+
+/// Two Jobs have ended, and are to stay for long.
+async fn end_and_stay(space: &Space) -> Result<()> {
+    for name in ["brief", "kept"] {
+        space.create::<Job>(job::job(name, &json!({}), json!({"ttlSecondsAfterFinished": 3600}))).await?;
+    }
+    for name in ["brief", "kept"] {
+        job::until(space, name, &job::COMPLETE).await?;
+    }
+    Ok(())
+}
+
+/// The time of one is over since it has ended: it goes, and the other one stays.
+async fn go_after_a_time(space: &Space) -> Result<()> {
+    space.patch::<Job>("brief", json!({"spec": {"ttlSecondsAfterFinished": 1}})).await?;
+    eventually("it is going", || async {
+        let brief: Job = space.get("brief").await?;
+        ensure!(brief.metadata.deletion_timestamp.is_some(), "{:?}", brief.metadata);
+        Ok(())
+    })
+    .await?;
+    // Its dependents go first, and nobody here collects them.
+    space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
+    ensure!(space.get::<Job>("kept").await?.metadata.deletion_timestamp.is_none(), "the other one stays");
+    Ok(())
+}
+
+/// Of three pods that were never bound one is deleted and ended; something holds it.
+async fn end_the_first(space: &Space) -> Result<()> {
+    for name in ["first", "second", "third"] {
+        space.create::<Pod>(podgc::kept(name, json!({"schedulerName": "nobody"}))).await?;
+    }
+    space.delete::<Pod>("first").await?;
+    podgc::ended(space, "first").await?;
+    Ok(())
+}
+
+/// So does the second, and then both go.
+async fn end_the_second(space: &Space) -> Result<()> {
+    space.delete::<Pod>("second").await?;
+    for name in ["first", "second"] {
+        podgc::ended(space, name).await?;
+        space.patch::<Pod>(name, json!({"metadata": {"finalizers": null}})).await?;
+    }
+    eventually("the third one is left", || async {
+        ensure!(names(&space.list::<Pod>("web").await?) == ["third"]);
+        Ok(())
+    })
+    .await
 }
 
 /// Objects that no manager replaces, and all pods, by kind and name: uids and, but for pods, versions.

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::objects::{names, owner, phase, pod, template, with};
+use cluster_tests::objects::{is_ready, names, owner, phase, pod, template, with};
 use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
-use control_plane::behaviour::{BEHAVIOUR, EXIT_CODE, FAIL, READY, TERMINATING};
+use control_plane::behaviour::{BEHAVIOUR, EVICTED, EXIT_CODE, FAIL, READY, TERMINATING};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
 
-use crate::stories::{Pods, Story};
+use crate::stories::Story;
 
 const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
@@ -241,6 +241,36 @@ pub async fn a_failure_policy_decides(space: Space) -> Result<()> {
     Ok(())
 }
 
+/// A pod that its kubelet evicts is no failure of the Job where the policy says so.
+pub async fn an_evicted_pod_is_forgiven(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let disrupted = json!([{"type": "DisruptionTarget", "status": "True"}]);
+    let policy = json!({
+        "backoffLimit": 0, "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": disrupted}]},
+    });
+    space.create::<Job>(job("pi", &json!({BEHAVIOUR: READY}), policy)).await?;
+    let running = async || {
+        eventually("a pod runs", || async {
+            let pods = space.pods("pi").await?;
+            ensure!(pods.len() == 1 && is_ready(&pods[0]), "{:?}", names(&pods));
+            Ok(names(&pods)[0].clone())
+        })
+        .await
+    };
+    let evicted = running().await?;
+    space.kubectl(&["annotate", "pod", &evicted, &format!("{BEHAVIOUR}={EVICTED}"), "--overwrite"]).await?;
+    eventually("it is evicted", || async {
+        ensure!(phase(&space.get::<Pod>(&evicted).await?) == "Failed");
+        Ok(())
+    })
+    .await?;
+    let next = running().await?;
+    space.kubectl(&["annotate", "pod", &next, &format!("{BEHAVIOUR}=succeed"), "--overwrite"]).await?;
+    let status = until(&space, "pi", &COMPLETE).await?;
+    ensure!(counts(&status) == [0, 0, 1, 0, 0], "{status:?}");
+    Ok(())
+}
+
 pub async fn suspended_and_resumed(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let spec = json!({"parallelism": 2, "completions": 2, "suspend": true});
@@ -373,7 +403,7 @@ pub const STORY: Story = Story {
     flags: &["--controllers=job-controller"],
     kind: "jobs",
     tell: |space| Box::pin(scenario(space)),
-    pods: Pods::Exactly(7),
+    pods: 7,
     writes: 7 + 7 + 3 * 3,
     fails: &[("create pods ", 2), ("patch pods ", 2), ("update jobs/status ", 2), ("update jobs/status ", 5)],
     ..Story::BLANK

@@ -63,7 +63,8 @@ fn main() -> std::process::ExitCode {
         },
         replicaset_pods::{
             orphans_are_adopted_and_strangers_released, scaling_down_takes_the_least_useful_first,
-            availability_takes_its_time, terminating_pods_are_counted_and_replaced, failed_pods_are_replaced_and_stay,
+            availability_takes_its_time, terminating_pods_are_counted_and_replaced,
+            flapping_pods_are_kept_and_seldom_told_of, failed_and_evicted_pods_are_replaced_and_stay,
         },
         replicationcontroller::{
             pods_come_go_and_are_told_of, orphans_are_adopted_and_strangers_released,
@@ -155,12 +156,12 @@ fn main() -> std::process::ExitCode {
             kubectl_autoscale_scales_up_and_down, what_cannot_be_measured_is_told, any_kind_goes_to_zero_and_comes_back,
         },
         cronjob::{
-            a_run_that_is_due_is_made_once, a_crash_makes_no_second_run, overlapping_runs_are_forbidden_or_replaced,
+            a_run_that_is_due_is_made_once, a_year_of_missed_runs_is_made_up_for_once, a_crash_makes_no_second_run, overlapping_runs_are_forbidden_or_replaced,
             suspended_late_and_bad_ones_start_nothing, ended_jobs_go_after_their_time,
         },
         job::{
             a_job_completes, failures_end_a_job, a_deadline_ends_a_job, indexes_are_completed, an_elastic_job_shrinks,
-            an_index_fails_alone, a_success_policy_ends_a_job_early, a_failure_policy_decides, suspended_and_resumed,
+            an_index_fails_alone, a_success_policy_ends_a_job_early, a_failure_policy_decides, an_evicted_pod_is_forgiven, suspended_and_resumed,
             replaced_only_once_failed, somebody_elses_job_is_left_alone, pods_of_a_lost_job_may_go,
             pods_are_adopted_and_counted,
         },
@@ -168,7 +169,8 @@ fn main() -> std::process::ExitCode {
         statefulset::{
             pods_come_in_order_to_their_places, it_scales_with_kubectl, an_update_its_history_undo_and_restart,
             a_partition_holds_pods_back, deleting_pods_updates_them, claims_come_and_stay, failed_pods_are_replaced,
-            orphans_are_adopted_by_name, a_taken_name_of_a_revision_is_a_collision,
+            orphans_are_adopted_by_name, a_taken_name_of_a_revision_is_a_collision, a_stuck_update_names_the_way_out,
+            ordinals_begin_where_they_are_told_to,
         },
     ]
     .into();
@@ -180,7 +182,9 @@ fn main() -> std::process::ExitCode {
         handover::{work_goes_on_under_the_other},
         operations::{the_takeover_page_is_followed_there_and_back},
         statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
-        takeover::{rollouts_go_on_under_the_other, daemons_stay_under_the_other},
+        takeover::{
+            rollouts_go_on_under_the_other, daemons_stay_under_the_other, revisions_are_the_same_byte_for_byte,
+        },
     ]);
     cases.extend(stories::cases());
     cases.extend(cloud_stories::cases());

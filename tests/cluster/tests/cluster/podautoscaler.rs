@@ -10,7 +10,7 @@ use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams}
 use serde_json::{Value, json};
 
 use crate::deployment::rolled_out;
-use crate::stories::{Pods, Story};
+use crate::stories::Story;
 
 /// Quick syncs, and no care for pods that start.
 pub const QUICK: &[&str] = &[
@@ -255,7 +255,7 @@ pub const STORY: Story = Story {
     flags: QUICK,
     kind: "horizontalpodautoscalers",
     tell: |space| Box::pin(scenario(space)),
-    pods: Pods::Exactly(4),
+    pods: 4,
     writes: 4 + 4 + 3 + 4,
     fails: &[
         ("update deployments/scale ", 1),

@@ -7,13 +7,14 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::invariants::only_declared;
-use crate::stories::{Pods, Story};
+use crate::stories::Story;
 
 const ALONE: &str = "--controllers=pod-garbage-collector-controller";
 const NAME: &str = "pod-garbage-collector-controller";
 const FINALIZER: &str = "example.com/keep";
 
-fn kept(name: &str, spec: Value) -> Value {
+/// A pod that stays until nothing holds it.
+pub fn kept(name: &str, spec: Value) -> Value {
     with(pod(name, "web"), json!({"metadata": {"finalizers": [FINALIZER]}, "spec": spec}))
 }
 
@@ -46,7 +47,7 @@ pub async fn too_many_finished_pods_go_the_evicted_first(space: Space) -> Result
 }
 
 /// Waits until a pod that finalizers keep is said to have failed, and is asked to go at once.
-async fn ended(space: &Space, name: &str) -> Result<Pod> {
+pub async fn ended(space: &Space, name: &str) -> Result<Pod> {
     eventually(format!("{name} is ended"), || async {
         let pod: Pod = space.get(name).await?;
         ensure!(phase(&pod) == "Failed", "status {:?}", pod.status);
@@ -145,7 +146,7 @@ pub const STORY: Story = Story {
     flags: &[ALONE, "--terminated-pod-gc-threshold=2"],
     kind: "pods",
     tell: |space| Box::pin(scenario(space)),
-    pods: Pods::Exactly(6),
+    pods: 6,
     writes: 3 + 2,
     fails: &[("delete pods ", 1), ("delete pods ", 3), ("patch pods/status ", 1)],
     ..Story::BLANK

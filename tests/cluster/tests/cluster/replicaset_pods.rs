@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{counts, is_active, is_ready, names, owner, phase, pod, replica_set, uids, with};
-use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
-use control_plane::behaviour::{BEHAVIOUR, FAIL, TERMINATING, UNREADY};
+use cluster_tests::{Call, Faults, Manager, QUIET, Space, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, EVICTED, FAIL, FLAP, TERMINATING, UNREADY};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
@@ -113,19 +113,52 @@ pub async fn terminating_pods_are_counted_and_replaced(space: Space) -> Result<(
     expect([1, 1, 1, 1, 1]).await
 }
 
-pub async fn failed_pods_are_replaced_and_stay(space: Space) -> Result<()> {
+/// Pods that are ready by turns are left where they are, and not each turn is a write.
+pub async fn flapping_pods_are_kept_and_seldom_told_of(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    let flapping = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: FLAP}}}}});
+    space.create::<ReplicaSet>(with(replica_set("web", 4), flapping)).await?;
+    eventually("some are ready, and some are not", || async {
+        let pods = space.pods("web").await?;
+        ensure!(pods.len() == 4 && pods.iter().any(is_ready) && !pods.iter().all(is_ready));
+        Ok(())
+    })
+    .await?;
+    let told = |call: &Call| call.resource == "replicasets/status";
+    let (before, begun, pods) = (faults.count(told), Instant::now(), uids(&space.pods("web").await?));
+    during(QUIET * 3, "nobody is replaced for it", || async {
+        ensure!(uids(&space.list::<Pod>("web").await?) == pods);
+        Ok(())
+    })
+    .await?;
+    let (written, seconds) = (faults.count(told) - before, begun.elapsed().as_secs_f64());
+    ensure!(written > 0, "nothing is said: this proves nothing");
+    ensure!(written as f64 <= 3.0 * seconds, "{written} statuses in {seconds} s, of some eight changes a second");
+    Ok(())
+}
+
+pub async fn failed_and_evicted_pods_are_replaced_and_stay(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ReplicaSet>(replica_set("web", 2)).await?;
-    settled(&space, "web", 2).await?;
+    for behaviour in [FAIL, EVICTED] {
+        settled(&space, "web", 2).await?;
+        ends(&space, behaviour).await?;
+    }
+    Ok(())
+}
+
+/// A pod ends in a way: another one takes its place, and it stays.
+async fn ends(space: &Space, behaviour: &str) -> Result<()> {
     let before = space.pods("web").await?;
     let failing = names(&before)[0].clone();
-    space.kubectl(&["annotate", "pod", &failing, &format!("{BEHAVIOUR}={FAIL}")]).await?;
+    space.kubectl(&["annotate", "pod", &failing, &format!("{BEHAVIOUR}={behaviour}")]).await?;
     eventually("the pod fails", || async {
         ensure!(phase(&space.get::<Pod>(&failing).await?) == "Failed");
         Ok(())
     })
     .await?;
-    settled(&space, "web", 2).await?;
+    settled(space, "web", 2).await?;
     let after = space.pods("web").await?;
     ensure!(uids(&after) != uids(&before) && after.iter().all(is_ready));
     during(QUIET, "the failed pod is left behind", || async {

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, ReplicationController, ResourceQuota};
 use serde_json::{Value, json};
 
 use crate::invariants::{only_declared, quiet};
-use crate::stories::{Pods, Story};
+use crate::stories::Story;
 
 pub fn controller(name: &str, replicas: i32) -> Value {
     json!({
@@ -132,7 +132,7 @@ pub const STORY: Story = Story {
     flags: &["--controllers=replicationcontroller-controller"],
     kind: "replicationcontrollers",
     tell: |space| Box::pin(scenario(space)),
-    pods: Pods::Exactly(4),
+    pods: 4,
     writes: 4 + 3 + 3,
     fails: &[("create pods ", 3), ("update replicationcontrollers/status ", 2), ("delete pods ", 1)],
     ..Story::BLANK

@@ -11,7 +11,7 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 
 use crate::invariants::{only_declared, quiet};
-use crate::stories::{Pods, Story};
+use crate::stories::Story;
 
 const ALONE: &str = "--controllers=resourcequota-controller";
 
@@ -261,7 +261,7 @@ pub const STORY: Story = Story {
     flags: &[ALONE],
     kind: "resourcequotas",
     tell: |space| Box::pin(scenario(space)),
-    pods: Pods::Exactly(1),
+    pods: 1,
     writes: 3,
     fails: &[("update resourcequotas/status ", 1), ("update resourcequotas/status ", 2)],
     ..Story::BLANK

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::deployment::{revision, rolled_out, set_image, wanted};
 use crate::faults::{ELECT, created};
 use crate::invariants::quiet;
-use crate::stories::{Pods, Story};
+use crate::stories::Story;
 
 /// ReplicaSets ask for at most `most` pods, and at least `least` of those that there are stay ready.
 fn within(view: &View, least: usize, most: i32) -> Result<()> {
@@ -121,7 +121,7 @@ pub const STORY: Story = Story {
         ensure!(view.sets_ever.len() <= 2, "{} ReplicaSets were made instead of 2", view.sets_ever.len());
         within(view, 0, 4)
     },
-    pods: Pods::Exactly(8),
+    pods: 8,
     writes: 30,
     fails: &[
         ("create replicasets ", 2),

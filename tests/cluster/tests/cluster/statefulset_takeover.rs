@@ -18,7 +18,7 @@ const CONTROLLER: &str = "statefulset-controller";
 
 /// A template with everything whose spelling may go wrong: quantities, characters that Go escapes, long numbers,
 /// defaults of many kinds.
-fn rich(name: &str, replicas: i32) -> Value {
+pub fn rich(name: &str, replicas: i32) -> Value {
     with(
         stateful_set(name, replicas),
         json!({

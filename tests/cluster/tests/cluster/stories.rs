@@ -35,30 +35,12 @@ pub struct Story {
     pub judge: fn(&View) -> Result<()>,
     /// Takes away, at the end, what the namespace would not take with it.
     pub clear: fn(Space) -> Told,
-    /// How many pods there are over the whole of it.
-    pub pods: Pods,
+    /// How many pods there are over the whole of it: one more is one too many.
+    pub pods: usize,
     /// How many writes there are at least; status writes may fall together, so that the last few need not come.
     pub writes: usize,
     /// Writes that are to fail in each way: their beginnings, as a [`Call`] is written, and which of them.
     pub fails: &'static [(&'static str, usize)],
-}
-
-/// A number of pods.
-#[derive(Clone, Copy, Debug)]
-pub enum Pods {
-    /// One more is one too many.
-    Exactly(usize),
-    /// Where pods have the names of those before them: a fake kubelet that is late takes the new one with the old.
-    AtLeast(usize),
-}
-
-impl Pods {
-    fn may_be(self, made: usize) -> bool {
-        match self {
-            Self::Exactly(count) => made == count,
-            Self::AtLeast(count) => made >= count,
-        }
-    }
 }
 
 impl Story {
@@ -70,7 +52,7 @@ impl Story {
         tell: |_| Box::pin(async { Ok(()) }),
         judge: |_| Ok(()),
         clear: |_| Box::pin(async { Ok(()) }),
-        pods: Pods::Exactly(0),
+        pods: 0,
         writes: 0,
         fails: &[],
     };
@@ -134,7 +116,7 @@ async fn tell(story: &Story, space: &Space, (fault, must_come): (Rule, bool)) ->
     finds_nothing_to_do(story, space).await.with_context(|| calls(&faults))?;
     observer.verdict()?;
     let made = observer.view().pods_ever.len();
-    ensure!(story.pods.may_be(made), "there were {made} pods instead of {:?}\n{}", story.pods, calls(&faults));
+    ensure!(made == story.pods, "there were {made} pods instead of {}\n{}", story.pods, calls(&faults));
     (story.clear)(space.clone()).await?;
     Ok(deeds)
 }

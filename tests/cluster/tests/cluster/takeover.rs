@@ -3,15 +3,19 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::objects::{deployment, is_ready, uids, with};
+use cluster_tests::objects::{deployment, is_ready, names, uids, with};
 use cluster_tests::{Bed, Call, Faults, Manager, Observer, QUIET, Space, during, eventually};
 use control_plane::{ControlPlane, Identity};
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
+use http::Request;
+use http::header::ACCEPT;
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::Pod;
+use kube::client::Body;
 use serde_json::{Value, json};
 
 use crate::daemonset::{self, Fleet, daemon_set};
 use crate::deployment::{revision, rolled_out, set_image};
+use crate::statefulset_takeover::rich;
 
 pub const UPSTREAM: &str = "kube-controller-manager";
 
@@ -164,11 +168,15 @@ const NODES: i32 = 3;
 /// Begins an update and waits until it is half done.
 async fn begun(space: &Space, version: u32) -> Result<()> {
     daemonset::set_image(space, "agent", version).await?;
+    let wanted = format!("example.com/image:{version}");
     eventually(format!("a node with version {version}"), || async {
-        let set: DaemonSet = space.get("agent").await?;
-        let updated = set.status.as_ref().and_then(|status| status.updated_number_scheduled).unwrap_or(0);
-        let observed = set.status.as_ref().and_then(|status| status.observed_generation);
-        ensure!(observed == set.metadata.generation && (1..NODES).contains(&updated), "{updated} updated");
+        let pods = space.pods("agent").await?;
+        let is_new = |pod: &&Pod| {
+            let main = pod.spec.iter().flat_map(|spec| &spec.containers).find(|container| container.name == "main");
+            main.is_some_and(|main| main.image.as_ref() == Some(&wanted))
+        };
+        let updated = i32::try_from(pods.iter().filter(is_new).count())?;
+        ensure!((1..NODES).contains(&updated), "{updated} updated");
         Ok(())
     })
     .await
@@ -226,4 +234,45 @@ pub async fn daemons_stay_under_the_other(_: Space) -> Result<()> {
     looked_at(&space, 1).await?;
     made(&space, &observer, 12, &[1, 3, 4]).await.context("at rest under ours")?;
     fleet.disband().await
+}
+
+/// Has a DaemonSet and a StatefulSet, both without pods, and answers the data of their revisions as the server keeps it.
+async fn revised(space: &Space) -> Result<[Vec<u8>; 2]> {
+    let mut agent = with(daemon_set(space, "agent"), intricate());
+    agent["spec"]["template"]["spec"]["nodeSelector"] = json!({"example.com/no": "such-node"});
+    space.create::<DaemonSet>(agent).await?;
+    space.create::<StatefulSet>(rich("web", 0)).await?;
+    Ok([data(space, "agent").await?, data(space, "web").await?])
+}
+
+/// The data of an app's only revision, byte for byte: JSON that is read and written again would hide differences.
+async fn data(space: &Space, app: &str) -> Result<Vec<u8>> {
+    let name = eventually(format!("a revision of {app}"), || async {
+        let revisions = space.list::<ControllerRevision>(app).await?;
+        ensure!(revisions.len() == 1, "{} revisions", revisions.len());
+        Ok(names(&revisions).remove(0))
+    })
+    .await?;
+    let request = Request::get(format!("/apis/apps/v1/namespaces/{}/controllerrevisions/{name}", space.namespace))
+        .header(ACCEPT, "application/vnd.kubernetes.protobuf")
+        .body(Body::empty())?;
+    let answer = space.bed.client.send(request).await?.into_body().collect_bytes().await?;
+    Ok(kinds::ControllerRevision::data_of(kinds::envelope::unwrap(&answer)?).to_vec())
+}
+
+/// What both managers make of the same templates.
+pub async fn revisions_are_the_same_byte_for_byte(_: Space) -> Result<()> {
+    let bed = Bed::start().await?;
+    let (theirs, ours) = (bed.space("theirs").await?, bed.space("ours").await?);
+    start_upstream(&bed.cluster, &format!("{DAEMONS},statefulset-controller"), &[])?;
+    let expected = revised(&theirs).await?;
+    bed.cluster.kill(UPSTREAM)?;
+    let _manager = Manager::start(&ours, &Faults::default()).await?;
+    let made = revised(&ours).await?;
+    for (kind, (expected, made)) in ["DaemonSet", "StatefulSet"].iter().zip(expected.iter().zip(&made)) {
+        ensure!(expected.len() > 1000, "{kind}: {} bytes prove nothing", expected.len());
+        let [expected, made] = [expected, made].map(|data| String::from_utf8_lossy(data));
+        ensure!(expected == made, "{kind}: upstream's {expected}, ours {made}");
+    }
+    Ok(())
 }

@@ -1,0 +1,42 @@
+//! What fake kubelets may remove: pods that somebody has asked to be deleted, and no others.
+//!
+//! kwok removes a pod by its name alone. When it comes to that late, or twice, a StatefulSet's next pod has the name by
+//! then, and would be gone without anybody's wish; a real kubelet names the uid. The API server refuses it instead.
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use kube::api::{Api, PostParams};
+use serde_json::json;
+
+/// The user name of the fake kubelets.
+pub(crate) const KUBELETS: &str = "kwok";
+
+const NAME: &str = "fake-kubelets-remove-what-is-deleted";
+
+/// Has the API server refuse that fake kubelets delete a pod that is not being deleted. It does so a moment later.
+pub(crate) async fn bind_to_wishes(client: &kube::Client) -> Result<()> {
+    let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
+        "metadata": { "name": NAME },
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["DELETE"],
+            }] },
+            "matchConditions": [{
+                "name": "by-fake-kubelets", "expression": format!("request.userInfo.username == '{KUBELETS}'"),
+            }],
+            "validations": [{
+                "expression": "has(oldObject.metadata.deletionTimestamp)",
+                "message": "nobody has asked for this pod to be deleted: it has the name of one that is gone",
+            }],
+        },
+    }))?;
+    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
+        "metadata": { "name": NAME },
+        "spec": { "policyName": NAME, "validationActions": ["Deny"] },
+    }))?;
+    let made = PostParams::default();
+    Api::all(client.clone()).create(&made, &policy).await.with_context(|| format!("create the policy {NAME}"))?;
+    Api::all(client.clone()).create(&made, &binding).await.with_context(|| format!("create the binding {NAME}"))?;
+    Ok(())
+}
