@@ -12,6 +12,9 @@ use tokio::time::Instant;
 /// How long a change waits that nothing is decided on.
 pub const UNIMPORTANT: Duration = Duration::from_secs(2);
 
+/// How long counts wait that are on their way to others: a rollout or a scaling is under way.
+pub const ON_THEIR_WAY: Duration = Duration::from_secs(3);
+
 /// How long a change waits for each pod that is still on its way,
 const PER_POD: Duration = Duration::from_millis(80);
 /// and at most.

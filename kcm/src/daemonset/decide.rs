@@ -11,6 +11,7 @@ use kinds::pod::Phase;
 use kinds::{DaemonSet, Pod, Str};
 
 use super::decide_place::{Fit, Place};
+use crate::lazy::ON_THEIR_WAY;
 
 /// Pods created, and pods deleted, in one go at most (pkg/controller/daemon, BurstReplicas).
 pub const BURST: usize = 250;
@@ -203,6 +204,29 @@ pub fn status(
     }
     status.unavailable = status.desired - status.available;
     status
+}
+
+/// How long a status may wait to be written, from when it first differed from the set's: counts on the way of a rollout
+/// need not hurry. Where that ends, and when a pod was lost that nobody meant to replace, it is said at once; so is all
+/// that is no count of pods.
+pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
+    let was = &set.status;
+    let only_counts = DaemonSetStatus {
+        current: was.current,
+        ready: was.ready,
+        updated: was.updated,
+        available: was.available,
+        unavailable: was.unavailable,
+        ..status.clone()
+    } == *was;
+    if status == was || !only_counts {
+        return Duration::ZERO;
+    }
+    let rolls = matches!(set.strategy, Strategy::RollingUpdate { .. }) && status.updated < status.desired;
+    let moves = rolls || status.current < status.desired;
+    let is_final = [status.ready, status.available] == [status.desired; 2] && !moves;
+    let lost = status.ready < was.ready || status.available < was.available;
+    if is_final || lost && !moves { Duration::ZERO } else { ON_THEIR_WAY }
 }
 
 /// When to look again because a ready pod will have become available.

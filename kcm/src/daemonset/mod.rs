@@ -83,6 +83,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         clock: settings.clock.clone(),
         comparing: settings.options.gates.enabled("TaintTolerationComparisonOperators"),
         memory: Arc::default(),
+        lazy: Default::default(),
         backoffs: Default::default(),
         looked: Default::default(),
         begun: Default::default(),

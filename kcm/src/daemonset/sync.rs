@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
@@ -30,6 +31,7 @@ use super::keys::ALL_NODES;
 use super::revisions::{Known, Stop};
 use crate::controllers::Clock;
 use crate::history::{History, Memory};
+use crate::lazy::Lazy;
 use crate::reference::about;
 
 /// The controller's state.
@@ -47,6 +49,8 @@ pub struct DaemonSets {
     pub comparing: bool,
     /// Which revision each template is.
     pub memory: Arc<Memory>,
+    /// Since when counts of pods that are on their way wait to be written.
+    pub lazy: Lazy,
     /// How long failed pods wait, for a DaemonSet as it was observed last.
     pub backoffs: Mutex<HashMap<ObjectKey, (Uid, i64, Backoff)>>,
     /// DaemonSets from before our time whose pods were compared with the server's: what another leader did last may
@@ -122,17 +126,20 @@ impl DaemonSets {
         };
         let reported = self.report(&work, &places, &known, acted).await;
         let again = done?.again;
-        if !reported? {
-            return Ok(Outcome::Backoff);
-        }
+        let wait = match reported? {
+            Reported::Outdated => return Ok(Outcome::Backoff),
+            Reported::Waits(wait) => Some(wait),
+            Reported::Done => None,
+        };
         let available = decide::next_check(&places, set.min_ready_seconds, (self.clock)());
-        Ok(again.into_iter().chain(available).min().map_or(Outcome::Done, Outcome::After))
+        Ok(again.into_iter().chain(available).chain(wait).min().map_or(Outcome::Done, Outcome::After))
     }
 
     fn forget(&self, key: &ObjectKey) {
         self.expectations.forget(key);
         lock(&self.looked).remove(key);
         lock(&self.backoffs).remove(key);
+        self.lazy.forget(key);
     }
 
     /// Whether the stores show all that was written for a key; if not, the key comes back when they do.
@@ -353,17 +360,20 @@ impl DaemonSets {
         }
     }
 
-    /// Writes the status if it differs; false when it was computed from what is no longer true.
+    /// Writes the status if it differs and need not wait.
     async fn report(
         &self,
         work: &Work<'_>,
         places: &[Place],
         known: &Known,
         acted: bool,
-    ) -> Result<bool, ReconcileError> {
+    ) -> Result<Reported, ReconcileError> {
         let status = decide::status(work.set, places, known.revision(work.set), (self.clock)(), acted);
+        if let Some(wait) = self.lazy.wait(work.key, decide::delay(work.set, &status)) {
+            return Ok(Reported::Waits(wait));
+        }
         if status == work.set.status {
-            return Ok(true);
+            return Ok(Reported::Done);
         }
         let body = work.set.status_update(&status);
         match self.writer.replace(&DaemonSet::RESOURCE, work.key, Some("status"), &body).await {
@@ -371,10 +381,10 @@ impl DaemonSets {
                 if let Ok(meta) = answer.meta() {
                     self.expectations.wrote(work.key, &self.sets, meta.version);
                 }
-                Ok(true)
+                Ok(Reported::Done)
             }
-            Err(error) if error.is_conflict() => Ok(false),
-            Err(error) if error.is_not_found() => Ok(true),
+            Err(error) if error.is_conflict() => Ok(Reported::Outdated),
+            Err(error) if error.is_not_found() => Ok(Reported::Done),
             Err(error) => Err(error.into()),
         }
     }
@@ -383,11 +393,22 @@ impl DaemonSets {
 /// Old revisions that are kept when the DaemonSet does not say how many; the API server always says.
 const DEFAULT_HISTORY_LIMIT: i32 = 10;
 
+/// What came of reporting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reported {
+    /// The status says what there is.
+    Done,
+    /// It may be written after this time.
+    Waits(Duration),
+    /// It was computed from what is no longer true.
+    Outdated,
+}
+
 /// What came of acting.
 #[derive(Debug, Default)]
 struct Acted {
     /// Nothing was done yet: our stores are behind the server.
     parked: bool,
     /// When a failed pod that waits may go.
-    again: Option<std::time::Duration>,
+    again: Option<Duration>,
 }

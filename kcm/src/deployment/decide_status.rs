@@ -11,6 +11,7 @@ use kinds::{ReplicaSet, Str, Time};
 
 use super::decide::{Notice, Sets};
 use super::decide_scale::max_unavailable;
+use crate::lazy::ON_THEIR_WAY;
 
 /// Condition: enough pods are available.
 pub const AVAILABLE: &str = "Available";
@@ -35,9 +36,6 @@ pub const CREATE_FAILED: &str = "ReplicaSetCreateError";
 pub const PAUSED: &str = "DeploymentPaused";
 /// Reason: the Deployment was resumed.
 pub const RESUMED: &str = "DeploymentResumed";
-
-/// How long counts that are on their way wait to be written.
-const LAZY: Duration = Duration::from_secs(3);
 
 /// The condition of this type, if there is one.
 pub fn condition<'a>(status: &'a DeploymentStatus, kind: &str) -> Option<&'a Condition> {
@@ -222,7 +220,7 @@ pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration 
         (status.observed_generation, status.collision_count, conditions)
     };
     let is_news = told(status) != told(was) || is_complete(deployment, status);
-    if status == was || is_news && !status.differs_only_in_terminating(was) { Duration::ZERO } else { LAZY }
+    if status == was || is_news && !status.differs_only_in_terminating(was) { Duration::ZERO } else { ON_THEIR_WAY }
 }
 
 fn judge_progress(

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::SignedDuration;
 use kinds::job::JobStatus;
@@ -13,6 +14,7 @@ use super::backoff::remaining_of_index;
 use super::decide::{SUCCESS_CRITERIA_MET, SUSPENDED, Standing, View, condition, index_of};
 use super::indexes::Indexes;
 use super::policy;
+use crate::lazy::ON_THEIR_WAY;
 
 /// Pods created or deleted in one go at most (pkg/controller/job, MaxPodCreateDeletePerSync).
 pub const BURST: usize = 500;
@@ -70,6 +72,8 @@ pub struct Outcome {
     pub verdict: Option<Condition>,
     /// The status must be written.
     pub flush: bool,
+    /// Counts of running pods have changed: for how long they may wait to be written.
+    pub counts: Option<Duration>,
     /// A change of suspension.
     pub turn: Option<Turn>,
 }
@@ -186,8 +190,13 @@ impl View<'_> {
 
     /// What the deeds make of the status and the verdict (pkg/controller/job, syncJob after manageJob).
     pub fn outcome(&self, standing: &Standing, plan: &Plan, deeds: Deeds) -> Outcome {
-        let mut outcome =
-            Outcome { status: standing.status.clone(), verdict: standing.verdict.clone(), flush: false, turn: None };
+        let mut outcome = Outcome {
+            status: standing.status.clone(),
+            verdict: standing.verdict.clone(),
+            flush: false,
+            counts: None,
+            turn: None,
+        };
         let active = many(standing.active.len());
         let left = active - deeds.deleted + deeds.created;
         if matches!(plan, Plan::End(_)) {
@@ -210,8 +219,8 @@ impl View<'_> {
         let (ready, terminating) =
             (Some(standing.ready - deeds.deleted_ready), Some(standing.terminating + deeds.deleted));
         let status = &mut outcome.status;
-        outcome.flush |= (left, ready, terminating) != (status.active, status.ready, status.terminating);
         (status.active, status.ready, status.terminating) = (left, ready, terminating);
+        outcome.counts = patience(&self.job.status, status);
         outcome
     }
 
@@ -234,6 +243,18 @@ impl View<'_> {
             (Some(Turn::Resumed), Time(self.now.as_second()))
         };
     }
+}
+
+/// For how long counts of running pods may wait to be written; `None` when they are the same. Pods that are on their way
+/// need not hurry; that a Job has begun, that all its pods are ready, and that one is not ready any more do.
+fn patience(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
+    let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
+    if counts(was) == counts(status) {
+        return None;
+    }
+    let is_settled = status.ready == Some(status.active) && status.terminating.unwrap_or(0) == 0;
+    let lost = status.active == was.active && status.ready < was.ready;
+    Some(if was.start != status.start || is_settled || lost { Duration::ZERO } else { ON_THEIR_WAY })
 }
 
 /// Sets a condition; answers whether that changed anything. One that is false is not added

@@ -81,6 +81,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         queue: queue.clone(),
         clock: settings.clock.clone(),
         memory: Default::default(),
+        lazy: Default::default(),
         begun: Default::default(),
     });
     let expectations = reconciler.expectations.clone();

@@ -28,6 +28,7 @@ use super::manage::{Deeds, NewPod, Plan, Turn};
 use super::pods::new_pod;
 use super::track::{self, Account};
 use crate::controllers::Clock;
+use crate::lazy::Lazy;
 use crate::reference::about;
 
 /// What is remembered about a Job between two looks at it.
@@ -51,12 +52,18 @@ pub struct Jobs {
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     pub memory: Mutex<HashMap<ObjectKey, Memory>>,
+    /// Since when counts of running pods wait to be written.
+    pub lazy: Lazy,
     /// When our time began: what another leader did last may not have reached our stores by then.
     pub begun: OnceLock<Timestamp>,
 }
 
 impl Reconcile for Jobs {
     type Key = ObjectKey;
+
+    fn begin(&self) {
+        self.begun.get_or_init(|| (self.clock)());
+    }
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         self.sync(key).boxed()
@@ -75,10 +82,8 @@ fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
 
 impl Jobs {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let begun = *self.begun.get_or_init(|| (self.clock)());
         let Some(job) = self.jobs.get(key) else {
-            self.expectations.forget(key);
-            self.memory().remove(key);
+            self.forget(key);
             return Ok(Outcome::Done);
         };
         if let Some(manager) = &job.managed_by {
@@ -87,8 +92,7 @@ impl Jobs {
         }
         self.remember(key, &job.meta.uid, |_| {});
         if job.is_finished() {
-            self.expectations.forget(key);
-            self.memory().remove(key);
+            self.forget(key);
             return Ok(Outcome::Done);
         }
         if matches!(job.completion_mode, CompletionMode::Unknown(_)) {
@@ -128,7 +132,7 @@ impl Jobs {
         let standing = view.standing();
         let plan = view.plan(&standing);
         let acts = ended || !matches!(plan, Plan::Nothing | Plan::Wait(_));
-        let ours = job.meta.created.0 > begun.as_second();
+        let ours = job.meta.created.0 > self.begun.get_or_init(|| (self.clock)()).as_second();
         if acts && !ours && !memory.looked {
             let current = self.look(key, &job).await?;
             self.remember(key, &job.meta.uid, |memory| memory.looked = true);
@@ -167,9 +171,11 @@ impl Jobs {
         account: Account,
         backoff: Backoff,
     ) -> Result<(), Result<Outcome, ReconcileError>> {
-        let Account { mut status, flush, release, mut tracked, end } = account;
+        let Account { mut status, flush, counts, release, mut tracked, end } = account;
         let mut job = job.clone();
-        if flush {
+        let wait = self.lazy.wait(key, if flush { Duration::ZERO } else { counts.unwrap_or_default() });
+        wait.into_iter().for_each(|wait| self.queue.add_after(key.clone(), wait));
+        if flush || counts.is_some() && wait.is_none() {
             job = self.write(key, &job, &status).await.map_err(not_written)?;
             self.remember(key, &job.meta.uid, |memory| memory.backoff = backoff);
         }
@@ -406,6 +412,12 @@ impl Jobs {
         }
         change(known);
         known.clone()
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        self.expectations.forget(key);
+        self.memory().remove(key);
+        self.lazy.forget(key);
     }
 
     fn memory(&self) -> MutexGuard<'_, HashMap<ObjectKey, Memory>> {

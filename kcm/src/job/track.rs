@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kinds::job::JobStatus;
@@ -30,6 +31,8 @@ pub struct Account {
     pub status: JobStatus,
     /// It must be written before any finalizer goes.
     pub flush: bool,
+    /// It has other counts of running pods: for how long they may wait to be written.
+    pub counts: Option<Duration>,
     /// Pods whose finalizer may go after that.
     pub release: Vec<Arc<Pod>>,
     /// Pods that have the finalizer.
@@ -41,7 +44,7 @@ pub struct Account {
 impl View<'_> {
     /// Writes down what ended (pkg/controller/job, trackJobStatusAndRemoveFinalizers, its first half).
     pub fn account(&self, standing: &Standing, outcome: Outcome) -> Account {
-        let Outcome { mut status, verdict, mut flush, .. } = outcome;
+        let Outcome { mut status, verdict, mut flush, counts, .. } = outcome;
         let tracked_pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| self.is_tracked(pod)).collect();
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
         let known_failed = self.job.status.uncounted.clone().unwrap_or_default();
@@ -87,7 +90,7 @@ impl View<'_> {
             flush |= write_indexes(&mut status, indexed, completed);
         }
         let (end, decided) = self.enter(&mut status, verdict);
-        Account { status, flush: flush || decided, release, tracked, end: end.filter(|_| !full) }
+        Account { status, flush: flush || decided, counts, release, tracked, end: end.filter(|_| !full) }
     }
 
     /// True when nothing needs a pod any more but the count (pkg/controller/job, canRemoveFinalizer).

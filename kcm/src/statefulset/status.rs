@@ -9,6 +9,7 @@ use kinds::{Pod, StatefulSet, Str, Time};
 
 use super::decide::{Recreation, is_available, is_running_and_ready};
 use super::identity::{self, Member};
+use crate::lazy::{ON_THEIR_WAY, UNIMPORTANT};
 
 /// Type of the condition of a Recreate update.
 const PROGRESSING: &str = "Progressing";
@@ -170,8 +171,43 @@ fn tell_of_block(
     }
 }
 
+/// How long a status may wait to be written, from when it first differed from the set's: counts on the way of an update
+/// or of a scaling need not hurry. Where that ends, and when a pod was lost that nobody meant to replace, it is said at
+/// once; so is all that is no count.
+pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
+    let was = &set.status;
+    let only_counts = StatefulSetStatus {
+        replicas: was.replicas,
+        ready_replicas: was.ready_replicas,
+        available_replicas: was.available_replicas,
+        current_replicas: was.current_replicas,
+        updated_replicas: was.updated_replicas,
+        ..status.clone()
+    } == *was;
+    if status == was || !only_counts {
+        return Duration::ZERO;
+    }
+    if only_counts_deletions(was, status) {
+        return UNIMPORTANT;
+    }
+    let updates = still_updates(set, status);
+    let is_final = [status.replicas, status.ready_replicas, status.available_replicas] == [set.replicas; 3] && !updates;
+    let lost = status.ready_replicas < was.ready_replicas || status.available_replicas < was.available_replicas;
+    if is_final || lost && !updates && status.replicas == set.replicas { Duration::ZERO } else { ON_THEIR_WAY }
+}
+
+/// True while pods are to be replaced without anybody doing more.
+fn still_updates(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
+    let held_back = set.rolling.as_ref().map_or(0, |rolling| rolling.partition);
+    match set.strategy {
+        Strategy::OnDelete => false,
+        Strategy::RollingUpdate if held_back > 0 => status.updated_replicas < set.replicas.saturating_sub(held_back),
+        Strategy::RollingUpdate | Strategy::Recreate => status.current_revision != status.update_revision,
+    }
+}
+
 /// True when all that is new is that pods are being deleted: soon they are gone, and both is said at once.
-pub fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) -> bool {
+fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) -> bool {
     let same = StatefulSetStatus {
         current_replicas: before.current_replicas,
         updated_replicas: before.updated_replicas,

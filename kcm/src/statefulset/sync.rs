@@ -27,7 +27,7 @@ use super::keys::is_member;
 use super::status::{self, Revisions};
 use crate::controllers::Clock;
 use crate::history::{History, Memory, Unmatched, surplus};
-use crate::lazy::{Lazy, UNIMPORTANT};
+use crate::lazy::Lazy;
 use crate::reference::about;
 
 /// When deletions that were asked for do not show in the store, it is looked at again after this time.
@@ -223,12 +223,7 @@ impl StatefulSets {
         let (set, key, now) = (work.set, work.key, (self.clock)());
         let done = work.done();
         let status = status::status(set, members, &work.revisions, &done, now);
-        let wait = if status != set.status && status::only_counts_deletions(&set.status, &status) {
-            self.lazy.wait(key, UNIMPORTANT)
-        } else {
-            self.lazy.forget(key);
-            None
-        };
+        let wait = self.lazy.wait(key, status::delay(set, &status));
         if status != set.status && wait.is_none() {
             let body = set.status_update(&status);
             match self.writer.replace(&StatefulSet::RESOURCE, key, Some("status"), &body).await {

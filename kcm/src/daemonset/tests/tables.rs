@@ -11,7 +11,7 @@ use kinds::{ControllerRevision, Str, Toleration};
 use runtime::store::Change;
 
 use super::*;
-use crate::daemonset::decide::{Backoff, Notice, manage, next_check, status};
+use crate::daemonset::decide::{Backoff, Notice, delay, manage, next_check, status};
 use crate::daemonset::decide_place::{fit, places};
 use crate::daemonset::decide_revision::{Sorted, hash_of, surplus};
 use crate::daemonset::decide_roll::{Bounds, bounds, roll};
@@ -332,6 +332,44 @@ fn the_status_counts_nodes() {
     assert_eq!(next_check(&places, 10, now()), Some(Duration::from_secs(5)));
     assert_eq!(next_check(&places[..2], 10, now()), None);
     assert_eq!(next_check(&places, 0, now()), None);
+}
+
+#[test]
+fn counts_on_their_way_wait_and_ends_and_losses_do_not() {
+    let counts = |[current, ready, updated, available]: [i32; 4]| DaemonSetStatus {
+        desired: 4,
+        current,
+        ready,
+        updated,
+        available,
+        unavailable: 4 - available,
+        ..DaemonSetStatus::default()
+    };
+    let (update, by_hand) = (rolling(1, 0), Strategy::OnDelete);
+    for (what, strategy, was, is, seconds) in [
+        ("nothing new", &update, [4, 4, 4, 4], [4, 4, 4, 4], 0),
+        ("pods come", &update, [0, 0, 0, 0], [3, 0, 3, 0], 3),
+        ("and become ready", &update, [4, 0, 4, 0], [4, 3, 4, 3], 3),
+        ("all are ready", &update, [4, 3, 4, 3], [4, 4, 4, 4], 0),
+        ("ready, but not for long enough", &update, [4, 3, 4, 3], [4, 4, 4, 3], 3),
+        ("lost at rest", &update, [4, 4, 4, 4], [4, 3, 4, 3], 0),
+        ("replaced", &update, [4, 4, 1, 4], [4, 3, 2, 3], 3),
+        ("lost, and nothing rolls", &by_hand, [4, 4, 1, 4], [4, 3, 1, 3], 0),
+        ("one is missing", &by_hand, [4, 4, 1, 4], [3, 3, 1, 3], 3),
+    ] {
+        let mut set = set(strategy.clone());
+        set.status = counts(was);
+        assert_eq!(delay(&set, &counts(is)).as_secs(), seconds, "{what}");
+    }
+    let mut told = set(update);
+    told.status = counts([4, 4, 4, 4]);
+    for (what, change) in [
+        ("another node", DaemonSetStatus { desired: 5, ..counts([4, 4, 4, 4]) }),
+        ("an observed change", DaemonSetStatus { observed_generation: 1, ..counts([4, 4, 0, 4]) }),
+        ("one too many", DaemonSetStatus { misscheduled: 1, ..counts([4, 4, 4, 4]) }),
+    ] {
+        assert_eq!(delay(&told, &change), Duration::ZERO, "{what}");
+    }
 }
 
 fn revision(name: &str, number: i64, data: &[u8], labels: &[(&str, &str)]) -> Arc<ControllerRevision> {

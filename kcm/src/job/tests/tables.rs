@@ -160,6 +160,36 @@ fn a_job_turns_once() {
 }
 
 #[test]
+fn counts_of_running_pods_wait_while_others_are_on_their_way() {
+    let settled = HashSet::new();
+    for (what, begun, was, (active, ready), waits) in [
+        ("nothing new", true, (3, 1), (3, 1), None),
+        ("it begins", false, (0, 0), (3, 0), Some(0)),
+        ("the first is ready", true, (3, 0), (3, 1), Some(3)),
+        ("all are ready", true, (3, 1), (3, 3), Some(0)),
+        ("one is not ready any more", true, (3, 3), (3, 2), Some(0)),
+        ("one has ended", true, (3, 0), (2, 0), Some(3)),
+        ("none is left", true, (1, 0), (0, 0), Some(0)),
+    ] {
+        let job = with(a_job(3, Some(9)), |job| {
+            (job.status.active, job.status.ready, job.status.terminating) = (was.0, Some(was.1), Some(0));
+            job.status.start = Time(if begun { NOW - 10 } else { 0 });
+        });
+        let pods: Vec<_> = (0..active)
+            .map(|at| {
+                let mut pod = a_pod(&format!("pod-{at}"), Phase::Running, None);
+                pod.ready = at < ready;
+                Arc::new(pod)
+            })
+            .collect();
+        let view = view(&job, &pods, &settled);
+        let outcome = view.outcome(&view.standing(), &Plan::Nothing, Deeds::default());
+        assert_eq!(outcome.counts.map(|wait| wait.as_secs()), waits, "{what}");
+        assert!(!outcome.flush, "{what}");
+    }
+}
+
+#[test]
 fn failed_pods_are_judged_by_the_first_rule_that_fits() {
     let codes = |within, values: &[i32]| {
         On::ExitCodes(ExitCodes { container: None, within: Some(within), values: values.to_vec() })
