@@ -9,8 +9,13 @@ use kinds::pod_disruption_budget::{AllowedCondition, BudgetStatus};
 use kinds::selector::{Requirement, Selector};
 use kinds::{Pod, PodDisruptionBudget, Str, Time};
 
+use crate::lazy::UNIMPORTANT;
+
 /// For how long an eviction that was granted may take to show on the pod (pkg/controller/disruption, DeletionTimeout).
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How long it waits to be written that more pods may go.
+const BEFORE_MORE_GO: Duration = Duration::from_secs(1);
 
 /// Labels that a pod must have for a selector to match it.
 pub fn labels_asked_for(selector: &Selector) -> Vec<(Str, Str)> {
@@ -122,13 +127,31 @@ pub fn status(
     }
 }
 
-/// Whether a status differs from the one before in counts only by which no eviction is decided: how many are healthy
-/// and expected, as long as as many may go and the budget is kept, or not, as before.
-pub fn may_wait(before: &BudgetStatus, after: &BudgetStatus) -> bool {
+/// For how long a status may wait to be written, from when it first differed. Counts by which no eviction is decided
+/// wait: how many are healthy and expected, as long as as many may go and the budget is kept, or not, as before. That
+/// more may go waits a moment, too: in a rollout the next pod goes as soon as another one is ready, and an eviction
+/// between the two would be one too many. Nothing else waits, above all not that fewer may go.
+pub fn patience(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     let is_kept = |status: &BudgetStatus| status.current_healthy >= status.desired_healthy;
     let counts =
         BudgetStatus { current_healthy: after.current_healthy, expected_pods: after.expected_pods, ..before.clone() };
-    counts == *after && is_kept(before) == is_kept(after) && before.allowed.is_some()
+    if before.allowed.is_none() || before == after {
+        Duration::ZERO
+    } else if counts == *after && is_kept(before) == is_kept(after) {
+        UNIMPORTANT
+    } else if opens(before, after) {
+        BEFORE_MORE_GO
+    } else {
+        Duration::ZERO
+    }
+}
+
+/// All that is new is that more pods may go.
+fn opens(before: &BudgetStatus, after: &BudgetStatus) -> bool {
+    let BudgetStatus { observed_generation, desired_healthy, disrupted_pods, .. } = after;
+    (*observed_generation, *desired_healthy, disrupted_pods)
+        == (before.observed_generation, before.desired_healthy, &before.disrupted_pods)
+        && after.disruptions_allowed > before.disruptions_allowed
 }
 
 /// The status of a budget whose pods could not be counted: nothing may be disrupted, and nothing else is known anew

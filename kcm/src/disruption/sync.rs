@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -20,7 +19,7 @@ use tracing::warn;
 use super::decide::{self, Bounds};
 use super::owners::{Owners, Unknown};
 use crate::controllers::Clock;
-use crate::lazy::{self, Lazy};
+use crate::lazy::Lazy;
 use crate::reference::about;
 use crate::service_endpoints::selectors::{by_label, pair};
 
@@ -95,8 +94,7 @@ impl Budgets {
             self.lazy.forget(key);
             return Ok(then);
         }
-        let patience = if decide::may_wait(&budget.status, &status) { lazy::UNIMPORTANT } else { Duration::ZERO };
-        if let Some(wait) = self.lazy.wait(key, patience) {
+        if let Some(wait) = self.lazy.wait(key, decide::patience(&budget.status, &status)) {
             return Ok(match then {
                 Outcome::After(recheck) => Outcome::After(wait.min(recheck)),
                 _ => Outcome::After(wait),

@@ -17,7 +17,7 @@ use runtime::store::Change;
 use serde_json::json;
 
 use super::announced::{remaining, taken_back};
-use super::decide::{Bounds, bounds, disrupted, failed, healthy, labels_asked_for, may_wait, needs_scale, status};
+use super::decide::{Bounds, bounds, disrupted, failed, healthy, labels_asked_for, needs_scale, patience, status};
 use super::keys::{concerns_budgets, is_announced};
 
 const NOW: i64 = 1_000_000;
@@ -134,24 +134,31 @@ fn as_many_as_are_to_spare_may_go() {
 }
 
 #[test]
-fn only_counts_that_decide_nothing_may_wait() {
+fn what_decides_nothing_waits_and_that_fewer_may_go_does_not() {
     let of = |budget: &PodDisruptionBudget, desired, expected, healthy| {
         status(budget, Bounds { desired, expected }, healthy, Vec::new(), now())
     };
     let new = budget(|_| {});
-    assert!(!may_wait(&new.status, &of(&new, 2, 4, 0)), "the first status is awaited");
+    let (at_once, a_moment, longer) = (0, 1, 2);
+    assert_eq!(patience(&new.status, &of(&new, 2, 4, 0)), Duration::ZERO, "the first status is awaited");
     for (before, after, expected) in [
-        ((4, 5, 1), (4, 5, 2), true),
-        ((4, 5, 3), (4, 5, 1), true),
-        ((4, 5, 3), (4, 5, 4), false),
-        ((4, 5, 5), (4, 5, 4), false),
-        ((4, 5, 4), (4, 5, 3), false),
-        ((2, 3, 0), (2, 4, 1), true),
-        ((2, 3, 0), (3, 4, 0), false),
+        ((4, 5, 1), (4, 5, 1), at_once),
+        ((4, 5, 1), (4, 5, 2), longer),
+        ((4, 5, 3), (4, 5, 1), longer),
+        ((4, 5, 3), (4, 5, 4), at_once),
+        ((4, 5, 4), (4, 5, 5), a_moment),
+        ((4, 5, 3), (4, 5, 5), a_moment),
+        ((4, 5, 5), (4, 5, 4), at_once),
+        ((4, 5, 4), (4, 5, 3), at_once),
+        ((2, 3, 0), (2, 4, 1), longer),
+        ((2, 3, 0), (3, 4, 0), at_once),
+        ((3, 4, 3), (2, 4, 3), at_once),
     ] {
         let (before, after) = (of(&new, before.0, before.1, before.2), of(&new, after.0, after.1, after.2));
-        assert_eq!(may_wait(&before, &after), expected, "{before:?} -> {after:?}");
+        assert_eq!(patience(&before, &after).as_secs(), expected, "{before:?} -> {after:?}");
     }
+    let noted = BudgetStatus { disrupted_pods: vec![("a".into(), Time(NOW))], ..of(&new, 4, 5, 4) };
+    assert_eq!(patience(&noted, &of(&new, 4, 5, 5)), Duration::ZERO, "an eviction that has shown is no note any more");
 }
 
 #[test]

@@ -70,8 +70,13 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let (jobs, pods) = (manager.registry().store::<Job>(), manager.registry().store::<Pod>());
     keys::subscribe(&jobs, &pods, &queue, &orphan_queue);
     let writer = manager.writer(DESCRIPTOR.service_account);
-    let orphans =
-        Arc::new(Orphans { jobs: jobs.clone(), pods: pods.clone(), writer: writer.clone(), gone: Default::default() });
+    let orphans = Arc::new(Orphans {
+        jobs: jobs.clone(),
+        pods: pods.clone(),
+        writer: writer.clone(),
+        queue: orphan_queue.clone(),
+        gone: Default::default(),
+    });
     let reconciler = Arc::new(Jobs {
         jobs,
         pods,

@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use kinds::meta::{ObjectKey, OwnerRef};
 use kinds::{Job, Kind, Pod, Uid};
 use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::write::Writer;
 
@@ -63,6 +64,7 @@ pub struct Orphans {
     pub jobs: Arc<Store<Job>>,
     pub pods: Arc<Store<Pod>>,
     pub writer: Writer,
+    pub queue: Arc<Queue<OrphanKey>>,
     /// Jobs that the server itself said are gone.
     pub gone: Mutex<HashSet<Uid>>,
 }
@@ -87,12 +89,19 @@ impl Orphans {
             }
         };
         let mut failed = None;
-        for pod in pods.iter().filter(|pod| has_finalizer(pod)) {
+        for pod in pods.iter().filter(|pod| has_finalizer(pod) && self.is_settled(pod)) {
             if let Err(error) = self.release(pod).await {
                 failed = Some(error);
             }
         }
         failed.map_or(Ok(Outcome::Done), Err)
+    }
+
+    /// False when our store does not show yet what was written to a pod last, most often that it was let go; the pod
+    /// comes back when it does.
+    fn is_settled(&self, pod: &Pod) -> bool {
+        let (queue, key) = (self.queue.clone(), pod.meta.key());
+        self.pods.is_settled(&pod.meta.key(), move || queue.add(OrphanKey::Pod(key)))
     }
 
     /// Releases a pod if it still is an orphan (pkg/controller/job, handleSingleOrphanPod).

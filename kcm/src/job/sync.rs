@@ -240,9 +240,11 @@ impl Jobs {
         for (pod, released) in pods.iter().zip(released) {
             let uid = &pod.meta.uid;
             match released {
-                Ok(version) => {
-                    version.into_iter().for_each(|version| self.expectations.wrote(key, &self.pods, version))
-                }
+                Ok(version) => version.into_iter().for_each(|version| {
+                    self.expectations.wrote(key, &self.pods, version);
+                    // Whoever looks at the pods of a Job that has ended may not see yet that this one was let go.
+                    self.pods.wrote(&pod.meta.key(), version);
+                }),
                 // Gone, or another pod has its name by now.
                 Err(error) if error.is_not_found() || error.is_conflict() => {
                     self.remember(key, &job.meta.uid, |memory| {
