@@ -171,16 +171,15 @@ impl Jobs {
         account: Account,
         backoff: Backoff,
     ) -> Result<(), Result<Outcome, ReconcileError>> {
-        let Account { mut status, flush, counts, release, mut tracked, end } = account;
+        let Account { mut status, flush, counts, patience, release, mut tracked, end } = account;
         let mut job = job.clone();
-        let wait = self.lazy.wait(key, if flush { Duration::ZERO } else { counts.unwrap_or_default() });
-        wait.into_iter().for_each(|wait| self.queue.add_after(key.clone(), wait));
-        if flush || counts.is_some() && wait.is_none() {
+        if flush || counts.is_some_and(|patience| !self.waits(key, patience)) {
+            self.lazy.forget(key);
             job = self.write(key, &job, &status).await.map_err(not_written)?;
             self.remember(key, &job.meta.uid, |memory| memory.backoff = backoff);
         }
         let failure = self.release(key, &job, &release, &mut tracked).await;
-        let mut moved = track::settle(&mut status, &tracked);
+        let moved = track::settle(&mut status, &tracked);
         if let Some(failure) = failure {
             if moved {
                 self.write(key, &job, &status).await.map_err(not_written)?;
@@ -188,8 +187,8 @@ impl Jobs {
             return Err(Err(failure.into()));
         }
         let ended = track::finish(&mut status, end.as_ref(), (self.clock)());
-        moved |= ended;
-        if moved {
+        if ended || moved && !self.waits(key, patience) {
+            self.lazy.forget(key);
             self.write(key, &job, &status).await.map_err(not_written)?;
         }
         if let Some(end) = end.filter(|_| ended) {
@@ -207,6 +206,13 @@ impl Jobs {
             }
         }
         Ok(())
+    }
+
+    /// Whether counts may wait to be written; if so, the Job comes back when they may no longer.
+    fn waits(&self, key: &ObjectKey, patience: Duration) -> bool {
+        let wait = self.lazy.wait(key, patience);
+        wait.into_iter().for_each(|wait| self.queue.add_after(key.clone(), wait));
+        wait.is_some()
     }
 
     /// Puts a status; answers the Job as it is then.

@@ -20,6 +20,7 @@ use super::decide::{
 use super::indexes::Indexes;
 use super::manage::{Outcome, ensure};
 use super::policy;
+use crate::lazy::ON_THEIR_WAY;
 
 /// Pods in the list of the uncounted at most, so that a status stays small (pkg/controller/job, MaxUncountedPods).
 const MOST_UNCOUNTED: usize = 500;
@@ -31,8 +32,10 @@ pub struct Account {
     pub status: JobStatus,
     /// It must be written before any finalizer goes.
     pub flush: bool,
-    /// It has other counts of running pods: for how long they may wait to be written.
+    /// It has other counts: for how long they may wait to be written.
     pub counts: Option<Duration>,
+    /// For how long counters may wait to be written after the finalizers are gone.
+    pub patience: Duration,
     /// Pods whose finalizer may go after that.
     pub release: Vec<Arc<Pod>>,
     /// Pods that have the finalizer.
@@ -48,7 +51,10 @@ impl View<'_> {
         let tracked_pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| self.is_tracked(pod)).collect();
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
         let known_failed = self.job.status.uncounted.clone().unwrap_or_default();
-        flush |= settle(&mut status, &tracked);
+        // What is written down is safe: while other pods run, the counters can go with the next that end.
+        let patience = if status.active > 0 { ON_THEIR_WAY } else { Duration::ZERO };
+        let settled = settle(&mut status, &tracked).then_some(patience);
+        let counts = counts.into_iter().chain(settled).min();
         let mut release = Vec::new();
         let mut completed = Vec::new();
         let mut full = false;
@@ -90,7 +96,7 @@ impl View<'_> {
             flush |= write_indexes(&mut status, indexed, completed);
         }
         let (end, decided) = self.enter(&mut status, verdict);
-        Account { status, flush: flush || decided, counts, release, tracked, end: end.filter(|_| !full) }
+        Account { status, flush: flush || decided, counts, patience, release, tracked, end: end.filter(|_| !full) }
     }
 
     /// True when nothing needs a pod any more but the count (pkg/controller/job, canRemoveFinalizer).

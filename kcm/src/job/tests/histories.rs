@@ -41,8 +41,8 @@ impl Server {
         Self { job, pods: Vec::new(), created: 0, writes: 0 }
     }
 
-    /// One look, in the order in which `sync.rs` writes; `Err` when the process dies after its last allowed write.
-    fn sync(&mut self, dies_after: Option<usize>, late: i64) -> Result<(), ()> {
+    /// One look, in the order in which `sync.rs` writes; counts that may wait do so if it is `patient`. `Err` when the process dies after its last allowed write.
+    fn sync(&mut self, dies_after: Option<usize>, late: i64, patient: bool) -> Result<(), ()> {
         let mut left = dies_after;
         let mut write = |server: &mut Self| {
             server.writes += 1;
@@ -93,7 +93,7 @@ impl Server {
         let outcome = view.outcome(&standing, &plan, deeds);
         let account = view.account(&standing, outcome);
         let (mut status, mut tracked) = (account.status, account.tracked);
-        if account.flush {
+        if account.flush || account.counts.is_some_and(|patience| !patient || patience.is_zero()) {
             self.job.status = status.clone();
             write(self)?;
         }
@@ -103,7 +103,8 @@ impl Server {
             write(self)?;
         }
         let moved = track::settle(&mut status, &tracked);
-        if track::finish(&mut status, account.end.as_ref(), view.now) || moved {
+        let waits = patient && !account.patience.is_zero();
+        if track::finish(&mut status, account.end.as_ref(), view.now) || moved && !waits {
             self.job.status = status;
             write(self)?;
         }
@@ -173,7 +174,7 @@ proptest! {
                         server.delete(uid);
                     }
                 }
-                Event::Sync(dies_after) => drop(server.sync(dies_after, 1000 * step as i64)),
+                Event::Sync(dies_after) => drop(server.sync(dies_after, 1000 * step as i64, step % 3 > 0)),
             }
             let (good, bad) = server.counted();
             prop_assert!(good as usize <= succeeded.len(), "{good} successes counted, {} seen", succeeded.len());
@@ -185,6 +186,6 @@ proptest! {
         prop_assert_eq!(server.counted(), (4, i32::try_from(failed.len()).expect("few")));
         prop_assert!(server.pods.iter().all(|pod| pod.meta.finalizers.iter().all(|name| &**name != TRACKING_FINALIZER)));
         let before = server.writes;
-        prop_assert!(server.sync(None, 1_000_000).is_ok() && server.writes == before, "a finished Job is left alone");
+        prop_assert!(server.sync(None, 1_000_000, false).is_ok() && server.writes == before, "a finished Job is left alone");
     }
 }
