@@ -170,7 +170,7 @@ fn main() -> std::process::ExitCode {
             pods_come_in_order_to_their_places, it_scales_with_kubectl, an_update_its_history_undo_and_restart,
             a_partition_holds_pods_back, deleting_pods_updates_them, claims_come_and_stay, failed_pods_are_replaced,
             orphans_are_adopted_by_name, a_taken_name_of_a_revision_is_a_collision, a_stuck_update_names_the_way_out,
-            ordinals_begin_where_they_are_told_to,
+            ordinals_begin_where_they_are_told_to, an_update_keeps_within_its_bounds,
         },
     ]
     .into();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::objects::{is_ready, names, owner, phase, template, uids, with};
-use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
+use cluster_tests::objects::{is_active, is_ready, names, owner, phase, template, uids, with};
+use cluster_tests::{Faults, Manager, Observer, QUIET, Space, View, during, eventually};
 use control_plane::behaviour::{BEHAVIOUR, UNREADY};
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
@@ -461,6 +461,31 @@ pub async fn a_stuck_update_names_the_way_out(space: Space) -> Result<()> {
     ensure!(versions(&space, "web").await?.into_values().eq(["1", "2"]), "nothing was replaced meanwhile");
     space.kubectl(&["delete", "pod", "web-1"]).await?;
     settled(&space, "web", 2, 3).await?;
+    Ok(())
+}
+
+/// As many pods as may be are replaced at once, and no more.
+pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
+    for (management, unavailable) in [("OrderedReady", 1), ("OrderedReady", 2), ("Parallel", 3)] {
+        let space = space.bed.space("bounds").await?;
+        let _manager = Manager::start(&space, &Faults::default()).await?;
+        let bound = json!({"spec": {
+            "podManagementPolicy": management, "updateStrategy": {"rollingUpdate": {"maxUnavailable": unavailable}},
+        }});
+        space.create::<StatefulSet>(with(stateful_set("web", 5), bound)).await?;
+        settled(&space, "web", 5, 1).await?;
+        let ready = |view: &View| view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
+        let observer = Observer::start(&space, move |view| {
+            ensure!(ready(view) >= 5 - unavailable, "{} pods are ready", ready(view));
+            Ok(())
+        })
+        .await?;
+        set_image(&space, "web", 2).await?;
+        settled(&space, "web", 5, 2).await?;
+        observer.verdict().with_context(|| format!("{management}, {unavailable} may be missing"))?;
+        let made = observer.view().pods_ever.len();
+        ensure!(made == 10, "{made} pods were made instead of 10");
+    }
     Ok(())
 }
 
