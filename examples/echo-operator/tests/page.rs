@@ -1,0 +1,125 @@
+//! What `docs/operators.md` tells a newcomer to type is what is compiled and run here.
+
+#![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use control_plane::{ControlPlane, Identity, Options};
+use runtime::client::{ConnectOptions, connect};
+use runtime::manager::ManagerOptions;
+use runtime::sdk::Operator;
+use tokio::time::Instant;
+
+#[allow(dead_code, reason = "the process is the test's")]
+#[path = "../examples/from_the_page.rs"]
+mod from_the_page;
+
+const PAGE: &str = include_str!("../../../docs/operators.md");
+const PROGRAM: &str = include_str!("../examples/from_the_page.rs");
+const WORKSPACE: &str = include_str!("../../../Cargo.toml");
+
+/// Where the page has the newcomer's crate look for the checkout.
+const CHECKOUT: &str = "../controllers/";
+
+/// The listings of the page in a language, in order.
+fn listings(language: &str) -> Vec<&'static str> {
+    let fences = PAGE.split("\n```").skip(1).step_by(2);
+    fences
+        .filter_map(|listing| listing.split_once('\n').filter(|(found, _)| *found == language))
+        .map(|(_, text)| text)
+        .collect()
+}
+
+#[test]
+fn the_listings_are_a_whole_program() {
+    let listed: Vec<String> = listings("rust").iter().map(|listing| format!("{listing}\n")).collect();
+    assert_eq!(listed.join("\n"), PROGRAM, "examples/from_the_page.rs is to be the page's listings in order");
+}
+
+#[test]
+fn dependencies_are_those_that_the_workspace_is_built_with() {
+    let [manifest] = listings("toml")[..] else { panic!("one listing is to be of Cargo.toml") };
+    let (mut foreign, mut here) = (0, 0);
+    for line in manifest.lines().filter(|line| line.contains(" = ")) {
+        if let Some((_, path)) = line.split_once(CHECKOUT) {
+            let folder = path.trim_end_matches(|c| c == '"' || c == ' ' || c == '}');
+            assert!(root().join(folder).join("Cargo.toml").is_file(), "{line}");
+            here += 1;
+            continue;
+        }
+        // The features that a newcomer needs are fewer than ours; the version counts.
+        let (name, rest) = line.split_once(" = ").unwrap();
+        let version = rest.split('"').nth(1).unwrap();
+        let ours = WORKSPACE.lines().find_map(|ours| ours.strip_prefix(&format!("{name} = "))).unwrap_or_default();
+        assert_eq!(ours.split('"').nth(1), Some(version), "{name}");
+        foreign += 1;
+    }
+    assert_eq!((here, foreign), (1, 5));
+}
+
+#[test]
+fn files_that_are_named_are_there() {
+    let words = PAGE.split(|c: char| c.is_whitespace() || "`()".contains(c));
+    let files: Vec<&str> =
+        words.map(|word| word.trim_start_matches(CHECKOUT)).filter(|word| word.starts_with("examples/")).collect();
+    assert!(files.len() >= 4, "{files:?}");
+    for file in files {
+        let file = root().join(file.trim_end_matches(['.', ';', ',']));
+        assert!(file.exists(), "{} is not there", file.display());
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// The page's operator, definition and object together, on a real API server.
+#[tokio::test]
+async fn the_program_does_what_the_page_says() -> Result<()> {
+    let cluster = ControlPlane::start(Options { kwok: false, scheduler: false, ..Options::default() }).await?;
+    let kubectl = |arguments: &str| cluster.kubectl(&arguments.split(' ').collect::<Vec<_>>());
+    cluster.kubectl_with_input(&["apply", "-f", "-"], include_str!("../deploy/crd.yaml"))?;
+    let [object] = listings("yaml")[..] else { anyhow::bail!("one listing is to be an object") };
+    until("the object is taken", || cluster.kubectl_with_input(&["apply", "-f", "-"], object)).await?;
+
+    let kubeconfig = Some(cluster.kubeconfig(Identity::Admin)?);
+    let clients = Arc::new(connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?);
+    let operator = Operator::new("echo-operator").with(from_the_page::controller());
+    let operator = operator.manager(clients, ManagerOptions::default())?;
+    let running = tokio::spawn(operator.run(std::future::pending()));
+
+    until("the Deployment is there", || kubectl("get deployment echo -o jsonpath={.spec.template.spec}"))
+        .await
+        .and_then(|pods| Ok(ensure!(pods.contains("-text=hello"), "{pods}")))?;
+    let status = "get echoconfig echo -o jsonpath={.status}";
+    until("the status is there", || Ok(ensure!(kubectl(status)? == r#"{"readyReplicas":0}"#))).await?;
+    let ready = [
+        "patch",
+        "deployment",
+        "echo",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        r#"{"status":{"replicas":2,"readyReplicas":2}}"#,
+    ];
+    cluster.kubectl(&ready)?;
+    until("the status follows", || Ok(ensure!(kubectl(status)? == r#"{"readyReplicas":2}"#))).await?;
+    kubectl("delete service echo")?;
+    until("the Service is back", || kubectl("get service echo")).await?;
+    running.abort();
+    Ok(())
+}
+
+async fn until<T>(what: &str, look: impl Fn() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match look() {
+            Ok(seen) => return Ok(seen),
+            Err(error) if Instant::now() > deadline => return Err(error).with_context(|| what.to_owned()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
