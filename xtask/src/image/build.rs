@@ -116,12 +116,13 @@ impl Toolchain {
     }
 }
 
-/// Builds a package's binary of the same name for release; answers where it is.
-pub fn build(package: &str, toolchain: &Toolchain) -> Result<PathBuf> {
+/// Builds a package's binary of the same name for release, with these features; answers where it is.
+pub fn build(package: &str, features: &[&str], toolchain: &Toolchain) -> Result<PathBuf> {
     let triple = toolchain.arch.triple();
     let arguments = ["build", "--release", "--locked", "--target", &triple, "--package", package, "--bin", package];
     let output = cargo()
         .args(arguments)
+        .args(["--features", &features.join(",")])
         .args(["--message-format", "json-render-diagnostics"])
         .envs(toolchain.environment())
         .stderr(Stdio::inherit())

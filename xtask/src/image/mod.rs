@@ -71,7 +71,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         let mut platforms = Vec::new();
         for toolchain in &toolchains {
             println!("==> {} for {}", program.package(), toolchain.arch.oci());
-            let binary = build::build(program.package(), toolchain)?;
+            let binary = build::build(program.package(), program.features(), toolchain)?;
             platforms.push(platform(program, toolchain.arch, &binary, &arguments)?);
         }
         let name = format!("{}/{}:{}", arguments.registry, program.package(), arguments.tag);

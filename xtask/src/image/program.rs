@@ -28,6 +28,14 @@ impl Program {
         }
     }
 
+    /// What the binary is built with beyond the usual: whatever its charts have values for.
+    pub fn features(self) -> &'static [&'static str] {
+        match self {
+            Program::Kcm => &[],
+            Program::Ccm => &["aws"],
+        }
+    }
+
     /// The name that upstream's manifests call the program by.
     pub fn command(self) -> &'static str {
         match self {
