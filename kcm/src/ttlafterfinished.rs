@@ -12,6 +12,7 @@ use kinds::meta::ObjectKey;
 use kinds::{Job, Kind, Sections};
 use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::manager::Manager;
+use runtime::metrics::{Seconds, powers_of_two};
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Store};
 use runtime::watch::Builder;
@@ -19,6 +20,10 @@ use runtime::write::{Deletion, Propagation, Writer};
 use tracing::{info, warn};
 
 use crate::controllers::{Clock, Descriptor, Settings, Verb, Write};
+
+/// How late Jobs go, under upstream's name (pkg/controller/ttlafterfinished/metrics).
+const LATE: &str = "ttl_after_finished_controller_job_deletion_duration_seconds";
+const LATE_HELP: &str = "The time it took to delete the job since it became eligible for deletion";
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -39,7 +44,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let added = queue.clone();
     jobs.subscribe(move |change| key(change).into_iter().for_each(|key| added.add(key)));
     let writer = manager.writer(DESCRIPTOR.service_account);
-    let reconciler = Arc::new(Ended { jobs, writer, clock: settings.clock.clone() });
+    let late = manager.metrics().seconds(LATE, LATE_HELP, &powers_of_two(0.1, 14));
+    let reconciler = Arc::new(Ended { jobs, writer, clock: settings.clock.clone(), late });
     let workers = settings.workers("concurrent-ttl-after-finished-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }
@@ -83,12 +89,20 @@ fn decide(job: &Job, now: Timestamp) -> Result<Verdict, NoTime> {
     Ok(if left > SignedDuration::ZERO { Verdict::Wait(left) } else { Verdict::Delete })
 }
 
+/// Seconds since the time of a Job came that was to go; zero if it has none.
+fn lateness(job: &Job, now: Timestamp) -> f64 {
+    let due = job.status.finished().zip(job.ttl).map(|(end, ttl)| end.last_transition.0 + i64::from(ttl));
+    let due = due.and_then(|due| Timestamp::from_second(due).ok()).unwrap_or(now);
+    now.duration_since(due).as_secs_f64().max(0.0)
+}
+
 // Sync
 
 struct Ended {
     jobs: Arc<Store<Job>>,
     writer: Writer,
     clock: Clock,
+    late: Seconds,
 }
 
 impl Reconcile for Ended {
@@ -119,7 +133,10 @@ impl Ended {
         let deletion = Deletion { uid: &fresh.meta.uid, version: None, propagation: Propagation::Foreground };
         match self.writer.delete_object(&Job::RESOURCE, key, deletion).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
-            _ => Ok(Outcome::Done),
+            _ => {
+                self.late.observe(lateness(&fresh, (self.clock)()));
+                Ok(Outcome::Done)
+            }
         }
     }
 
@@ -203,5 +220,14 @@ mod tests {
             assert_eq!(key(&Change { old: None, new: Some(&job) }).is_some(), expected);
             assert_eq!(key(&Change { old: Some(&job), new: None }), None);
         }
+    }
+
+    #[test]
+    fn lateness_is_counted_from_when_its_time_came() {
+        let now = Timestamp::from_second(NOW).unwrap();
+        for (ttl, ended, late) in [(Some(10), NOW - 10, 0.0), (Some(10), NOW - 70, 60.0), (Some(10), NOW, 0.0)] {
+            assert_eq!(lateness(&job(ttl, Some(("Complete", ended)), false), now), late, "{ttl:?} {ended}");
+        }
+        assert_eq!(lateness(&job(None, Some(("Complete", NOW - 9)), false), now), 0.0);
     }
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use kinds::{CronJob, Job, Sections};
 use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
+use runtime::metrics::powers_of_two;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::by_controller;
 use runtime::watch::Builder;
@@ -24,6 +25,10 @@ use sync::CronJobs;
 
 /// Name of the event source.
 const COMPONENT: &str = "cronjob-controller";
+
+/// How late Jobs are, under upstream's name (pkg/controller/cronjob/metrics).
+const SKEW: &str = "cronjob_controller_job_creation_skew_duration_seconds";
+const SKEW_HELP: &str = "Time between when a cronjob is scheduled to be run, and when the corresponding job is created";
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -56,6 +61,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         expectations: Arc::default(),
         queue: queue.clone(),
         clock: settings.clock.clone(),
+        skew: manager.metrics().seconds(SKEW, SKEW_HELP, &powers_of_two(1.0, 10)),
     });
     keys::subscribe(&cron_jobs, &jobs, &queue, &reconciler);
     let workers = settings.workers("concurrent-cron-job-syncs");

@@ -11,6 +11,7 @@ use kinds::{CronJob, Job, Kind, Time, Uid};
 use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, Recorder};
 use runtime::expectations::Expectations;
+use runtime::metrics::Seconds;
 use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, owned_by};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
@@ -30,6 +31,7 @@ pub struct CronJobs {
     pub expectations: Arc<Expectations>,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
+    pub skew: Seconds,
 }
 
 impl Reconcile for CronJobs {
@@ -280,6 +282,7 @@ impl CronJobs {
             Ok(job) => {
                 let message = format!("Created job {}", job.name);
                 self.recorder.event(&about(cron_job), EventType::Normal, "SuccessfulCreate", message);
+                self.skew.observe((job.created.0 - scheduled.as_second()) as f64);
                 job
             }
             Err(error) if error.is_already_exists() => {

@@ -52,6 +52,8 @@ pub struct Standing {
     pub ready: i32,
     /// Pods that are being deleted and have not ended.
     pub terminating: i32,
+    /// Pods that failed and count, the new ones among them.
+    pub failed: i32,
     /// Pods or indexes that succeeded, the new ones among them.
     pub succeeded: i32,
     /// Only of an Indexed Job.
@@ -142,6 +144,7 @@ impl View<'_> {
         Standing {
             ready: count(&pods_where(&active, |pod| pod.ready)),
             terminating: count(&pods_where(self.pods, Pod::is_terminating)),
+            failed,
             succeeded: match &indexed {
                 Some(indexed) => indexed.completed.total(),
                 None => status.succeeded + count(&new_succeeded) + count(&uncounted.succeeded),

@@ -88,7 +88,7 @@ fn few(count: i32) -> usize {
 
 impl View<'_> {
     /// True when pods may be created and deleted at all.
-    fn may_manage(&self) -> bool {
+    pub fn may_manage(&self) -> bool {
         self.satisfied && !self.job.meta.is_deleting()
     }
 

@@ -9,6 +9,7 @@ mod decide;
 mod indexes;
 mod keys;
 mod manage;
+mod metrics;
 mod orphans;
 mod pods;
 mod policy;
@@ -29,6 +30,7 @@ use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
 
 use crate::controllers::{Descriptor, Settings, Verb, Write};
+use metrics::Tally;
 use orphans::Orphans;
 use sync::Jobs;
 
@@ -69,6 +71,10 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let orphan_queue = Queue::new(options("job_orphan_pod"));
     let (jobs, pods) = (manager.registry().store::<Job>(), manager.registry().store::<Pod>());
     keys::subscribe(&jobs, &pods, &queue, &orphan_queue);
+    let tally = Arc::new(Tally::new(manager.metrics()));
+    let (of_jobs, of_pods) = (tally.clone(), tally.clone());
+    jobs.subscribe(move |change| of_jobs.job_changed(change));
+    pods.subscribe(move |change| of_pods.pod_changed(change));
     let writer = manager.writer(DESCRIPTOR.service_account);
     let orphans = Arc::new(Orphans {
         jobs: jobs.clone(),
@@ -88,6 +94,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         memory: Default::default(),
         lazy: Default::default(),
         begun: Default::default(),
+        tally,
     });
     let expectations = reconciler.expectations.clone();
     manager.collect(StaleSyncs { subsystem: "job_controller", kind: "Job", expectations });

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
@@ -25,6 +25,7 @@ use super::backoff::Backoff;
 use super::claim::{claim_pods, patch, untracking};
 use super::decide::{COMPLETE, View, has_finalizer, index_of};
 use super::manage::{Deeds, NewPod, Plan, Turn};
+use super::metrics::{Did, Need, Tally};
 use super::pods::new_pod;
 use super::track::{self, Account};
 use crate::controllers::Clock;
@@ -56,6 +57,7 @@ pub struct Jobs {
     pub lazy: Lazy,
     /// When our time began: what another leader did last may not have reached our stores by then.
     pub begun: OnceLock<Timestamp>,
+    pub tally: Arc<Tally>,
 }
 
 impl Reconcile for Jobs {
@@ -104,13 +106,31 @@ impl Jobs {
             error!(why, "the Job's selector is invalid; nothing is done for it");
             return Ok(Outcome::Done);
         }
-        if !self.caught_up(key) || self.expectations.take_lost(key) && !self.look(key, &job).await? {
+        let (mut did, started) = (Did::Reconciling, Instant::now());
+        let ended = self.work(key, &job, begun, &mut did).await;
+        if !matches!(ended, Ok(Outcome::Parked)) {
+            // What is begun anew is an error with upstream.
+            let good = matches!(ended, Ok(Outcome::Done | Outcome::After(_)));
+            self.tally.synced(&job, did, good, started.elapsed());
+        }
+        ended
+    }
+
+    /// Sees to the pods of a Job that goes on; says in `did` what that came to.
+    async fn work(
+        &self,
+        key: &ObjectKey,
+        job: &Arc<Job>,
+        begun: Timestamp,
+        did: &mut Did,
+    ) -> Result<Outcome, ReconcileError> {
+        if !self.caught_up(key) || self.expectations.take_lost(key) && !self.look(key, job).await? {
             return Ok(Outcome::Parked);
         }
         let satisfied = self.expectations.deletions_seen(key, &self.pods);
         let mut children = self.pods.by_index(&by_controller(), owned_by(&job.meta.uid));
         children.extend(self.pods.by_index(&by_controller(), orphans_in(&job.meta.namespace)));
-        let claimed = claim_pods(&self.writer, &job, children).await;
+        let claimed = claim_pods(&self.writer, job, children).await;
         for version in claimed.written {
             self.expectations.wrote(key, &self.pods, version);
         }
@@ -127,14 +147,14 @@ impl Jobs {
             memory.settled.retain(|uid| shown.contains(uid));
         });
         let (settled, backoff) = (&memory.settled, memory.backoff);
-        let view = View { job: &job, pods: &pods, settled, backoff, satisfied, now: (self.clock)() };
+        let view = View { job, pods: &pods, settled, backoff, satisfied, now: (self.clock)() };
         let ended = pods.iter().any(|pod| view.is_tracked(pod) && !pod.is_active());
         let standing = view.standing();
         let plan = view.plan(&standing);
         let acts = ended || !matches!(plan, Plan::Nothing | Plan::Wait(_));
         let ours = job.meta.created.0 > self.begun.get_or_init(|| (self.clock)()).as_second();
         if acts && !ours && !memory.looked {
-            let current = self.look(key, &job).await?;
+            let current = self.look(key, job).await?;
             self.remember(key, &job.meta.uid, |memory| memory.looked = true);
             // What the server has may be more than was looked at above.
             return Ok(if current { Outcome::After(Duration::ZERO) } else { Outcome::Parked });
@@ -146,17 +166,25 @@ impl Jobs {
         if let Plan::Wait(wait) = plan {
             self.queue.add_after(key.clone(), after(wait).max(BATCH));
         }
-        let (deeds, failure) = self.act(key, &job, &plan).await;
+        *did = match &plan {
+            Plan::Create(_) | Plan::Wait(_) => Did::Created,
+            Plan::Remove(_) => Did::Deleted,
+            Plan::Nothing if view.may_manage() && job.suspend => Did::Deleted,
+            Plan::Nothing if view.may_manage() => Did::Tracking,
+            Plan::Nothing | Plan::End(_) => Did::Reconciling,
+        };
+        let need = Need::of(job, standing.failed, standing.terminating);
+        let (deeds, failure) = self.act(key, job, &plan, need).await;
         let outcome = view.outcome(&standing, &plan, deeds);
         if let Some(turn) = outcome.turn {
             let (reason, message) = match turn {
                 Turn::Suspended => ("Suspended", "Job suspended"),
                 Turn::Resumed => ("Resumed", "Job resumed"),
             };
-            self.recorder.event(&about(&*job), EventType::Normal, reason, message.to_owned());
+            self.recorder.event(&about(&**job), EventType::Normal, reason, message.to_owned());
         }
         let account = view.account(&standing, outcome);
-        if let Err(stopped) = self.track(key, &job, account, standing.backoff).await {
+        if let Err(stopped) = self.track(key, job, account, standing.backoff).await {
             return stopped;
         }
         failure.map_or(Ok(Outcome::Done), |failure| Err(ReconcileError::new(failure)))
@@ -171,13 +199,14 @@ impl Jobs {
         account: Account,
         backoff: Backoff,
     ) -> Result<(), Result<Outcome, ReconcileError>> {
-        let Account { mut status, flush, counts, patience, release, mut tracked, end } = account;
+        let Account { mut status, flush, counts, patience, release, mut tracked, end, judged } = account;
         let mut job = job.clone();
         if flush || counts.is_some_and(|patience| !self.waits(key, patience)) {
             self.lazy.forget(key);
             job = self.write(key, &job, &status).await.map_err(not_written)?;
             self.remember(key, &job.meta.uid, |memory| memory.backoff = backoff);
         }
+        judged.into_iter().for_each(|action| self.tally.judged(action));
         let failure = self.release(key, &job, &release, &mut tracked).await;
         let moved = track::settle(&mut status, &tracked);
         if let Some(failure) = failure {
@@ -192,6 +221,7 @@ impl Jobs {
             self.write(key, &job, &status).await.map_err(not_written)?;
         }
         if let Some(end) = end.filter(|_| ended) {
+            self.tally.finished(&job, &end.kind, &end.reason);
             let say = |kind, reason: &'static str, message: &str| {
                 self.recorder.event(&about(&*job), kind, reason, message.to_owned());
             };
@@ -222,6 +252,7 @@ impl Jobs {
         match written {
             Ok(written) => {
                 self.expectations.wrote(key, &self.jobs, written.meta.version);
+                self.tally.counted(job, &job.status, status);
                 Ok(Arc::new(written))
             }
             Err(error) => {
@@ -268,7 +299,7 @@ impl Jobs {
     }
 
     /// Creates and deletes as planned; answers what was done, and the first failure.
-    async fn act(&self, key: &ObjectKey, job: &Job, plan: &Plan) -> (Deeds, Option<String>) {
+    async fn act(&self, key: &ObjectKey, job: &Job, plan: &Plan, need: Need) -> (Deeds, Option<String>) {
         match plan {
             Plan::Nothing | Plan::Wait(_) => (Deeds::default(), None),
             Plan::End(pods) => self.delete(key, job, pods, false).await,
@@ -280,7 +311,7 @@ impl Jobs {
                 }
                 self.delete(key, job, pods, true).await
             }
-            Plan::Create(pods) => self.create(key, job, pods).await,
+            Plan::Create(pods) => self.create(key, job, pods, need).await,
         }
     }
 
@@ -337,12 +368,16 @@ impl Jobs {
     }
 
     /// Creates pods, slowly at first.
-    async fn create(&self, key: &ObjectKey, job: &Job, pods: &[NewPod]) -> (Deeds, Option<String>) {
+    async fn create(&self, key: &ObjectKey, job: &Job, pods: &[NewPod], need: Need) -> (Deeds, Option<String>) {
         let Some(template) = job.template.as_ref().filter(|template| !template.labels.is_empty()) else {
             return (Deeds::default(), Some("unable to create pods, no labels".to_owned()));
         };
         debug!(count = pods.len(), "too few pods; creating");
-        let create = |at: usize| self.create_one(key, job, new_pod(job, key, template, pods[at]));
+        let create = |at: usize| async move {
+            let created = self.create_one(key, job, new_pod(job, key, template, pods[at])).await;
+            self.tally.made(need, created.is_ok());
+            created
+        };
         let (created, error) = slow_start(pods.len(), create).await;
         if error.is_some() {
             info!(created, skipped = pods.len() - created, "could not create all pods");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kinds::job::JobStatus;
+use kinds::job::{Action, JobStatus};
 use kinds::pod::Phase;
 use kinds::status::Condition;
 use kinds::{Pod, Time, Uid};
@@ -42,6 +42,8 @@ pub struct Account {
     pub tracked: HashSet<Uid>,
     /// The condition with which the Job ends once all is counted.
     pub end: Option<Condition>,
+    /// What its failure policy said of pods that failed, where one of its rules matched.
+    pub judged: Vec<Action>,
 }
 
 impl View<'_> {
@@ -57,6 +59,7 @@ impl View<'_> {
         let counts = counts.into_iter().chain(settled).min();
         let mut release = Vec::new();
         let mut completed = Vec::new();
+        let mut judgements = Vec::new();
         let mut full = false;
         for pod in tracked_pods {
             let failed = self.is_failed(pod);
@@ -81,11 +84,14 @@ impl View<'_> {
             } else if (failed || verdict.as_ref().is_some_and(|verdict| &*verdict.kind != SUCCESS_CRITERIA_MET))
                 && !seen_failed
                 && self.is_in_range(pod)
-                && policy::judge(self.job.failure_policy.as_ref(), pod).counts
             {
+                let judged = policy::judge(self.job.failure_policy.as_ref(), pod);
+                judgements.extend(judged.action);
                 // Of a Job that failed all that was still running failed.
-                uncounted.failed.push(uid.clone());
-                flush = true;
+                if judged.counts {
+                    uncounted.failed.push(uid.clone());
+                    flush = true;
+                }
             }
             if completed.len() + uncounted.succeeded.len() + uncounted.failed.len() >= MOST_UNCOUNTED {
                 full = true;
@@ -96,7 +102,8 @@ impl View<'_> {
             flush |= write_indexes(&mut status, indexed, completed);
         }
         let (end, decided) = self.enter(&mut status, verdict);
-        Account { status, flush: flush || decided, counts, patience, release, tracked, end: end.filter(|_| !full) }
+        let (flush, end, judged) = (flush || decided, end.filter(|_| !full), judgements);
+        Account { status, flush, counts, patience, release, tracked, end, judged }
     }
 
     /// True when nothing needs a pod any more but the count (pkg/controller/job, canRemoveFinalizer).
