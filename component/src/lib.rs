@@ -5,6 +5,7 @@
 
 pub mod controllers;
 pub mod flags;
+mod log;
 pub mod names;
 pub mod process;
 pub mod surface;

@@ -1,8 +1,6 @@
 //! The process around a manager: its log, its signals, what it serves, and its exit code.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Context;
 use runtime::client::ConnectOptions;
@@ -12,11 +10,10 @@ use runtime::serve::{Server, SetVerbosity};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
-use tracing_subscriber::{EnvFilter, reload};
 
 use crate::Component;
 use crate::flags::{self, Invocation, Options};
-use crate::surface;
+use crate::{log, surface};
 
 /// The work waits for the API server nearly all the time; more threads would only cost memory.
 const WORKER_THREADS: usize = 2;
@@ -102,7 +99,7 @@ fn begun(
             return Err(ExitCode::FAILURE);
         }
     };
-    let set_verbosity = log_to_stderr(binary, &options);
+    let set_verbosity = log::to_stderr(binary, &options);
     match tokio::runtime::Builder::new_multi_thread().worker_threads(WORKER_THREADS).enable_all().build() {
         Ok(runtime) => Ok((options, set_verbosity, runtime)),
         Err(error) => {
@@ -204,42 +201,4 @@ fn hostname() -> String {
         "" => "localhost".to_owned(),
         name => name.to_owned(),
     }
-}
-
-/// Logs as the options say; answers what changes the verbosity later.
-fn log_to_stderr(binary: &'static str, options: &Options) -> SetVerbosity {
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter(binary, options.verbosity))
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    if options.logging_format == "json" {
-        let subscriber = subscriber.json().with_filter_reloading();
-        let handle = subscriber.reload_handle();
-        subscriber.init();
-        verbosity(binary, move |filter| handle.reload(filter))
-    } else {
-        let subscriber = subscriber.with_filter_reloading();
-        let handle = subscriber.reload_handle();
-        subscriber.init();
-        verbosity(binary, move |filter| handle.reload(filter))
-    }
-}
-
-fn filter(binary: &str, verbosity: u32) -> EnvFilter {
-    EnvFilter::new(match verbosity {
-        0..=1 => "info".to_owned(),
-        2..=4 => format!("info,{binary}=debug,component=debug,runtime=debug"),
-        5..=7 => "debug,hyper=info,h2=info,tower=info,rustls=info".to_owned(),
-        _ => "trace".to_owned(),
-    })
-}
-
-fn verbosity(
-    binary: &'static str,
-    reload: impl Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync + 'static,
-) -> SetVerbosity {
-    Arc::new(move |text| {
-        let level = text.parse().map_err(|_| format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))?;
-        reload(filter(binary, level)).map_err(|error| error.to_string())
-    })
 }

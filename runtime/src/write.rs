@@ -319,6 +319,11 @@ impl Writer {
         let reads = method == Method::GET;
         let what = format!("{method} {}", path.split_once('?').map_or(&*path, |(path, _)| path));
         let answer = self.send_unnoted(method, path, content_type, accept, body).await;
+        tracing::trace!(
+            request = what,
+            failed = answer.as_ref().err().map(tracing::field::display),
+            "asked the server"
+        );
         match &answer {
             Ok(_) if reads => {}
             Ok(_) => note(|| what),

@@ -1,0 +1,256 @@
+//! The log: how much of it there is, by `--v` and `--vmodule`, and in which form it is written.
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+
+use runtime::serve::SetVerbosity;
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::Interest;
+use tracing::{Level, Metadata, Subscriber};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Layer, Registry, fmt, registry, reload};
+
+use crate::flags::Options;
+
+/// The libraries under the client and the server, which say much about little.
+const CHATTY: [&str; 4] = ["hyper", "h2", "tower", "rustls"];
+/// Our own crates, beside the binary's.
+const OURS: [&str; 2] = ["component", "runtime"];
+
+/// What is logged: a verbosity for most, and others for some source files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Verbosity {
+    binary: &'static str,
+    usual: u32,
+    /// Patterns of source files; the first that matches counts.
+    files: Vec<(String, u32)>,
+}
+
+impl Verbosity {
+    /// The number that counts for a place in the sources.
+    fn at(&self, file: Option<&str>) -> u32 {
+        let chosen = |file| self.files.iter().find(|(pattern, _)| names(pattern, file));
+        file.and_then(chosen).map_or(self.usual, |(_, verbosity)| *verbosity)
+    }
+
+    fn shows(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.most(self.at(metadata.file()), metadata.target())
+    }
+
+    /// The finest level that a crate's messages may have at a verbosity.
+    fn most(&self, verbosity: u32, target: &str) -> Level {
+        let of = |crates: &[&str]| crates.contains(&target.split("::").next().unwrap_or_default());
+        let ours = of(&OURS) || of(&[self.binary]);
+        match verbosity {
+            0..=1 => Level::INFO,
+            // As with upstream's client, each request from six on.
+            6.. if ours => Level::TRACE,
+            2..=4 if ours => Level::DEBUG,
+            2..=4 => Level::INFO,
+            5..=7 if of(&CHATTY) => Level::INFO,
+            5..=7 => Level::DEBUG,
+            _ => Level::TRACE,
+        }
+    }
+}
+
+/// Whether a pattern of `--vmodule` means a source file: by its name without `.rs`, or by that of a folder it is in, so
+/// that a controller's name means all that it does.
+fn names(pattern: &str, file: &str) -> bool {
+    let path = file.strip_suffix(".rs").unwrap_or(file);
+    path.split('/').any(|part| matches(pattern.as_bytes(), part.as_bytes()))
+}
+
+/// Whether a name is as a pattern says, in which `*` is any text and `?` any one letter.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern.split_first(), name.split_first()) {
+        (None, None) => true,
+        (Some((b'*', rest)), None) => matches(rest, name),
+        (Some((b'*', rest)), Some((_, later))) => matches(rest, name) || matches(pattern, later),
+        (Some((letter, rest)), Some((own, later))) => (*letter == b'?' || letter == own) && matches(rest, later),
+        _ => false,
+    }
+}
+
+impl<S: Subscriber> Filter<S> for Verbosity {
+    fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        self.shows(metadata)
+    }
+
+    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.shows(metadata) { Interest::always() } else { Interest::never() }
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        let highest = self.files.iter().map(|(_, verbosity)| *verbosity).chain([self.usual]).max();
+        Some(LevelFilter::from_level(self.most(highest?, self.binary)))
+    }
+}
+
+/// Logs to standard error from now on as the options say; answers what changes the verbosity later.
+pub(crate) fn to_stderr(binary: &'static str, options: &Options) -> SetVerbosity {
+    let verbosity = Verbosity { binary, usual: options.verbosity, files: options.vmodule.clone() };
+    let form = if options.logging_format == "json" { Form::Json } else { Form::Text };
+    let (subscriber, set) = subscriber(verbosity, form, io::stderr().is_terminal(), io::stderr);
+    subscriber.init();
+    set
+}
+
+/// How a line is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Text,
+    Json,
+}
+
+fn subscriber<W>(
+    verbosity: Verbosity,
+    form: Form,
+    colours: bool,
+    writer: W,
+) -> (impl Subscriber + Send + Sync + use<W>, SetVerbosity)
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let (filter, handle) = reload::Layer::new(verbosity.clone());
+    let lines = fmt::layer().with_writer(writer).with_ansi(colours);
+    let lines: Box<dyn Layer<Registry> + Send + Sync> = match form {
+        Form::Json => lines.json().boxed(),
+        Form::Text => lines.boxed(),
+    };
+    let set: SetVerbosity = Arc::new(move |text: &str| {
+        let usual = text.parse().map_err(|_| format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))?;
+        handle.reload(Verbosity { usual, ..verbosity.clone() }).map_err(|error| error.to_string())
+    });
+    (registry().with(lines.with_filter(filter)), set)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use tracing::{debug, info, info_span, trace, warn};
+
+    use super::*;
+
+    /// What was logged.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Log {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()).unwrap()
+        }
+    }
+
+    fn verbosity(usual: u32, files: &[(&str, u32)]) -> Verbosity {
+        let files = files.iter().map(|(pattern, verbosity)| ((*pattern).to_owned(), *verbosity)).collect();
+        Verbosity { binary: "kcm", usual, files }
+    }
+
+    #[test]
+    fn the_number_decides_which_crates_say_how_much() {
+        for (usual, target, most) in [
+            (0, "kcm::job", Level::INFO),
+            (1, "hyper::client", Level::INFO),
+            (2, "kcm::job", Level::DEBUG),
+            (4, "runtime", Level::DEBUG),
+            (4, "kube_client", Level::INFO),
+            (5, "kube_client", Level::DEBUG),
+            (5, "kcm::job", Level::DEBUG),
+            (6, "runtime::write", Level::TRACE),
+            (6, "kube_client", Level::DEBUG),
+            (5, "h2::codec", Level::INFO),
+            (8, "h2::codec", Level::TRACE),
+            (10, "kcm", Level::TRACE),
+        ] {
+            assert_eq!(verbosity(usual, &[]).most(usual, target), most, "--v={usual} {target}");
+        }
+    }
+
+    #[test]
+    fn patterns_mean_files_and_folders() {
+        for (pattern, file, expected) in [
+            ("sync", "kcm/src/job/sync.rs", true),
+            ("job", "kcm/src/job/sync.rs", true),
+            ("cronjob", "kcm/src/job/sync.rs", false),
+            ("*job", "kcm/src/cronjob/mod.rs", true),
+            ("s?nc", "kcm/src/job/sync.rs", true),
+            ("sync.rs", "kcm/src/job/sync.rs", false),
+            ("decide*", "kcm/src/job/decide_pods.rs", true),
+            ("decide*s", "kcm/src/job/decide_pods.rs", true),
+            ("decide*x", "kcm/src/job/decide_pods.rs", false),
+            ("*", "anything.rs", true),
+            ("", "a.rs", false),
+        ] {
+            assert_eq!(names(pattern, file), expected, "{pattern} {file}");
+        }
+        let some = verbosity(1, &[("job", 5), ("sync", 9)]);
+        let at = |file| some.at(Some(file));
+        assert_eq!((at("kcm/src/job/sync.rs"), at("kcm/src/cronjob/sync.rs"), at("kcm/src/lib.rs")), (5, 9, 1));
+        assert_eq!(some.at(None), 1);
+    }
+
+    #[test]
+    fn the_log_is_as_the_flags_say_and_as_they_are_changed() {
+        let log = |verbosity: Verbosity, form, act: &dyn Fn(&SetVerbosity)| {
+            let log = Log::default();
+            let writer = log.clone();
+            let (subscriber, set) = subscriber(verbosity, form, false, move || writer.clone());
+            tracing::subscriber::with_default(subscriber, || {
+                let span = info_span!("reconcile", controller = "job-controller", key = "shop/job");
+                span.in_scope(|| {
+                    info!(pods = 3, "an info");
+                    debug!("a debug");
+                    act(&set);
+                    debug!("a second debug");
+                    trace!("a trace");
+                    warn!("a warning");
+                });
+            });
+            log.text()
+        };
+        let nothing: &dyn Fn(&SetVerbosity) = &|_| {};
+        let flags = |usual, files| Verbosity { binary: "component", ..verbosity(usual, files) };
+        let said = |text: &str| ["an info", "a debug", "a trace", "a warning"].map(|words| text.contains(words));
+
+        assert_eq!(said(&log(flags(0, &[]), Form::Text, nothing)), [true, false, false, true]);
+        assert_eq!(said(&log(flags(4, &[]), Form::Text, nothing)), [true, true, false, true]);
+        assert_eq!(said(&log(flags(9, &[]), Form::Text, nothing)), [true, true, true, true]);
+        assert_eq!(said(&log(flags(0, &[("log", 9)]), Form::Text, nothing)), [true, true, true, true]);
+        assert_eq!(said(&log(flags(9, &[("log", 0)]), Form::Text, nothing)), [true, false, false, true]);
+        assert_eq!(said(&log(flags(0, &[("other", 9)]), Form::Text, nothing)), [true, false, false, true]);
+
+        let text = log(flags(0, &[]), Form::Text, &|set| {
+            assert!(set("nine").unwrap_err().contains("invalid syntax"));
+            set("4").unwrap();
+        });
+        assert!(!text.contains("a debug") && text.contains("a second debug"), "{text}");
+        assert!(text.contains("reconcile{controller=\"job-controller\" key=\"shop/job\"}: "), "{text}");
+
+        let lines: Vec<serde_json::Value> = log(flags(0, &[]), Form::Json, nothing)
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
+            .collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!((&lines[0]["level"], &lines[0]["fields"]["pods"]), (&"INFO".into(), &3.into()), "{}", lines[0]);
+        assert_eq!(lines[0]["span"]["name"], "reconcile");
+        assert_eq!(
+            (&lines[0]["span"]["controller"], &lines[0]["span"]["key"]),
+            (&"job-controller".into(), &"shop/job".into())
+        );
+    }
+}
