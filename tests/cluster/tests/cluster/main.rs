@@ -127,7 +127,7 @@ fn main() -> std::process::ExitCode {
             a_frozen_watch_leads_to_no_second_set,
         },
         echo_operator::{an_operator_of_the_sdk_keeps_its_promises},
-        serving::{strangers_get_in_nowhere, ccm_is_a_process},
+        serving::{strangers_get_in_nowhere, a_new_certificate_is_shown_without_a_restart, the_log_is_as_it_was_asked_for, ccm_is_a_process},
         stuck::{a_quota_and_a_finalizer_are_named},
         endpoints::{
             slices_and_endpoints_follow_pods, a_headless_service_publishes_all, endpoints_of_people_are_mirrored,

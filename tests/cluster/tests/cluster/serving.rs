@@ -9,16 +9,19 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD};
 use cluster_tests::programs::{CCM, KCM, command};
 use cluster_tests::{Space, eventually};
 use control_plane::{ControlPlane, Identity, Options};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
@@ -137,6 +140,11 @@ impl Running {
         Ok(std::fs::read_to_string(self.folder.join("log"))?)
     }
 
+    /// The address of a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("https://{}{path}", self.address)
+    }
+
     /// Asks over a connection of its own.
     pub async fn ask(&self, shown: &Shown, method: &str, path: &str, body: &str) -> Result<Got> {
         let own = std::fs::read(self.folder.join(format!("{}.crt", self.binary)))?;
@@ -210,8 +218,38 @@ fn sign(key: KeyPair, shape: impl FnOnce(&mut CertificateParams)) -> Result<Pair
     Ok((params.signed_by(&own, &Issuer::new(authority, key))?.pem(), own.serialize_pem()))
 }
 
+/// A service account's token with other times than the API server gave it, and signed with the API server's own key.
+fn with_times(cluster: &ControlPlane, token: &str, not_before: i64, expires: i64) -> Result<String> {
+    let mut parts = token.trim().split('.');
+    let (head, claims) = parts.next().zip(parts.next()).context("no token")?;
+    let mut claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims)?)?;
+    for (claim, time) in [("iat", not_before), ("nbf", not_before), ("exp", expires)] {
+        claims[claim] = time.into();
+    }
+    let key = KeyPair::from_pem(&std::fs::read_to_string(cluster.service_account_key())?)?;
+    let random = SystemRandom::new();
+    let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &key.serialize_der(), &random)
+        .map_err(|error| anyhow!("the API server's key: {error}"))?;
+    let signed = format!("{head}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
+    let signature = key.sign(&random, signed.as_bytes()).map_err(|error| anyhow!("sign a token: {error}"))?;
+    Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+}
+
+/// Tokens of an account that may do everything, which differ in their times alone: one counts, two do not.
+fn insiders_tokens(cluster: &ControlPlane) -> Result<[String; 3]> {
+    const HOUR: i64 = 3600;
+    cluster.kubectl(&["create", "serviceaccount", "insider"])?;
+    let everything = ["--clusterrole=cluster-admin", "--serviceaccount=default:insider"];
+    cluster.kubectl(&[&["create", "clusterrolebinding", "insider"], &everything[..]].concat())?;
+    let token = cluster.kubectl(&["create", "token", "insider"])?;
+    let now = jiff::Timestamp::now().as_second();
+    let times = [(now - HOUR, now + HOUR), (now - 2 * HOUR, now - HOUR), (now + HOUR, now + 2 * HOUR)];
+    let [good, expired, early] = times.map(|(from, to)| with_times(cluster, &token, from, to));
+    Ok([good?, expired?, early?])
+}
+
 /// Everybody who must not get in, with what they are told at a door that is closed, and at one that is open.
-fn strangers(cluster: &ControlPlane) -> Result<Vec<(&'static str, Shown, u16, u16)>> {
+fn strangers(cluster: &ControlPlane, ended: &[String; 2]) -> Result<Vec<(&'static str, Shown, u16, u16)>> {
     let ca = || -> Result<KeyPair> { Ok(KeyPair::from_pem(&std::fs::read_to_string(cluster.ca_key())?)?) };
     let expired = sign(ca()?, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1))?;
     let early = sign(ca()?, |params| params.not_before = rcgen::date_time_ymd(2999, 1, 1))?;
@@ -238,6 +276,8 @@ fn strangers(cluster: &ControlPlane) -> Result<Vec<(&'static str, Shown, u16, u1
         ("a forged token", Shown::token(&forged), 401, 401),
         ("a token for somebody else", Shown::token(&for_another), 401, 401),
         ("a token of an account that is gone", Shown::token(&leaver), 401, 401),
+        ("a token that has ended", Shown::token(&ended[0]), 401, 401),
+        ("a token of tomorrow", Shown::token(&ended[1]), 401, 401),
         ("a token without rights", Shown::token(&stranger), 403, 200),
         ("an expired certificate", Shown::certificate(expired), 401, 401),
         ("a certificate of tomorrow", Shown::certificate(early), 401, 401),
@@ -278,7 +318,8 @@ pub async fn bare() -> Result<ControlPlane> {
 /// Every path of both binaries, asked by everybody who must not get in.
 pub async fn strangers_get_in_nowhere(_: Space) -> Result<()> {
     let cluster = bare().await?;
-    let strangers = strangers(&cluster)?;
+    let [good, ended @ ..] = insiders_tokens(&cluster)?;
+    let strangers = strangers(&cluster, &ended)?;
     let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for (binary, flags) in [
         (KCM, vec!["--controllers=serviceaccount-controller".to_owned()]),
@@ -291,11 +332,81 @@ pub async fn strangers_get_in_nowhere(_: Space) -> Result<()> {
             ensure!(!open || got.status == 200, "{binary}: the administrator at {path}: {}", got.status);
             ensure!(![401, 403].contains(&got.status), "{binary}: the administrator at {path}: {}", got.status);
         }
+        let got = running.ask(&Shown::token(&good), "GET", "/metrics", "").await?;
+        ensure!(got.status == 200, "{binary}: a good token of the same key: {}", got.status);
         let log = running.log()?;
         // What every token begins with.
         ensure!(!log.contains("eyJ"), "a token is in the log");
         running.terminate().await.with_context(|| binary)?;
     }
+    Ok(())
+}
+
+/// A certificate that is replaced in its files is shown to new clients soon, by the same process.
+pub async fn a_new_certificate_is_shown_without_a_restart(_: Space) -> Result<()> {
+    let cluster = bare().await?;
+    let folder = cluster.folder().join(format!("serving-{KCM}"));
+    std::fs::create_dir_all(&folder)?;
+    let (certificate, key) = (folder.join(format!("{KCM}.crt")), folder.join("serving.key"));
+    let renew = || -> Result<()> {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+        std::fs::write(&certificate, made.cert.pem())?;
+        Ok(std::fs::write(&key, made.signing_key.serialize_pem())?)
+    };
+    renew()?;
+    let flags = [
+        "--controllers=serviceaccount-controller".to_owned(),
+        format!("--tls-cert-file={}", certificate.display()),
+        format!("--tls-private-key-file={}", key.display()),
+    ];
+    let running = Running::start(&cluster, KCM, &flags).await?;
+    let nobody = Shown::default();
+    ensure!(running.ask(&nobody, "GET", "/healthz", "").await?.status == 200, "the first certificate is not shown");
+    renew()?;
+    // Only what is in the file by now is trusted.
+    eventually("the second certificate is shown", || async {
+        ensure!(running.ask(&nobody, "GET", "/healthz", "").await?.status == 200);
+        Ok(())
+    })
+    .await?;
+    running.terminate().await
+}
+
+/// As JSON for machines, and as text with the requests of one file only; each line says whose reconcile it is about.
+pub async fn the_log_is_as_it_was_asked_for(_: Space) -> Result<()> {
+    const CONTROLLER: &str = "--controllers=serviceaccount-controller";
+    const REQUEST: &str = "asked the server";
+    let cluster = bare().await?;
+    let logged = async |flags: &[&str], namespace: &str| -> Result<String> {
+        let flags: Vec<String> = flags.iter().chain(&[CONTROLLER]).map(|flag| (*flag).to_owned()).collect();
+        let kcm = Running::start(&cluster, KCM, &flags).await?;
+        cluster.kubectl(&["create", "namespace", namespace])?;
+        let account = ["get", "serviceaccount", "default", "--namespace", namespace];
+        eventually("the namespace has its account", || async { cluster.kubectl(&account) }).await?;
+        let log = kcm.log()?;
+        kcm.terminate().await?;
+        Ok(log)
+    };
+    let about = |namespace: &str| format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+
+    let log = logged(&["--logging-format=json", "--v=6"], "json").await?;
+    let read = |line: &str| serde_json::from_str::<Value>(line).with_context(|| format!("no JSON: {line}"));
+    let lines = log.lines().map(read).collect::<Result<Vec<_>>>()?;
+    let request =
+        lines.iter().find(|line| line["fields"]["request"].as_str().is_some_and(|it| it.contains(&about("json"))));
+    let span = &request.context("no request")?["span"];
+    ensure!(span["name"] == "reconcile" && span["controller"] == "serviceaccount-controller", "{span}");
+    ensure!(span["key"] == "json", "{span}");
+
+    let log = logged(&["--v=0"], "quiet").await?;
+    ensure!(!log.contains(REQUEST) && !log.contains("DEBUG") && log.contains("INFO"), "{log}");
+
+    let log = logged(&["--v=0", "--vmodule=write=6"], "text").await?;
+    let requests: Vec<&str> = log.lines().filter(|line| line.contains(REQUEST)).collect();
+    let span = "reconcile{controller=\"serviceaccount-controller\" key=text}";
+    ensure!(requests.iter().any(|line| line.contains(span) && line.contains(&about("text"))), "{log}");
+    let fine = log.lines().filter(|line| line.contains(" TRACE ") || line.contains(" DEBUG "));
+    ensure!(fine.count() == requests.len(), "more than what was asked for: {log}");
     Ok(())
 }
 
