@@ -1,0 +1,208 @@
+//! A page as a person has it: looked at, clicked on, typed into; and what it asked for meanwhile.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::pipe::Pipe;
+use crate::program::Program;
+
+/// Something that the page asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its method.
+    pub method: String,
+    /// Its address.
+    pub url: String,
+}
+
+/// A window of a browser of its own.
+pub struct Page {
+    pipe: Pipe,
+    session: String,
+}
+
+impl Page {
+    /// Starts a browser and opens an empty window.
+    ///
+    /// # Errors
+    /// When the browser does not start or answer.
+    pub async fn open(program: &Program) -> Result<Self> {
+        let mut pipe = Pipe::start(program)?;
+        let target = pipe.call(None, "Target.createTarget", json!({"url": "about:blank"})).await?;
+        let parameters = json!({"targetId": target["targetId"], "flatten": true});
+        let attached = pipe.call(None, "Target.attachToTarget", parameters).await?;
+        let session = attached["sessionId"].as_str().context("no session")?.to_owned();
+        let mut page = Self { pipe, session };
+        for domain in ["Page", "Network", "Runtime", "Log", "Security"] {
+            page.call(&format!("{domain}.enable"), json!({})).await?;
+        }
+        page.call("Page.setLifecycleEventsEnabled", json!({"enabled": true})).await?;
+        Ok(page)
+    }
+
+    async fn call(&mut self, method: &str, parameters: Value) -> Result<Value> {
+        self.pipe.call(Some(&self.session), method, parameters).await
+    }
+
+    /// Trusts certificates that nobody has signed, as a person does who goes on in spite of the warning.
+    ///
+    /// # Errors
+    /// When the browser does not answer.
+    pub async fn trust_any_certificate(&mut self) -> Result<()> {
+        self.call("Security.setIgnoreCertificateErrors", json!({"ignore": true})).await.map(drop)
+    }
+
+    /// Shows this header with each request from now on, as a proxy before the server adds it.
+    ///
+    /// # Errors
+    /// When the browser does not answer.
+    pub async fn show_header(&mut self, name: &str, value: &str) -> Result<()> {
+        self.call("Network.setExtraHTTPHeaders", json!({"headers": {name: value}})).await.map(drop)
+    }
+
+    /// Gives the window another size, in CSS pixels.
+    ///
+    /// # Errors
+    /// When the browser does not answer.
+    pub async fn resize(&mut self, width: u32, height: u32) -> Result<()> {
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
+        self.call("Emulation.setDeviceMetricsOverride", size).await.map(drop)
+    }
+
+    /// Goes to an address, and waits until all of it is there.
+    ///
+    /// # Errors
+    /// When it can't be shown, with Chromium's name for the reason.
+    pub async fn go(&mut self, url: &str) -> Result<()> {
+        let known = self.pipe.events().len();
+        let gone = self.call("Page.navigate", json!({"url": url})).await?;
+        ensure!(gone["errorText"].is_null(), "{url}: {}", gone["errorText"]);
+        self.loaded(known, &gone["loaderId"]).await
+    }
+
+    /// Waits until all of one document is there.
+    async fn loaded(&mut self, known: usize, document: &Value) -> Result<()> {
+        let is_loaded = |event: &Value| {
+            let (method, about) = (&event["method"], &event["params"]);
+            method == "Page.lifecycleEvent" && about["name"] == "load" && about["loaderId"] == *document
+        };
+        self.pipe.until(known, "all of the page", is_loaded).await.map(drop)
+    }
+
+    /// Clicks with the mouse on the first element that a CSS selector finds, and waits for the page that it leads to.
+    ///
+    /// # Errors
+    /// When there is no such element, nobody can see it, or it leads nowhere.
+    pub async fn click(&mut self, selector: &str) -> Result<()> {
+        let known = self.pipe.events().len();
+        self.press(selector).await?;
+        let goes = self.pipe.until(known, "another page", |event| event["method"] == "Page.frameNavigated").await;
+        let gone = goes.with_context(|| format!("{selector} leads nowhere"))?;
+        self.loaded(known, &gone["params"]["frame"]["loaderId"]).await
+    }
+
+    /// Clicks into a field, empties it, and types a text.
+    ///
+    /// # Errors
+    /// As [`Page::click`].
+    pub async fn fill(&mut self, selector: &str, text: &str) -> Result<()> {
+        self.press(selector).await?;
+        self.run("document.activeElement.select()").await?;
+        self.call("Input.insertText", json!({"text": text})).await?;
+        let value = self.run("document.activeElement.value").await?;
+        ensure!(value == text, "{selector} takes no text: it holds {value}");
+        Ok(())
+    }
+
+    /// Presses and releases the mouse in the middle of an element that is on top there.
+    async fn press(&mut self, selector: &str) -> Result<()> {
+        let place = format!(
+            "(() => {{ const element = document.querySelector({selector:?}); if (!element) return null; \
+             element.scrollIntoView({{block: 'center'}}); const box = element.getClientRects()[0]; if (!box) return null; \
+             const x = box.left + box.width / 2, y = box.top + box.height / 2, top = document.elementFromPoint(x, y); \
+             return element.contains(top) || top?.contains(element) ? [x, y] : null; }})()"
+        );
+        let place = self.run(&place).await?;
+        let at = |index: usize| place[index].as_f64().with_context(|| format!("nobody can click on {selector}"));
+        let (x, y) = (at(0)?, at(1)?);
+        for kind in ["mousePressed", "mouseReleased"] {
+            let event = json!({"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1});
+            self.call("Input.dispatchMouseEvent", event).await?;
+        }
+        Ok(())
+    }
+
+    /// The text of the first element that a CSS selector finds, as it is shown.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn text(&mut self, selector: &str) -> Result<String> {
+        let text = self.run(&format!("document.querySelector({selector:?})?.innerText")).await?;
+        Ok(text.as_str().with_context(|| format!("the page has no {selector}"))?.to_owned())
+    }
+
+    /// How many elements a CSS selector finds.
+    ///
+    /// # Errors
+    /// When the browser does not answer.
+    pub async fn count(&mut self, selector: &str) -> Result<u64> {
+        let count = self.run(&format!("document.querySelectorAll({selector:?}).length")).await?;
+        count.as_u64().context("no number")
+    }
+
+    /// The value of an expression of JavaScript, evaluated as by the browser's console.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub async fn run(&mut self, expression: &str) -> Result<Value> {
+        let mut answer =
+            self.call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true})).await?;
+        let failed = &answer["exceptionDetails"];
+        ensure!(failed.is_null(), "{expression}: {failed}");
+        Ok(answer["result"]["value"].take())
+    }
+
+    /// Everything that was asked for so far, in order.
+    pub fn requests(&self) -> Vec<Request> {
+        let events = self.pipe.events().iter().filter(|event| event["method"] == "Network.requestWillBeSent");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let requests = events.map(|event| &event["params"]["request"]);
+        requests.map(|request| Request { method: text(&request["method"]), url: text(&request["url"]) }).collect()
+    }
+
+    /// What the browser's console has to complain of so far: errors, warnings, exceptions, dialogs, and whatever the
+    /// page's policy forbade.
+    pub fn complaints(&self) -> Vec<String> {
+        self.pipe.events().iter().filter_map(complaint).collect()
+    }
+}
+
+fn complaint(event: &Value) -> Option<String> {
+    let parameters = &event["params"];
+    let told = match event["method"].as_str()? {
+        "Log.entryAdded" => &parameters["entry"],
+        "Runtime.exceptionThrown" => &parameters["exceptionDetails"],
+        "Runtime.consoleAPICalled" | "Page.javascriptDialogOpening" => parameters,
+        _ => return None,
+    };
+    Some(told.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_console_shows_is_a_complaint_and_traffic_is_none() {
+        for (event, complains) in [
+            (json!({"method": "Log.entryAdded", "params": {"entry": {"level": "error"}}}), true),
+            (json!({"method": "Runtime.exceptionThrown", "params": {"exceptionDetails": {"text": "x"}}}), true),
+            (json!({"method": "Runtime.consoleAPICalled", "params": {"type": "warning"}}), true),
+            (json!({"method": "Page.javascriptDialogOpening", "params": {"message": "1"}}), true),
+            (json!({"method": "Network.requestWillBeSent", "params": {"request": {}}}), false),
+            (json!({"id": 1, "result": {}}), false),
+        ] {
+            assert_eq!(complaint(&event).is_some(), complains, "{event}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Chromium's DevTools protocol over its pipe: calls with answers, and events in the order in which they came.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::timeout;
+
+use crate::program::Program;
+
+/// A browser that does not answer for so long is hung.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What ends each message.
+const END: u8 = 0;
+
+/// The browser reads from its descriptor 3 and writes to 4; the shell puts what it is started with there.
+const SHELL: &str = r#"exec "$0" "$@" 3<&0 4>&1 1>&2 </dev/null"#;
+
+/// Without a sandbox, which root may not have: nothing but what the test serves is loaded.
+const FLAGS: [&str; 9] = [
+    "--headless",
+    "--remote-debugging-pipe",
+    "--no-sandbox",
+    "--no-zygote",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--proxy-server=direct://",
+];
+
+/// A running browser; it ends when this is dropped.
+pub(crate) struct Pipe {
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    calls: u64,
+    events: Vec<Value>,
+    _child: Child,
+    profile: TempDir,
+}
+
+impl Pipe {
+    /// Starts a browser with a fresh profile.
+    pub(crate) fn start(program: &Program) -> Result<Self> {
+        let profile = tempfile::tempdir().context("make a folder for the browser's profile")?;
+        let log = std::fs::File::create(profile.path().join("log")).context("make the browser's log")?;
+        let mut child = Command::new("sh")
+            .args(["-c", SHELL])
+            .arg(&program.file)
+            .args(FLAGS)
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .envs(program.environment.iter().cloned())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .context("start the browser")?;
+        let input = child.stdin.take().context("the browser takes nothing")?;
+        let output = BufReader::new(child.stdout.take().context("the browser says nothing")?);
+        Ok(Self { input, output, calls: 0, events: Vec::new(), _child: child, profile })
+    }
+
+    /// Makes a call, of a page if there is a session; answers its result.
+    pub(crate) async fn call(&mut self, session: Option<&str>, method: &str, parameters: Value) -> Result<Value> {
+        self.calls += 1;
+        let id = self.calls;
+        let mut message = json!({"id": id, "method": method, "params": parameters});
+        if let Some(session) = session {
+            message["sessionId"] = session.into();
+        }
+        let mut bytes = serde_json::to_vec(&message)?;
+        bytes.push(END);
+        self.input.write_all(&bytes).await.with_context(|| format!("ask the browser for {method}"))?;
+        loop {
+            let mut answer = self.read().await.with_context(|| format!("the browser's answer to {method}"))?;
+            if answer["id"] != id {
+                self.events.push(answer);
+                continue;
+            }
+            if let Some(error) = answer.get("error") {
+                bail!("{method} with {parameters}: {error}", parameters = message["params"]);
+            }
+            return Ok(answer["result"].take());
+        }
+    }
+
+    /// The events since the beginning.
+    pub(crate) fn events(&self) -> &[Value] {
+        &self.events
+    }
+
+    /// The first event after the `known` ones that is as wanted; waits for it.
+    pub(crate) async fn until(
+        &mut self,
+        known: usize,
+        what: &str,
+        is_wanted: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        let mut looked_at = known;
+        loop {
+            if let Some(event) = self.events.iter().skip(looked_at).find(|event| is_wanted(event)) {
+                return Ok(event.clone());
+            }
+            looked_at = self.events.len();
+            let event = self.read().await.with_context(|| format!("wait for {what}"))?;
+            self.events.push(event);
+        }
+    }
+
+    async fn read(&mut self) -> Result<Value> {
+        let mut message = Vec::new();
+        let read = timeout(DEADLINE, self.output.read_until(END, &mut message)).await;
+        let length = read.context("the browser is silent")?.context("read from the browser")?;
+        if length == 0 {
+            let log = std::fs::read_to_string(self.profile.path().join("log")).unwrap_or_default();
+            bail!("the browser ended: {log}");
+        }
+        serde_json::from_slice(message.strip_suffix(&[END]).unwrap_or(&message)).context("the browser's words")
+    }
+}
