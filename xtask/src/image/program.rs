@@ -49,11 +49,11 @@ impl Program {
         format!("/{PLACE}/{}", self.command())
     }
 
-    /// How large the static binary may be, in bytes: enough for what it is to have, and too little for what comes in
-    /// unseen.
+    /// How large the static binary may be, in bytes: a tenth more than what was measured, too little for what comes in
+    /// unseen. That of ccm is an estimate: 15.7 MB were measured without the AWS SDK.
     pub fn limit(self) -> u64 {
         match self {
-            Program::Kcm => 24_000_000,
+            Program::Kcm => 24_800_000,
             Program::Ccm => 40_000_000,
         }
     }

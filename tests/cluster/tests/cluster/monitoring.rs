@@ -1,6 +1,7 @@
 //! Alerts and dashboard ask for metrics that running managers have, by labels that these have.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::programs::{CCM, KCM, Process, command};
@@ -153,6 +154,30 @@ pub async fn alerts_and_panels_ask_for_what_is_served(_: Space) -> Result<()> {
             }
         }
         process.stop(cluster).await?;
+    }
+    Ok(())
+}
+
+/// Prometheus' own parser takes each rule, and its own engine fires each alert when it is to, and only then. Ignored by
+/// default: the parts of Prometheus that this takes are built for some minutes, once.
+pub async fn alerts_fire_when_they_are_to(space: Space) -> Result<()> {
+    let program = block_in_place(|| space.bed.cluster.assets().rules())?;
+    let file = |path: &str| format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
+    let (rules, cases) = (file("../../deploy/monitoring/rules.yaml"), file("data/alerts.yaml"));
+    for arguments in [vec!["check", &rules], vec!["test", &rules, &cases]] {
+        let output = block_in_place(|| Command::new(&program).args(&arguments).output())?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{arguments:?}:\n{complaint}");
+    }
+    let broken = space.bed.cluster.folder().join("broken-rules.yaml");
+    std::fs::write(
+        &broken,
+        RULES.replacen("absent(", "absent((", 1).replacen("{{ $labels.name }}", "{{ $labels.name", 1),
+    )?;
+    let output = block_in_place(|| Command::new(&program).arg("check").arg(&broken).output())?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    for broken in ["ControllerManagerAbsent", "ControllerManagerWithoutLeader"] {
+        ensure!(!output.status.success() && complaint.contains(broken), "{broken} is taken: {complaint}");
     }
     Ok(())
 }

@@ -39,6 +39,10 @@ const CLOUD_SOURCES: [&str; 4] =
 const CHART_SOURCES: [&str; 3] =
     [include_str!("../../charts/go.mod"), include_str!("../../charts/go.sum"), include_str!("../../charts/main.go")];
 
+/// As [`CHART_SOURCES`], of the module that alerts are tried with.
+const RULE_SOURCES: [&str; 3] =
+    [include_str!("../../rules/go.mod"), include_str!("../../rules/go.sum"), include_str!("../../rules/main.go")];
+
 const KWOK: &str = "sigs.k8s.io/kwok/cmd/kwok@v0.8.0";
 
 /// Without a version the scheduler and kwok refuse the API server's.
@@ -64,6 +68,7 @@ pub(super) enum Part {
     Upstream,
     Cloud,
     Charts,
+    Rules,
 }
 
 impl Part {
@@ -75,6 +80,7 @@ impl Part {
             Program::UpstreamManager => Part::Upstream,
             Program::UpstreamCloudManager => Part::Cloud,
             Program::Charts => Part::Charts,
+            Program::Rules => Part::Rules,
         }
     }
 
@@ -87,6 +93,7 @@ impl Part {
             Part::Upstream => "upstream",
             Part::Cloud => "cloud",
             Part::Charts => "charts",
+            Part::Rules => "rules",
         }
     }
 
@@ -94,7 +101,7 @@ impl Part {
     fn links(self) -> &'static [&'static str] {
         match self {
             Part::Kube => &["kube-apiserver", "kube-scheduler", "kubectl"],
-            Part::Etcd | Part::Kwok | Part::Charts => &[],
+            Part::Etcd | Part::Kwok | Part::Charts | Part::Rules => &[],
             Part::Upstream => &["kube-controller-manager"],
             Part::Cloud => &["cloud-controller-manager"],
         }
@@ -108,13 +115,14 @@ impl Part {
             Part::Upstream => "upstream's kube-controller-manager",
             Part::Cloud => "upstream's cloud-controller-manager",
             Part::Charts => "what renders charts",
+            Part::Rules => "what tries alerts",
         }
     }
 
     /// The folder of the Go module that it is built from.
     fn module(self) -> PathBuf {
         match self {
-            Part::Charts => Path::new(MODULE).join("charts"),
+            Part::Charts | Part::Rules => Path::new(MODULE).join(self.binary()),
             _ => PathBuf::from(MODULE),
         }
     }
@@ -124,7 +132,9 @@ impl Part {
         let output = folder.join(self.binary()).display().to_string();
         let arguments: &[&str] = match self {
             Part::Kwok => &["install", "-trimpath", "-ldflags", "-s -w", KWOK],
-            Part::Charts => &["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", &output, "."],
+            Part::Charts | Part::Rules => {
+                &["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", &output, "."]
+            }
             _ => &[
                 "build",
                 "-trimpath",
@@ -146,6 +156,7 @@ pub(super) fn version(part: Part) -> String {
     let sources: &[&str] = match part {
         Part::Cloud => &CLOUD_SOURCES,
         Part::Charts => &CHART_SOURCES,
+        Part::Rules => &RULE_SOURCES,
         Part::Kube | Part::Etcd | Part::Kwok | Part::Upstream => &SOURCES,
     };
     let bytes = sources.iter().chain(&machine).flat_map(|text| text.bytes().chain([0]));
@@ -281,6 +292,7 @@ mod tests {
             Program::Kwok,
             Program::UpstreamManager,
             Program::Charts,
+            Program::Rules,
         ] {
             let part = Part::of(program);
             let name = program.file_name();

@@ -39,6 +39,8 @@ pub enum Program {
     /// What checks and renders Helm's charts: `charts lint <chart> [<values file>...]` and
     /// `charts template <chart> <release> <namespace> [<values file>...]`.
     Charts,
+    /// What reads and tries alerts: `rules check <rules file>` and `rules test <rules file> <cases file>`.
+    Rules,
 }
 
 impl Program {
@@ -53,6 +55,7 @@ impl Program {
             Program::UpstreamManager => "kube-controller-manager",
             Program::UpstreamCloudManager => "cloud-controller-manager",
             Program::Charts => "charts",
+            Program::Rules => "rules",
         }
     }
 }
@@ -100,6 +103,13 @@ impl Assets {
     /// Blocks and fails as [`Assets::base`] does.
     pub fn charts(&self) -> Result<PathBuf> {
         locate(Program::Charts, None, &cache(Part::Charts)?)
+    }
+
+    /// What tries alerts, which only the test of alerts needs.
+    ///
+    /// Blocks and fails as [`Assets::base`] does.
+    pub fn rules(&self) -> Result<PathBuf> {
+        locate(Program::Rules, None, &cache(Part::Rules)?)
     }
 
     /// The path of a program. Fails if it was not asked for when these assets
