@@ -182,7 +182,7 @@ fn main() -> std::process::ExitCode {
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, endpoints::{upstreams_slices_are_taken_over},
         handover::{work_goes_on_under_the_other},
-        monitoring::{alerts_fire_when_they_are_to},
+        monitoring::{alerts_fire_when_they_are_to, upstreams_metrics_are_here},
         operations::{the_takeover_page_is_followed_there_and_back},
         statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         takeover::{

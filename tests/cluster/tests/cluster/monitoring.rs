@@ -1,6 +1,7 @@
 //! Alerts and dashboard ask for metrics that running managers have, by labels that these have.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -18,6 +19,31 @@ const CLOUD_RIGHTS: &str = include_str!("../../../../deploy/ccm-rbac.yaml");
 /// Prometheus' own, and what is said about where a sample comes from.
 const OF_PROMETHEUS: &str = "up";
 const LABELS_OF_TARGETS: [&str; 2] = ["job", "instance"];
+
+/// Beginnings of names that only upstream's has, and why.
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("aggregator_", "the API server's library, which counts nothing in a manager"),
+    ("apiserver_", "the same"),
+    ("authenticat", "of the library that serves"),
+    ("authorization_", "the same"),
+    ("cardinality_enforcement_", "of the library that counts"),
+    ("disabled_metrics_", "the same"),
+    ("ephemeral_volume_controller_", "a controller that is missing"),
+    ("go_", "there is no Go"),
+    ("hidden_metrics_", "of the library that counts"),
+    ("informer_", "there are no informers"),
+    ("kubernetes_feature_enabled", "gates are shown by /configz"),
+    ("process_network_", "the machine tells it"),
+    ("process_virtual_memory_max_bytes", "there is no limit"),
+    ("registered_metrics_", "of the library that counts"),
+    ("replicaset_controller_sorting_deletion_age_ratio", "a measure of how well upstream sorts"),
+    ("rest_client_exec_plugin_", "of upstream's client"),
+    ("rest_client_request_size_", "the same"),
+    ("rest_client_response_size_", "the same"),
+    ("rest_client_transport_", "the same"),
+    ("retroactive_storageclass_", "of a controller that is missing"),
+    ("version_info", "kubernetes_build_info has it too"),
+];
 
 /// The metrics that an expression asks for, with the labels that each is chosen by.
 fn asked(expression: &str) -> Vec<(String, BTreeSet<String>)> {
@@ -155,6 +181,105 @@ pub async fn alerts_and_panels_ask_for_what_is_served(_: Space) -> Result<()> {
         }
         process.stop(cluster).await?;
     }
+    Ok(())
+}
+
+/// The families of an exposition, with their types.
+fn types(text: &str) -> BTreeMap<&str, &str> {
+    text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect()
+}
+
+/// Whether a family of upstream's is of a library or a controller that kcm does not have, as docs/differences.md says.
+fn is_left_out(name: &str) -> bool {
+    LEFT_OUT.iter().any(|(beginning, _)| name.starts_with(beginning))
+}
+
+/// Work for most controllers, so that their metrics have samples.
+const WORK: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: main, image: 'example.com/web:1'}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{port: 80}]}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once, namespace: shop}
+spec:
+  ttlSecondsAfterFinished: 1
+  template:
+    spec: {restartPolicy: Never, containers: [{name: main, image: 'example.com/once:1'}]}
+";
+
+/// What a manager serves once it has done some work, which goes away with it.
+async fn exposition(bed: &Bed, name: &str, program: &Path, token: &str) -> Result<String> {
+    let cluster = &bed.cluster;
+    let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?.display().to_string();
+    let credentials = ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"];
+    let arguments = credentials.map(|flag| format!("--{flag}={kubeconfig}")).into_iter();
+    let flags = ["--use-service-account-credentials", "--controllers=*,bootstrapsigner,tokencleaner"];
+    let arguments: Vec<String> = arguments.chain(flags.map(str::to_owned)).collect();
+    let process = Process::start(cluster, name, program, &arguments)?;
+    process.until_healthy(cluster, "/healthz").await?;
+    let kubectl = |words: &str| block_in_place(|| cluster.kubectl(&words.split(' ').collect::<Vec<_>>()));
+    eventually(format!("{name} leads and lets pods be made"), || async {
+        block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], WORK)).map(drop)
+    })
+    .await?;
+    kubectl("rollout status deployment/web --namespace shop --timeout=60s")?;
+    kubectl("wait --for=delete job/once --namespace shop --timeout=60s")?;
+    let text = process.get("/metrics", Some(token)).await?;
+    kubectl("delete namespace shop --timeout=60s")?;
+    process.stop(cluster).await?;
+    Ok(text)
+}
+
+/// What upstream's manager tells, ours tells too: by the same names, types and labels. Ignored by default: it needs
+/// upstream's.
+pub async fn upstreams_metrics_are_here(_: Space) -> Result<()> {
+    let bed = Bed::without_accounts(Options { nodes: 1, ..Options::default() }).await?;
+    block_in_place(|| bed.cluster.kubectl_with_input(&["apply", "-f", "-"], SCRAPE))?;
+    let token = ["--namespace=kube-system", "create", "token", "controller-manager-metrics"];
+    let token = block_in_place(|| bed.cluster.kubectl(&token))?.trim_end().to_owned();
+    let upstream = block_in_place(|| bed.cluster.assets().upstream_manager())?;
+    let theirs = exposition(&bed, "upstream", &upstream, &token).await?;
+    let ours = exposition(&bed, KCM, &command(&bed.cluster, KCM)?, &token).await?;
+    let (types_of_theirs, types_of_ours) = (types(&theirs), types(&ours));
+    let (labels_of_theirs, labels_of_ours) = (served(&theirs), served(&ours));
+    let mut missing = Vec::new();
+    for (name, kind) in types_of_theirs.iter().filter(|(name, _)| !is_left_out(name)) {
+        match types_of_ours.get(name) {
+            None => missing.push(format!("{name} ({kind}) is missing")),
+            // Its name does not end as a counter's.
+            Some(&"untyped") if *kind == "counter" && !name.ends_with("_total") => {}
+            Some(own) if own != kind => missing.push(format!("{name} is a {own} and no {kind}")),
+            Some(_) => {}
+        }
+    }
+    for (name, labels) in labels_of_theirs.iter().filter(|(name, labels)| !is_left_out(name) && !labels.is_empty()) {
+        let own = labels_of_ours.get(name).filter(|own| !own.is_empty() && *own != labels);
+        missing.extend(own.map(|own| format!("{name} has the labels {own:?} instead of {labels:?}")));
+    }
+    ensure!(missing.is_empty(), "{} differences:\n{}", missing.len(), missing.join("\n"));
+    let unused: Vec<_> = LEFT_OUT
+        .iter()
+        .filter(|(beginning, _)| !types_of_theirs.keys().any(|name| name.starts_with(beginning)))
+        .collect();
+    ensure!(unused.is_empty(), "upstream's has nothing that begins with {unused:?}");
+    ensure!(types_of_theirs.len() > 30, "{} families are few", types_of_theirs.len());
     Ok(())
 }
 
