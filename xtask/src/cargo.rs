@@ -31,10 +31,12 @@ pub fn cargo() -> Command {
 }
 
 /// Builds a package's binary of the same name, with cargo's progress on standard error; answers the binary's path.
-pub fn build(package: &str) -> Result<PathBuf> {
+/// `more` are further arguments, such as features.
+pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
     let arguments = ["build", "--package", package, "--bin", package, "--message-format", "json-render-diagnostics"];
     let output = cargo()
         .args(arguments)
+        .args(more)
         .stderr(std::process::Stdio::inherit())
         .output()
         .with_context(|| format!("run cargo build --package {package}"))?;

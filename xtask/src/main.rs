@@ -5,12 +5,15 @@
     reason = "these commands change things as users do, without a controller's identity"
 )]
 
+mod aws;
 mod bench;
 mod cargo;
 mod control_plane;
 mod demo;
 mod differential;
 mod image;
+mod interrupt;
+mod page;
 mod soak;
 mod test;
 
@@ -26,6 +29,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Aws(aws::Arguments),
     Bench(bench::Arguments),
     ControlPlane(control_plane::Arguments),
     Demo(demo::Arguments),
@@ -37,6 +41,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
+        Command::Aws(arguments) => aws::run(&arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::ControlPlane(arguments) => control_plane::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),

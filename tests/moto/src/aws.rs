@@ -1,4 +1,4 @@
-//! Calls of EC2 and ELBv2 by hand, for what tests do to a cloud: no SDK, no waiting for one to be built.
+//! Calls of AWS by hand, for what tests do to a cloud: no SDK, no waiting for one to be built.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
-use crate::{REGION, form, xml};
+use crate::xml::{self, Element};
+use crate::{REGION, form};
 
 /// A service of AWS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum Service {
     Ec2,
     /// Application and Network Load Balancers.
     Elb,
+    /// Certificates that were uploaded.
+    Iam,
 }
 
 impl Service {
@@ -27,6 +30,7 @@ impl Service {
         match self {
             Self::Ec2 => "ec2",
             Self::Elb => "elasticloadbalancing",
+            Self::Iam => "iam",
         }
     }
 
@@ -34,6 +38,7 @@ impl Service {
         match self {
             Self::Ec2 => "2016-11-15",
             Self::Elb => "2015-12-01",
+            Self::Iam => "2010-05-08",
         }
     }
 }
@@ -100,5 +105,35 @@ impl Aws {
     /// As [`Aws::call`].
     pub async fn ec2(&self, action: &str, parameters: &[(&str, &str)], element: &str) -> Result<Vec<String>> {
         Ok(xml::texts(&self.call(Service::Ec2, action, parameters).await?, element))
+    }
+
+    /// Makes a call that describes things; answers the members of one of its lists, from all pages.
+    ///
+    /// # Errors
+    /// As [`Aws::call`].
+    pub async fn list(
+        &self,
+        service: Service,
+        action: &str,
+        parameters: &[(&str, &str)],
+        list: &str,
+    ) -> Result<Vec<Element>> {
+        let (above, member) = match service {
+            Service::Ec2 => (String::new(), "item"),
+            Service::Elb | Service::Iam => (format!("{action}Result/"), "member"),
+        };
+        let (path, next) = (format!("{above}{list}/{member}"), format!("{above}NextMarker"));
+        let (mut members, mut marker) = (Vec::new(), String::new());
+        loop {
+            let page = [("Marker", marker.as_str())];
+            let page = if marker.is_empty() { &[][..] } else { &page };
+            let answer = Element::parse(&self.call(service, action, &[parameters, page].concat()).await?)
+                .with_context(|| format!("read the answer to {action}"))?;
+            members.extend(answer.all(&path).into_iter().cloned());
+            marker = answer.text(&next).to_owned();
+            if marker.is_empty() {
+                return Ok(members);
+            }
+        }
     }
 }

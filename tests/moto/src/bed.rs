@@ -85,7 +85,7 @@ impl Moto {
     pub fn cloud_config(&self) -> String {
         let Network { vpc, subnets, .. } = &self.network;
         let global = format!("VPC = {vpc}\nSubnetID = {}\nKubernetesClusterID = {}\n", subnets[0], self.cluster);
-        self.config(&global, &["EC2", "Elastic Load Balancing v2"])
+        self.config(&global, &["EC2", "Elastic Load Balancing", "Elastic Load Balancing v2"])
     }
 
     /// What `--cloud-config` holds for a process that runs on a machine of the cluster: it finds out all else.

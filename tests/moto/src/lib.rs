@@ -31,6 +31,7 @@ pub use bed::{Machine, Moto, Network};
 pub use fault::{Effect, Fault};
 pub use proxy::Proxy;
 pub use server::Server;
+pub use xml::Element;
 
 /// The region that everything is in.
 pub const REGION: &str = "eu-west-1";

@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::fault::{Armed, Effect, Fault, is_change};
-use crate::{form, xml};
+use crate::{REGION, form, xml};
 
 /// The version of EC2's API, by which its requests are known; errors of ELB look different.
 const EC2: &str = "2016-11-15";
@@ -49,7 +49,13 @@ struct State {
     blackholes: BTreeSet<String>,
     /// Whose metadata are served.
     machine: Option<String>,
+    /// Changes that were asked for, in order: the action and its parameters.
+    changes: Vec<Change>,
+    /// Balancers are called as AWS calls Network Load Balancers.
+    network_names: bool,
 }
+
+type Change = (String, Vec<(String, String)>);
 
 /// One request of the query protocol.
 #[derive(Clone)]
@@ -136,6 +142,18 @@ impl Proxy {
         self.state().blackholes.insert(instance.to_owned());
     }
 
+    /// Gives balancers the names that AWS gives to Network Load Balancers; moto gives them those of Classic ones.
+    pub fn name_network_balancers(&self) {
+        self.state().network_names = true;
+    }
+
+    /// The parameters of the calls of an action that changes something, in order: for what moto forgets.
+    pub fn asked(&self, action: &str) -> Vec<Vec<(String, String)>> {
+        let state = self.state();
+        let asked = state.changes.iter().filter(|(known, _)| known == action);
+        asked.map(|(_, parameters)| parameters.clone()).collect()
+    }
+
     /// Calls by action, since the start.
     pub fn calls(&self) -> BTreeMap<String, u64> {
         self.state().calls.clone()
@@ -189,7 +207,9 @@ impl Shared {
         let effect = {
             let mut state = self.state();
             *state.calls.entry(action.clone()).or_default() += 1;
-            if !is_change(&action) {
+            if is_change(&action) {
+                state.changes.push((action.clone(), call.pairs.clone()));
+            } else {
                 state.hide_from(&mut call);
             }
             state.armed.strike(&action)
@@ -258,6 +278,9 @@ impl Shared {
         let text = String::from_utf8_lossy(&body.collect().await?.to_bytes()).into_owned();
         let text = match call.value("Action") {
             "DescribeRouteTables" => self.state().blackholes.iter().fold(text, |text, id| xml::blackhole(&text, id)),
+            "CreateLoadBalancer" | "DescribeLoadBalancers" if self.state().network_names => {
+                text.replace(&format!(".{REGION}.elb.amazonaws.com"), &format!(".elb.{REGION}.amazonaws.com"))
+            }
             _ => text,
         };
         answer(head.status, text)

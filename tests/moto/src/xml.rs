@@ -1,4 +1,72 @@
-//! Just enough XML: texts by their tag, for answers that a machine made.
+//! Just enough XML: texts by their tag, or elements in a tree, for answers that a machine made.
+
+use anyhow::{Context, Result, ensure};
+
+/// An element without its attributes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Element {
+    /// Its name.
+    pub name: String,
+    /// The text in it, but for what is in its children.
+    pub text: String,
+    /// The elements in it, in order.
+    pub children: Vec<Element>,
+}
+
+impl Element {
+    /// Reads a document; answers its outermost element.
+    ///
+    /// # Errors
+    /// If an element does not end where it should.
+    pub fn parse(xml: &str) -> Result<Self> {
+        let mut open = vec![Self::default()];
+        let mut rest = xml;
+        while let Some((text, tagged)) = rest.split_once('<') {
+            let (tag, after) = tagged.split_once('>').context("a tag that does not end")?;
+            rest = after;
+            let current = open.last_mut().context("more ends than beginnings")?;
+            current.text.push_str(unescape(text).trim());
+            if tag.starts_with(['?', '!']) {
+                continue;
+            }
+            if !tag.starts_with('/') {
+                let name = tag.trim_end_matches('/').split_whitespace().next().unwrap_or_default().to_owned();
+                open.push(Self { name, ..Self::default() });
+            }
+            if tag.starts_with('/') || tag.ends_with('/') {
+                let ended = open.pop().context("more ends than beginnings")?;
+                let name = tag.trim_start_matches('/');
+                ensure!(tag.ends_with('/') || ended.name == name, "<{}> is ended by </{name}>", ended.name);
+                open.last_mut().context("more ends than beginnings")?.children.push(ended);
+            }
+        }
+        let document = open.pop().filter(|_| open.is_empty()).context("an element does not end")?;
+        document.children.into_iter().next().context("no element")
+    }
+
+    /// The elements at a path of names, such as `Instances/item`, below this one.
+    pub fn all(&self, path: &str) -> Vec<&Self> {
+        path.split('/').fold(vec![self], |found, name| {
+            found.into_iter().flat_map(|element| &element.children).filter(|child| child.name == name).collect()
+        })
+    }
+
+    /// The text of the first element at a path; empty if there is none.
+    pub fn text(&self, path: &str) -> &str {
+        self.all(path).first().map_or("", |element| &element.text)
+    }
+
+    /// The texts of all elements at a path.
+    pub fn texts(&self, path: &str) -> Vec<&str> {
+        self.all(path).into_iter().map(|element| element.text.as_str()).collect()
+    }
+}
+
+fn unescape(text: &str) -> String {
+    [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")]
+        .iter()
+        .fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
+}
 
 /// The texts of all elements of that name, in order.
 pub(crate) fn texts(xml: &str, tag: &str) -> Vec<String> {
@@ -27,6 +95,19 @@ mod tests {
         let xml = "<a><id>1</id><b><id> 2 </id></b><idle>3</idle><id/></a>";
         assert_eq!(texts(xml, "id"), ["1", "2"]);
         assert_eq!(texts(xml, "c"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn elements_are_found_by_their_paths() {
+        let xml =
+            "<?xml version='1.0'?>\n<r xmlns=\"x\"><l><m><k>a</k><v>1 &lt; &amp;lt;</v></m><m><k>b</k><v/></m></l></r>";
+        let root = Element::parse(xml).unwrap();
+        assert_eq!((root.name.as_str(), root.texts("l/m/k")), ("r", vec!["a", "b"]));
+        let members = root.all("l/m");
+        assert_eq!((members[0].text("v"), members[1].text("v"), members[1].text("w")), ("1 < &lt;", "", ""));
+        for wrong in ["", "no xml", "<a><b></a>", "<a><b></a></b>", "</a>", "<a", "<a/></b>"] {
+            assert!(Element::parse(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //! server.
 
 mod cloud;
-mod page;
 mod pods;
 mod stage;
 mod steps;
@@ -13,12 +12,12 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use control_plane::assets::{Assets, Program};
 use control_plane::{ControlPlane, Identity, Options};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Duration, sleep};
 
 use crate::cargo;
+use crate::interrupt::Interrupted;
+use crate::page::Page;
 use cloud::CLOUD_MANAGER;
-use page::Page;
 use stage::{MANAGER, Stage};
 
 /// Watch kcm run a Deployment, and ccm the machines of a mock cloud, on a real Kubernetes API server.
@@ -68,9 +67,9 @@ fn prepare_and_show(arguments: &Arguments) -> Result<()> {
     let manager = match &arguments.manager {
         Some(path) if path.is_file() => path.canonicalize().with_context(|| format!("resolve {}", path.display()))?,
         Some(path) => bail!("--manager is {}, which is no file: give the path of a binary", path.display()),
-        None => cargo::build(MANAGER)?,
+        None => cargo::build(MANAGER, &[])?,
     };
-    let cloud_manager = cargo::build(CLOUD_MANAGER)?;
+    let cloud_manager = cargo::build(CLOUD_MANAGER, &[])?;
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
     runtime.block_on(show(arguments, page, Binaries { manager, cloud_manager }))
 }
@@ -152,24 +151,5 @@ async fn watch_over(cluster: &ControlPlane) -> Result<()> {
     loop {
         cluster.check()?;
         sleep(Duration::from_millis(500)).await;
-    }
-}
-
-/// Ctrl-C or SIGTERM.
-struct Interrupted {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-}
-
-impl Interrupted {
-    fn listen() -> Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
     }
 }

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::cloud::Cloud;
-use super::page::Page;
+use crate::page::Page;
 
 /// The name of the manager's package, process and log.
 pub const MANAGER: &str = "kcm";

@@ -1,0 +1,261 @@
+//! A control plane, an AWS account of moto's, and machines in it whose Nodes wait for a cloud controller manager.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use control_plane::{ControlPlane, Identity, Options};
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use moto::{Effect, Fault, Machine, Moto};
+use serde_json::{Value, json};
+
+/// The cluster's name in tags.
+const CLUSTER: &str = "try";
+/// What keeps pods away from a node of which its cloud did not speak yet.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// The addresses of all pods.
+const PODS: &str = "10.244.0.0/16";
+const USER: &str = "system:cloud-controller-manager";
+const RIGHTS: &str = include_str!("../../../deploy/ccm-rbac.yaml");
+
+/// Calls that managers make at rest too, for nodes and routes.
+const AT_REST: [&str; 3] = ["DescribeInstances", "DescribeRouteTables", "DescribeInstanceTopology"];
+
+/// How often states are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// After so long what is not done is not done.
+const PATIENCE: Duration = Duration::from_secs(400);
+
+/// The cluster and its share of AWS.
+pub struct Bed {
+    /// The control plane.
+    pub cluster: ControlPlane,
+    /// The AWS account.
+    pub moto: Moto,
+    /// The machines whose Nodes were registered, in that order.
+    pub machines: Vec<Machine>,
+    /// A client that may do everything.
+    pub client: Client,
+    /// What `--cloud-config` names.
+    pub config: PathBuf,
+    kubelets: bool,
+}
+
+/// A cloud controller manager to run on a bed.
+#[derive(Debug, Clone)]
+pub struct Manager {
+    /// How it is called in tables and logs.
+    pub name: &'static str,
+    /// Its program.
+    pub program: PathBuf,
+    /// Runs with the rights of the manifest that comes with ccm; else as an admin.
+    pub own_rights: bool,
+}
+
+impl Bed {
+    /// Starts both, without machines. With `kubelets` somebody makes nodes Ready and pods run; without, nodes are Ready
+    /// at once and nobody else writes to them.
+    ///
+    /// # Errors
+    /// If the control plane's programs or moto can't be had, or do not come up.
+    pub async fn start(kubelets: bool) -> Result<Self> {
+        let options = Options { nodes: 0, kwok: kubelets, scheduler: kubelets, ..Options::default() };
+        let (cluster, moto) = futures::future::try_join(ControlPlane::start(options), Moto::start(CLUSTER)).await?;
+        moto.proxy.name_network_balancers();
+        // As regions without this API answer. What moto answers makes upstream's manager wait.
+        let unsupported =
+            Effect::refused("UnsupportedOperation", "The functionality you requested is not supported in this region.");
+        moto.proxy.arm(Fault::always("DescribeInstanceTopology", unsupported));
+        cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS)?;
+        let config = cluster.folder().join("aws.conf");
+        fs::write(&config, moto.cloud_config()).with_context(|| format!("write {}", config.display()))?;
+        let client = cluster.client(Identity::Admin).await?;
+        Ok(Self { cluster, moto, machines: Vec::new(), client, config, kubelets })
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    /// Services in the default namespace.
+    pub fn services(&self) -> Api<Service> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    /// Starts machines and registers their Nodes, as kubelets do that wait for a cloud; each has a network for its pods.
+    ///
+    /// # Errors
+    /// If moto or the API server refuses.
+    pub async fn join(&mut self, count: usize) -> Result<()> {
+        let machines = self.moto.run(count).await?;
+        let nodes = self.nodes();
+        for (number, machine) in (self.machines.len()..).zip(&machines) {
+            let node = serde_json::from_value(node(number, machine))?;
+            nodes.create(&PostParams::default(), &node).await.with_context(|| format!("register {}", machine.name))?;
+            if !self.kubelets {
+                self.says_ready(&machine.name, "True").await?;
+            }
+        }
+        self.machines.extend(machines);
+        Ok(())
+    }
+
+    /// What a kubelet, or whoever watches it, says of its node.
+    ///
+    /// # Errors
+    /// If the API server refuses.
+    pub async fn says_ready(&self, name: &str, status: &str) -> Result<()> {
+        let patch = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+        self.nodes().patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await?;
+        Ok(())
+    }
+
+    /// Starts a manager with all of its usual controllers; answers its process id.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub fn run(&self, manager: &Manager) -> Result<u32> {
+        let identity = match manager.own_rights {
+            true => Identity::User { name: USER.into(), groups: Vec::new() },
+            false => Identity::Admin,
+        };
+        let kubeconfig = self.cluster.kubeconfig(identity)?;
+        self.cluster.run(manager.name, Path::new("env"), &arguments(manager, &self.config, &kubeconfig))
+    }
+
+    /// Looks until `done` answers nothing more that is missing; answers how long that took.
+    ///
+    /// # Errors
+    /// If it takes too long, with what was missing last; if a process of the bed's ends.
+    pub async fn until<F: Future<Output = Result<Option<String>>>>(
+        &self,
+        mut done: impl FnMut() -> F,
+    ) -> Result<Duration> {
+        let begun = Instant::now();
+        while let Some(missing) = done().await? {
+            self.cluster.check()?;
+            ensure!(begun.elapsed() < PATIENCE, "not done after {} s: {missing}", PATIENCE.as_secs());
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(begun.elapsed())
+    }
+
+    /// Waits until all nodes are initialised and have their routes.
+    ///
+    /// # Errors
+    /// As [`Bed::until`].
+    pub async fn until_initialised(&self) -> Result<Duration> {
+        self.until(|| async {
+            let nodes = self.nodes().list(&ListParams::default()).await.context("list the nodes")?.items;
+            let tainted = nodes.iter().filter(|node| is_tainted(node)).count();
+            let (routes, wanted) = (self.moto.routes(&self.moto.network.table).await?.len(), nodes.len());
+            let missing = tainted > 0 || routes < wanted;
+            Ok(missing.then(|| format!("{tainted} of {wanted} nodes have their taint, {routes} have routes")))
+        })
+        .await
+    }
+
+    /// Waits until these many Services have a way in.
+    ///
+    /// # Errors
+    /// As [`Bed::until`].
+    pub async fn until_reachable(&self, wanted: usize) -> Result<Duration> {
+        self.until(|| async {
+            let services = self.services().list(&ListParams::default()).await.context("list the Services")?.items;
+            let without: Vec<String> =
+                services.iter().filter(|service| hostname(service).is_none()).map(|one| one.name_any()).collect();
+            let with = services.len() - without.len();
+            Ok((with < wanted).then(|| format!("{with} of {wanted} Services have a name, none have {without:?}")))
+        })
+        .await
+    }
+
+    /// Waits until nothing more is asked of AWS for this long, but for what managers ask at rest; answers when the last
+    /// call came, or now if there was none.
+    ///
+    /// # Errors
+    /// If it takes too long, or a process of the bed's ends.
+    pub async fn until_quiet(&self, rest: Duration) -> Result<Instant> {
+        let begun = Instant::now();
+        let (mut last, mut calls) = (begun, self.busy());
+        while last.elapsed() < rest {
+            self.cluster.check()?;
+            if begun.elapsed() > PATIENCE {
+                bail!("AWS is called without end: {:?}", self.moto.proxy.calls());
+            }
+            tokio::time::sleep(LOOK).await;
+            let now = self.busy();
+            if now != calls {
+                (last, calls) = (Instant::now(), now);
+            }
+        }
+        Ok(last)
+    }
+
+    fn busy(&self) -> u64 {
+        let calls = self.moto.proxy.calls();
+        calls.iter().filter(|(action, _)| !AT_REST.contains(&action.as_str())).map(|(_, count)| count).sum()
+    }
+}
+
+/// Whether a node waits for its cloud.
+pub fn is_tainted(node: &Node) -> bool {
+    node.spec.iter().flat_map(|spec| &spec.taints).flatten().any(|taint| taint.key == UNINITIALIZED)
+}
+
+/// The name by which a Service is reached.
+pub fn hostname(service: &Service) -> Option<String> {
+    let ingress = service.status.as_ref()?.load_balancer.as_ref()?.ingress.as_ref()?;
+    ingress.first()?.hostname.clone()
+}
+
+fn node(number: usize, machine: &Machine) -> Value {
+    let network = format!("10.244.{number}.0/24");
+    json!({
+        "metadata": {"name": machine.name, "labels": {"kubernetes.io/hostname": machine.name}},
+        "spec": {
+            "podCIDR": network,
+            "podCIDRs": [network],
+            "taints": [{"key": UNINITIALIZED, "value": "true", "effect": "NoSchedule"}],
+        },
+    })
+}
+
+/// The manager's command line, behind `env`.
+fn arguments(manager: &Manager, config: &Path, kubeconfig: &Path) -> Vec<String> {
+    let environment = ["AWS_ACCESS_KEY_ID=any", "AWS_SECRET_ACCESS_KEY=any", "AWS_EC2_METADATA_DISABLED=true"];
+    let mut arguments: Vec<String> = environment.map(String::from).into();
+    arguments.extend([
+        manager.program.display().to_string(),
+        "--cloud-provider=aws".to_owned(),
+        format!("--cloud-config={}", config.display()),
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--cluster-cidr={PODS}"),
+        "--leader-elect=false".to_owned(),
+        "--secure-port=0".to_owned(),
+        // The API server is not what is tried here.
+        "--kube-api-qps=200".to_owned(),
+        "--kube-api-burst=400".to_owned(),
+        format!("--use-service-account-credentials={}", manager.own_rights),
+        "--v=2".to_owned(),
+    ]);
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ours_runs_with_its_own_rights() {
+        let manager = |own_rights| Manager { name: "ours", program: "/bin/ccm".into(), own_rights };
+        let flags = |own_rights| arguments(&manager(own_rights), Path::new("a"), Path::new("b")).join(" ");
+        assert!(flags(true).contains("/bin/ccm --cloud-provider=aws --cloud-config=a --kubeconfig=b"));
+        assert!(flags(true).contains("--use-service-account-credentials=true"));
+        assert!(flags(false).contains("--use-service-account-credentials=false"));
+    }
+}

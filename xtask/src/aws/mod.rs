@@ -1,0 +1,110 @@
+//! `cargo xtask aws`: a cluster to try ccm on in an AWS that is none. moto plays AWS.
+
+mod bed;
+mod story;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use control_plane::Identity;
+use control_plane::assets::Program;
+
+use crate::cargo;
+use crate::interrupt::Interrupted;
+use crate::page::Page;
+use bed::{Bed, Manager};
+
+const OURS: &str = "ccm";
+
+/// Watch ccm run the nodes, routes and load balancers of a cluster in an AWS that is none, and go on with it by hand.
+///
+/// The control plane is stock Kubernetes 1.37; AWS is played by moto, with a machine for each node. ccm is started with
+/// the rights of its manifest; nodes are initialised, routes made, and a Service gets a Network Load Balancer and loses
+/// it. Then all of it stays until Ctrl-C, with the kubeconfig and AWS's endpoint printed.
+///
+/// Needed are Python 3.10 or later, for moto, which is installed into ~/.cache/kcm-moto the first time, and what
+/// `cargo xtask control-plane` needs. Building ccm takes some minutes the first time, because of the AWS SDK.
+#[derive(clap::Args)]
+#[command(after_long_help = "Examples:
+  cargo xtask aws                  # tell the story, then stay
+  cargo xtask aws --once           # tell the story; the exit status is its result
+  cargo xtask aws --nodes 100")]
+pub struct Arguments {
+    /// How many machines and nodes to make
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    nodes: u8,
+
+    /// End after the story, with an exit status other than 0 if something failed
+    #[arg(long)]
+    once: bool,
+
+    /// Our manager's binary, instead of building it
+    #[arg(long, value_name = "PATH")]
+    ccm: Option<PathBuf>,
+}
+
+/// Tells the story, says how to go on, and waits for Ctrl-C.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let manager = ours(arguments.ccm.as_deref())?;
+    let runtime = tokio::runtime::Runtime::new().context("start threads")?;
+    runtime.block_on(show(arguments, &manager))
+}
+
+async fn show(arguments: &Arguments, manager: &Manager) -> Result<()> {
+    let mut interrupted = Interrupted::listen()?;
+    let page = Page::output();
+    let told = tokio::select! {
+        told = story::tell(page, manager, arguments.nodes.into()) => told,
+        () = interrupted.wait() => anyhow::bail!("interrupted before the story's end"),
+    };
+    let bed = told?;
+    if !arguments.once {
+        page.line(&invitation(&bed, manager)?);
+        tokio::select! {
+            ended = watch_over(&bed) => ended?,
+            () = interrupted.wait() => page.line("ending"),
+        }
+    }
+    Ok(())
+}
+
+/// Ends only when a process has ended by itself.
+async fn watch_over(bed: &Bed) -> Result<()> {
+    loop {
+        bed.cluster.check()?;
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    }
+}
+
+fn invitation(bed: &Bed, manager: &Manager) -> Result<String> {
+    Ok(format!(
+        "
+It keeps running; try it in another terminal:
+
+  export KUBECONFIG={}
+  alias kubectl={}
+  kubectl create service loadbalancer web --tcp=80:8080
+  kubectl get services,nodes --output=wide
+
+AWS answers at {} to `aws --endpoint-url`, region {}, with any credentials.
+The manager's log: {}
+Ctrl-C ends it and leaves nothing behind.",
+        bed.cluster.kubeconfig(Identity::Admin)?.display(),
+        bed.cluster.assets().path(Program::Kubectl)?.display(),
+        bed.moto.proxy.url(),
+        moto::REGION,
+        bed.cluster.log(manager.name).display(),
+    ))
+}
+
+/// ccm with its AWS provider: the one that is given, or as it is built.
+fn ours(given: Option<&Path>) -> Result<Manager> {
+    let program = match given {
+        Some(path) => path.canonicalize().with_context(|| format!("--ccm {}", path.display()))?,
+        None => {
+            eprintln!("building ccm; the AWS SDK takes some minutes the first time");
+            cargo::build("ccm", &["--features=aws"])?
+        }
+    };
+    Ok(Manager { name: OURS, program, own_rights: true })
+}

@@ -1,0 +1,145 @@
+//! The story that `cargo xtask aws` tells: nodes, routes, and a Service that gets a load balancer and loses it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use moto::Service;
+
+use super::bed::{Bed, Manager, hostname, is_tainted};
+use crate::page::Page;
+
+const STEPS: usize = 5;
+const SERVICE: &str = "story";
+/// What is typed, and done.
+const CREATE: [&str; 5] = ["create", "service", "loadbalancer", SERVICE, "--tcp=80:8080,443:8443"];
+const DELETE: [&str; 3] = ["delete", "service", SERVICE];
+
+/// What an account has for Services.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Held {
+    balancers: usize,
+    target_groups: usize,
+    security_groups: usize,
+}
+
+/// Tells it; the cluster stays.
+pub async fn tell(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
+    let step = Step::begin(page, 1, "A control plane and an AWS account, with a machine for each node");
+    let mut bed = Bed::start(true).await?;
+    let before = held(&bed).await?;
+    bed.join(nodes).await?;
+    until_ready(&bed).await?;
+    step.done(&format!(
+        "Kubernetes 1.37 answers at {}, AWS at {}; {nodes} nodes wait for their cloud",
+        bed.cluster.server(),
+        bed.moto.proxy.url()
+    ));
+
+    let step = Step::begin(page, 2, "ccm starts with the rights of its manifest and initialises the nodes");
+    let process = bed.run(manager)?;
+    let told =
+        |error: anyhow::Error| error.context(format!("ccm's log is {}", bed.cluster.log(manager.name).display()));
+    step.happened(&format!("process {process}: {}", manager.program.display()));
+    bed.until(|| async {
+        let nodes = bed.nodes().list(&ListParams::default()).await?.items;
+        let tainted = nodes.iter().filter(|node| is_tainted(node)).count();
+        Ok((tainted > 0).then(|| format!("{tainted} nodes have their taint")))
+    })
+    .await
+    .map_err(told)?;
+    for node in bed.nodes().list(&ListParams::default().limit(5)).await? {
+        step.happened(&line(&node));
+    }
+    step.done("no node has the taint any more that kept pods away");
+
+    let step = Step::begin(page, 3, "The nodes' pod networks get routes");
+    bed.until_initialised().await.map_err(told)?;
+    for (network, machine) in bed.moto.routes(&bed.moto.network.table).await?.iter().take(5) {
+        step.happened(&format!("{network} -> {machine}"));
+    }
+    step.done(&format!("{nodes} routes in {}", bed.moto.network.table));
+
+    let step = Step::begin(page, 4, "A Service of type LoadBalancer gets a Network Load Balancer");
+    step.command(&CREATE);
+    bed.cluster.kubectl(&CREATE)?;
+    bed.until_reachable(1).await.map_err(told)?;
+    let made = held(&bed).await?;
+    let service = bed.services().get(SERVICE).await?;
+    ensure!(made.balancers == 1 && made.target_groups == 2, "AWS has {made:?}");
+    step.happened(&format!("AWS has a balancer with {} target groups", made.target_groups));
+    step.done(&format!("it is reached by {}", hostname(&service).unwrap_or_default()));
+
+    let step = Step::begin(page, 5, "The Service is deleted");
+    step.command(&DELETE);
+    bed.cluster.kubectl(&DELETE)?;
+    bed.until_quiet(Duration::from_secs(2)).await?;
+    let after = held(&bed).await?;
+    // The shared security group goes with the last of the balancers.
+    ensure!(after == before, "before the Service AWS had {before:?}, and after it {after:?}");
+    step.done("AWS has nothing left of it");
+    Ok(bed)
+}
+
+async fn held(bed: &Bed) -> Result<Held> {
+    let count = async |service: Service, action: &str, list: &str| -> Result<usize> {
+        Ok(bed.moto.aws.list(service, action, &[], list).await?.len())
+    };
+    Ok(Held {
+        balancers: count(Service::Elb, "DescribeLoadBalancers", "LoadBalancers").await?,
+        target_groups: count(Service::Elb, "DescribeTargetGroups", "TargetGroups").await?,
+        security_groups: count(Service::Ec2, "DescribeSecurityGroups", "securityGroupInfo").await?,
+    })
+}
+
+async fn until_ready(bed: &Bed) -> Result<()> {
+    bed.until(|| async {
+        let nodes = bed.nodes().list(&ListParams::default()).await?.items;
+        let ready = |node: &&Node| {
+            let conditions = node.status.iter().flat_map(|status| &status.conditions).flatten();
+            conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        };
+        let ready = nodes.iter().filter(ready).count();
+        Ok((ready < nodes.len()).then(|| format!("{ready} of {} nodes are Ready", nodes.len())))
+    })
+    .await?;
+    Ok(())
+}
+
+/// What a node knows from its cloud.
+fn line(node: &Node) -> String {
+    let label = |key: &str| node.labels().get(key).cloned().unwrap_or_default();
+    let id = node.spec.iter().find_map(|spec| spec.provider_id.clone()).unwrap_or_default();
+    format!(
+        "{}: {id}, {}, {}",
+        node.name_any(),
+        label("topology.kubernetes.io/zone"),
+        label("node.kubernetes.io/instance-type")
+    )
+}
+
+struct Step {
+    page: Page,
+    begun: Instant,
+}
+
+impl Step {
+    fn begin(page: Page, number: usize, title: &str) -> Self {
+        page.title(&format!("{number}/{STEPS} {title}"));
+        Self { page, begun: Instant::now() }
+    }
+
+    fn command(&self, words: &[&str]) {
+        self.page.command(&format!("kubectl {}", words.join(" ")));
+    }
+
+    fn happened(&self, text: &str) {
+        self.page.happened(self.begun.elapsed(), text);
+    }
+
+    fn done(&self, text: &str) {
+        self.page.done(self.begun.elapsed(), text);
+    }
+}
