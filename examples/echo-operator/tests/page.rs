@@ -45,7 +45,7 @@ fn dependencies_are_those_that_the_workspace_is_built_with() {
     let (mut foreign, mut here) = (0, 0);
     for line in manifest.lines().filter(|line| line.contains(" = ")) {
         if let Some((_, path)) = line.split_once(CHECKOUT) {
-            let folder = path.trim_end_matches(|c| c == '"' || c == ' ' || c == '}');
+            let folder = path.trim_end_matches(['"', ' ', '}']);
             assert!(root().join(folder).join("Cargo.toml").is_file(), "{line}");
             here += 1;
             continue;
@@ -91,11 +91,18 @@ async fn the_program_does_what_the_page_says() -> Result<()> {
     let operator = operator.manager(clients, ManagerOptions::default())?;
     let running = tokio::spawn(operator.run(std::future::pending()));
 
-    until("the Deployment is there", || kubectl("get deployment echo -o jsonpath={.spec.template.spec}"))
-        .await
-        .and_then(|pods| Ok(ensure!(pods.contains("-text=hello"), "{pods}")))?;
+    let pods =
+        until("the Deployment is there", || kubectl("get deployment echo -o jsonpath={.spec.template.spec}")).await?;
+    ensure!(pods.contains("-text=hello"), "{pods}");
     let status = "get echoconfig echo -o jsonpath={.status}";
-    until("the status is there", || Ok(ensure!(kubectl(status)? == r#"{"readyReplicas":0}"#))).await?;
+    let said = |expected: &'static str| {
+        move || {
+            let said = kubectl(status)?;
+            ensure!(said == expected, "{said}");
+            Ok(())
+        }
+    };
+    until("the status is there", said(r#"{"readyReplicas":0}"#)).await?;
     let ready = [
         "patch",
         "deployment",
@@ -106,7 +113,7 @@ async fn the_program_does_what_the_page_says() -> Result<()> {
         r#"{"status":{"replicas":2,"readyReplicas":2}}"#,
     ];
     cluster.kubectl(&ready)?;
-    until("the status follows", || Ok(ensure!(kubectl(status)? == r#"{"readyReplicas":2}"#))).await?;
+    until("the status follows", said(r#"{"readyReplicas":2}"#)).await?;
     kubectl("delete service echo")?;
     until("the Service is back", || kubectl("get service echo")).await?;
     running.abort();

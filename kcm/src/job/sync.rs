@@ -107,7 +107,7 @@ impl Jobs {
             return Ok(Outcome::Done);
         }
         let (mut did, started) = (Did::Reconciling, Instant::now());
-        let ended = self.work(key, &job, begun, &mut did).await;
+        let ended = self.work(key, &job, &mut did).await;
         if !matches!(ended, Ok(Outcome::Parked)) {
             // What is begun anew is an error with upstream.
             let good = matches!(ended, Ok(Outcome::Done | Outcome::After(_)));
@@ -117,13 +117,7 @@ impl Jobs {
     }
 
     /// Sees to the pods of a Job that goes on; says in `did` what that came to.
-    async fn work(
-        &self,
-        key: &ObjectKey,
-        job: &Arc<Job>,
-        begun: Timestamp,
-        did: &mut Did,
-    ) -> Result<Outcome, ReconcileError> {
+    async fn work(&self, key: &ObjectKey, job: &Arc<Job>, did: &mut Did) -> Result<Outcome, ReconcileError> {
         if !self.caught_up(key) || self.expectations.take_lost(key) && !self.look(key, job).await? {
             return Ok(Outcome::Parked);
         }

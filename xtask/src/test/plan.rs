@@ -7,7 +7,7 @@ const CLUSTER_TESTS: &str = "cluster-tests";
 
 /// Packages whose tests start control planes, or need what those need: the AWS SDK takes minutes, and cargo builds it
 /// again for another choice of packages.
-const ON_A_CLUSTER: [&str; 4] = ["control-plane", CLUSTER_TESTS, "moto", "provider-aws"];
+const ON_A_CLUSTER: [&str; 5] = ["control-plane", CLUSTER_TESTS, "echo-operator", "moto", "provider-aws"];
 
 /// The module of the cluster tests with crashes, lost answers and the like.
 const FAULTS: &str = "faults::";
