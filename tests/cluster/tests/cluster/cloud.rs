@@ -285,7 +285,7 @@ pub async fn five_hundred_nodes(_: Space) -> Result<()> {
     let took = begun.elapsed();
     let calls = cloud.cloud.calls(Operation::DescribeInstances).calls;
     println!("{NODES} nodes were initialised in {:.1} s with {calls} calls of the cloud", took.as_secs_f64());
-    ensure!(calls <= 100, "{calls} calls of the cloud for {NODES} nodes");
+    ensure!(calls <= 60, "{calls} calls of the cloud for {NODES} nodes");
     ensure!(took < Duration::from_secs(45), "it took {took:?}");
     let writes = faults.count(Call::is_deed);
     ensure!(writes <= 2 * NODES, "{writes} writes for {NODES} nodes");
