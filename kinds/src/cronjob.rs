@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::intern::{Interner, Str};
-use crate::meta::{Meta, OwnerRef, Time, Uid};
+use crate::meta::{Meta, OwnerRef, Parts, Time, Uid};
 use crate::schema::{
     cron_job as f, cron_job_spec as s, cron_job_status as t, job, job_template_spec, object_meta,
     object_reference as reference,
@@ -200,16 +200,7 @@ impl Kind for CronJob {
         Resource { group: "batch", version: "v1", kind: "CronJob", plural: "cronjobs", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);
-        for field in fields(object) {
-            let field = field?;
-            match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::SPEC => spec = field.value.bytes(),
-                f::STATUS => status = field.value.bytes(),
-                _ => {}
-            }
-        }
+        let Parts { meta, spec, status } = Parts::read(object)?;
         // The server takes no spec from a PUT of the status.
         let mut without_spec = Vec::with_capacity(meta.len() + status.len() + 16);
         wire::copy_fields(object, &mut without_spec, |field| field.number != f::SPEC)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::intern::{Labels, label};
 use crate::intstr::IntOrString;
-use crate::meta::{Meta, ObjectKey};
+use crate::meta::{Meta, ObjectKey, Parts};
 use crate::placement::{Aimed, Placement};
 use crate::schema::{
     daemon_set as f, daemon_set_spec as s, daemon_set_status as t, daemon_set_update_strategy as update_strategy,
@@ -15,7 +15,7 @@ use crate::status::splice;
 use crate::taint::Toleration;
 use crate::template::Template;
 use crate::wire::{Put, WireError, copy_fields, fields};
-use crate::workload::{AnnotationEdits, Raw, annotated_meta};
+use crate::workload::{AnnotationEdits, Raw, Replacing, ReplacingFields, annotated_meta};
 use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// The annotation that counts a DaemonSet's templates; from before there were revisions.
@@ -197,25 +197,13 @@ impl DaemonSetStatus {
 
 impl Strategy {
     fn decode(message: &[u8]) -> Result<Self, WireError> {
-        let (mut kind, mut max_unavailable, mut max_surge) = ("", None, None);
-        for field in fields(message) {
-            let field = field?;
-            match field.number {
-                update_strategy::TYPE => kind = field.value.str(),
-                update_strategy::ROLLING_UPDATE => {
-                    for field in fields(field.value.bytes()) {
-                        let field = field?;
-                        let bound = || IntOrString::decode(field.value.bytes()).map(Some);
-                        match field.number {
-                            rolling_update::MAX_UNAVAILABLE => max_unavailable = bound()?,
-                            rolling_update::MAX_SURGE => max_surge = bound()?,
-                            _ => {}
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
+        let numbers = ReplacingFields {
+            kind: update_strategy::TYPE,
+            rolling_update: update_strategy::ROLLING_UPDATE,
+            max_unavailable: rolling_update::MAX_UNAVAILABLE,
+            max_surge: rolling_update::MAX_SURGE,
+        };
+        let Replacing { kind, max_unavailable, max_surge } = Replacing::read(message, &numbers)?;
         Ok(match kind {
             "OnDelete" => Self::OnDelete,
             "RollingUpdate" => Self::RollingUpdate { max_unavailable, max_surge },
@@ -229,16 +217,7 @@ impl Kind for DaemonSet {
         Resource { group: "apps", version: "v1", kind: "DaemonSet", plural: "daemonsets", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);
-        for field in fields(object) {
-            let field = field?;
-            match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::SPEC => spec = field.value.bytes(),
-                f::STATUS => status = field.value.bytes(),
-                _ => {}
-            }
-        }
+        let Parts { meta, spec, status } = Parts::read(object)?;
         let (meta, annotations) = annotated_meta(&context.interner, meta)?;
         let whole = context.sections.contains(Self::TEMPLATE);
         // Only the status is ever written, and the server takes no spec from that.

@@ -2,16 +2,16 @@
 
 use crate::intern::{Interner, Labels, label};
 use crate::intstr::IntOrString;
-use crate::meta::Meta;
+use crate::meta::{Meta, Parts};
 use crate::schema::{
-    deployment as f, deployment_condition as c, deployment_spec as s, deployment_status as t, deployment_strategy,
-    label_selector, object_meta, replica_set, replica_set_spec, rolling_update_deployment,
+    deployment_condition as c, deployment_spec as s, deployment_status as t, deployment_strategy, label_selector,
+    object_meta, replica_set, replica_set_spec, rolling_update_deployment,
 };
 use crate::selector::Selector;
 use crate::status::{Condition, ConditionFields, splice};
 use crate::template::{POD_TEMPLATE_HASH, Template};
 use crate::wire::{Put, WireError, fields};
-use crate::workload::{AnnotationEdits, Raw, annotated_meta};
+use crate::workload::{AnnotationEdits, Raw, Replacing, ReplacingFields, annotated_meta};
 use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 const CONDITION: ConditionFields = ConditionFields {
@@ -216,25 +216,13 @@ impl DeploymentStatus {
 
 impl Strategy {
     fn decode(message: &[u8]) -> Result<Self, WireError> {
-        let (mut kind, mut max_unavailable, mut max_surge) = ("", None, None);
-        for field in fields(message) {
-            let field = field?;
-            match field.number {
-                deployment_strategy::TYPE => kind = field.value.str(),
-                deployment_strategy::ROLLING_UPDATE => {
-                    for field in fields(field.value.bytes()) {
-                        let field = field?;
-                        let bound = || IntOrString::decode(field.value.bytes()).map(Some);
-                        match field.number {
-                            rolling_update_deployment::MAX_UNAVAILABLE => max_unavailable = bound()?,
-                            rolling_update_deployment::MAX_SURGE => max_surge = bound()?,
-                            _ => {}
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
+        let numbers = ReplacingFields {
+            kind: deployment_strategy::TYPE,
+            rolling_update: deployment_strategy::ROLLING_UPDATE,
+            max_unavailable: rolling_update_deployment::MAX_UNAVAILABLE,
+            max_surge: rolling_update_deployment::MAX_SURGE,
+        };
+        let Replacing { kind, max_unavailable, max_surge } = Replacing::read(message, &numbers)?;
         Ok(match kind {
             "Recreate" => Self::Recreate,
             "RollingUpdate" => Self::RollingUpdate { max_unavailable, max_surge },
@@ -248,16 +236,7 @@ impl Kind for Deployment {
         Resource { group: "apps", version: "v1", kind: "Deployment", plural: "deployments", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);
-        for field in fields(object) {
-            let field = field?;
-            match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::SPEC => spec = field.value.bytes(),
-                f::STATUS => status = field.value.bytes(),
-                _ => {}
-            }
-        }
+        let Parts { meta, spec, status } = Parts::read(object)?;
         let (meta, annotations) = annotated_meta(&context.interner, meta)?;
         let whole = context.sections.contains(Self::TEMPLATE);
         let mut deployment = Self {

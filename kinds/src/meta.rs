@@ -9,6 +9,41 @@ use crate::intern::{Interner, Labels, Str};
 use crate::schema::{object_meta as f, owner_reference, time};
 use crate::wire::{self, Put, WireError, fields, map_entry};
 
+/// The raw parts of an object that most kinds have; empty where the object lacks one.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Parts<'a> {
+    /// `metadata`
+    pub meta: &'a [u8],
+    /// `spec`
+    pub spec: &'a [u8],
+    /// `status`
+    pub status: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    /// Its number in every kind; `schema` has them kind by kind, compared with upstream's.
+    pub const METADATA: u32 = 1;
+    /// See [`Self::METADATA`].
+    pub const SPEC: u32 = 2;
+    /// See [`Self::METADATA`].
+    pub const STATUS: u32 = 3;
+
+    /// Finds the parts of an object's message.
+    pub fn read(object: &'a [u8]) -> Result<Self, WireError> {
+        let mut parts = Self::default();
+        for field in fields(object) {
+            let field = field?;
+            match field.number {
+                Self::METADATA => parts.meta = field.value.bytes(),
+                Self::SPEC => parts.spec = field.value.bytes(),
+                Self::STATUS => parts.status = field.value.bytes(),
+                _ => {}
+            }
+        }
+        Ok(parts)
+    }
+}
+
 /// A point in time as the API keeps it: whole seconds since 1970. Zero stands for "not set".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub i64);

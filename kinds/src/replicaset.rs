@@ -1,8 +1,8 @@
 //! ReplicaSet: its scale, selector, template and status.
 
 use crate::intern::{Interner, Labels, label};
-use crate::meta::Meta;
-use crate::schema::{replica_set as f, replica_set_condition as c, replica_set_spec as s, replica_set_status as t};
+use crate::meta::{Meta, Parts};
+use crate::schema::{replica_set_condition as c, replica_set_spec as s, replica_set_status as t};
 use crate::selector::Selector;
 use crate::status::{Condition, ConditionFields, splice};
 use crate::template::Template;
@@ -160,16 +160,7 @@ impl ReplicaSet {
         object: &[u8],
         selector: impl FnOnce(&Interner, &[u8]) -> Result<Selector, WireError>,
     ) -> Result<Self, DecodeError> {
-        let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);
-        for field in fields(object) {
-            let field = field?;
-            match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::SPEC => spec = field.value.bytes(),
-                f::STATUS => status = field.value.bytes(),
-                _ => {}
-            }
-        }
+        let Parts { meta, spec, status } = Parts::read(object)?;
         let (meta, annotations) = annotated_meta(&context.interner, meta)?;
         let whole = context.sections.contains(Self::TEMPLATE);
         let mut set = Self {

@@ -2,11 +2,11 @@
 
 use crate::intern::Str;
 use crate::intstr::IntOrString;
-use crate::meta::{Meta, ObjectKey, OwnerRef};
+use crate::meta::{Meta, ObjectKey, OwnerRef, Parts};
 use crate::schema::{
     label_selector, object_meta, persistent_volume_claim as claim, rolling_update_stateful_set as rolling,
-    stateful_set as f, stateful_set_condition as c, stateful_set_ordinals, stateful_set_retention as retention,
-    stateful_set_spec as s, stateful_set_status as t, stateful_set_update_strategy as strategy,
+    stateful_set_condition as c, stateful_set_ordinals, stateful_set_retention as retention, stateful_set_spec as s,
+    stateful_set_status as t, stateful_set_update_strategy as strategy,
 };
 use crate::selector::Selector;
 use crate::status::{Condition, ConditionFields, splice};
@@ -247,16 +247,7 @@ impl Kind for StatefulSet {
         Resource { group: "apps", version: "v1", kind: "StatefulSet", plural: "statefulsets", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);
-        for field in fields(object) {
-            let field = field?;
-            match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::SPEC => spec = field.value.bytes(),
-                f::STATUS => status = field.value.bytes(),
-                _ => {}
-            }
-        }
+        let Parts { meta, spec, status } = Parts::read(object)?;
         let whole = context.sections.contains(Self::TEMPLATE);
         let mut set = Self {
             meta: Meta::decode(&context.interner, meta, |_, _| {})?,
@@ -334,6 +325,7 @@ mod tests {
 
     use super::*;
     use crate::Interner;
+    use crate::schema::stateful_set as f;
     use crate::schema::{int_or_string, pod_template_spec};
 
     fn object() -> Vec<u8> {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use crate::DecodeError;
 use crate::intern::{Interner, Labels, Str};
-use crate::meta::{Meta, without_managed_fields};
+use crate::intstr::IntOrString;
+use crate::meta::{Meta, Parts, without_managed_fields};
 use crate::schema::object_meta;
 use crate::template::Template;
 use crate::wire::{self, Put, WireError, fields, find, map_entry};
@@ -16,10 +17,10 @@ use crate::wire::{self, Put, WireError, fields, find, map_entry};
 /// The annotation of `kubectl apply`: large, and never of interest to a controller.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Metadata, spec and status are fields 1, 2 and 3 of every workload, and the template is field 3 of its spec.
-const METADATA: u32 = 1;
-const SPEC: u32 = 2;
-const STATUS: u32 = 3;
+const METADATA: u32 = Parts::METADATA;
+const SPEC: u32 = Parts::SPEC;
+const STATUS: u32 = Parts::STATUS;
+/// The template's field in the spec of every workload.
 const TEMPLATE: u32 = 3;
 
 /// New values of annotations; `None` removes one.
@@ -115,4 +116,44 @@ pub fn annotated_meta(interner: &Interner, message: &[u8]) -> Result<(Meta, Labe
         }
     })?;
     Ok((meta, interner.labels(annotations)))
+}
+
+/// How pods are replaced by those of a new template, as Deployments and DaemonSets say it.
+pub(crate) struct Replacing<'a> {
+    /// The strategy's type, such as `RollingUpdate`.
+    pub kind: &'a str,
+    pub max_unavailable: Option<IntOrString>,
+    pub max_surge: Option<IntOrString>,
+}
+
+/// The field numbers of a kind's strategy.
+pub(crate) struct ReplacingFields {
+    pub kind: u32,
+    pub rolling_update: u32,
+    pub max_unavailable: u32,
+    pub max_surge: u32,
+}
+
+impl<'a> Replacing<'a> {
+    /// Reads a strategy's message.
+    pub fn read(message: &'a [u8], f: &ReplacingFields) -> Result<Self, WireError> {
+        let mut read = Self { kind: "", max_unavailable: None, max_surge: None };
+        for field in fields(message) {
+            let field = field?;
+            if field.number == f.kind {
+                read.kind = field.value.str();
+            } else if field.number == f.rolling_update {
+                for field in fields(field.value.bytes()) {
+                    let field = field?;
+                    let bound = || IntOrString::decode(field.value.bytes()).map(Some);
+                    match field.number {
+                        n if n == f.max_unavailable => read.max_unavailable = bound()?,
+                        n if n == f.max_surge => read.max_surge = bound()?,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(read)
+    }
 }

@@ -4,7 +4,7 @@ mod policy;
 mod status;
 
 use crate::intern::Str;
-use crate::meta::Meta;
+use crate::meta::{Meta, Parts};
 use crate::schema::{job as f, job_spec as s, pod_spec};
 use crate::selector::Selector;
 use crate::template::Template;
@@ -150,16 +150,7 @@ impl Kind for Job {
         Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);
-        for field in fields(object) {
-            let field = field?;
-            match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::SPEC => spec = field.value.bytes(),
-                f::STATUS => status = field.value.bytes(),
-                _ => {}
-            }
-        }
+        let Parts { meta, spec, status } = Parts::read(object)?;
         let mut raw = Raw::default();
         if context.sections.contains(Self::TEMPLATE) {
             // The server takes no spec from a PUT of the status.

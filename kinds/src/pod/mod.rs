@@ -11,8 +11,8 @@ mod target;
 mod usage;
 
 use crate::intern::Str;
-use crate::meta::{Meta, Time};
-use crate::schema::{container, container_status, pod as f, pod_condition, pod_spec, pod_status};
+use crate::meta::{Meta, Parts, Time};
+use crate::schema::{container, container_status, pod_condition, pod_spec, pod_status};
 use crate::taint::{NO_EXECUTE, Tolerations};
 use crate::wire::{WireError, fields};
 use crate::{Decode, DecodeError, Kind, Resource, Sections};
@@ -159,16 +159,7 @@ impl Kind for Pod {
     const MANY: bool = true;
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);
-        for field in fields(object) {
-            let field = field?;
-            match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::SPEC => spec = field.value.bytes(),
-                f::STATUS => status = field.value.bytes(),
-                _ => {}
-            }
-        }
+        let Parts { meta, spec, status } = Parts::read(object)?;
         let mut deletion_cost = 0;
         let meta_bytes = meta;
         let meta = Meta::decode(&context.interner, meta, |key, value| {

@@ -5,8 +5,8 @@ mod balancing;
 use crate::intern::{Labels, Str, label};
 use crate::intstr::IntOrString;
 use crate::ip::{Family, Ip};
-use crate::meta::Meta;
-use crate::schema::{service as f, service_port as p, service_spec as s};
+use crate::meta::{Meta, Parts};
+use crate::schema::{service_port as p, service_spec as s};
 use crate::wire::{WireError, fields, map_entry};
 use crate::workload::annotated_meta;
 use crate::{Decode, DecodeError, Kind, Resource, Sections};
@@ -155,16 +155,7 @@ impl Kind for Service {
         Resource { group: "", version: "v1", kind: "Service", plural: "services", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);
-        for field in fields(object) {
-            let field = field?;
-            match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::SPEC => spec = field.value.bytes(),
-                f::STATUS => status = field.value.bytes(),
-                _ => {}
-            }
-        }
+        let Parts { meta, spec, status } = Parts::read(object)?;
         let strings = &context.interner;
         let (meta, annotations) = annotated_meta(strings, meta)?;
         let mut service = Self {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::Interner;
+use crate::schema::service as f;
 use crate::schema::{
     client_ip_config, load_balancer_ingress, load_balancer_status, object_meta, port_status, service_status,
     session_affinity_config,

@@ -6,6 +6,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper_util::client::legacy::connect::capture_connection;
 use kube::client::Body;
 
+use super::pool::Alone;
 use super::reload::bearer;
 use super::{Clients, Identity, TokenError};
 
@@ -102,6 +103,8 @@ impl Clients {
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
         let mut request = request.map(Body::from);
+        // Only shared connections say when they take a request up.
+        let alone = request.extensions().get::<Alone>().is_some();
         let connection = capture_connection(&mut request);
         let outcome = if matches!(method, Method::GET | Method::HEAD) {
             client.send(request).await.map_err(problem)
@@ -113,7 +116,7 @@ impl Clients {
         };
         outcome.map_err(|problem| {
             // Set just before the request is handed to a connection, so `None` is certain.
-            if connection.connection_metadata().is_none() {
+            if !alone && connection.connection_metadata().is_none() {
                 SendError::NotSent { method, path, problem }
             } else {
                 SendError::Lost { method, path, problem }

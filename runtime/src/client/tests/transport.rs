@@ -140,6 +140,18 @@ async fn an_answer_that_does_not_come_is_lost() {
 }
 
 #[tokio::test]
+async fn a_long_answer_that_does_not_come_is_lost() {
+    let closes: Script = Arc::new(|_| Box::pin(async { None }));
+    let place = Place::new(User::Certificate, &["h2"], closes).await;
+    let clients = connect(&place.options()).await.expect("clients");
+    let mut list = request(Method::GET, "/x");
+    list.extensions_mut().insert(Alone);
+    let error = clients.send(&Identity::Own, list).await.expect_err("no answer");
+    assert!(matches!(error, SendError::Lost { .. }), "{error}");
+    assert_eq!(place.server.seen().len(), 1);
+}
+
+#[tokio::test]
 async fn a_layer_can_refuse_answer_and_lose() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
     let mut options = place.options();
