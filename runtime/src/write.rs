@@ -80,6 +80,12 @@ impl WriteError {
         self.has_reason("Conflict", 409)
     }
 
+    /// The object that was meant is gone, whether or not another one has its name by now. A conflict alone does not say
+    /// so: the server also answers with one when others write faster than it can merge a patch.
+    pub fn is_gone(&self) -> bool {
+        self.is_not_found() || self.status().is_some_and(|status| is_other_uid(&status.message))
+    }
+
     /// The server cannot make sense of the request.
     pub fn is_invalid(&self) -> bool {
         self.has_reason("Invalid", 422)
@@ -99,6 +105,16 @@ impl WriteError {
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Unreadable(_))
     }
+}
+
+/// Whether these words say that the object has not the uid that the request names: of a precondition, as updates and
+/// deletions have it; of an apply to nothing; of a patch, which can only try to change the uid (k8s.io/apiserver
+/// pkg/storage, Preconditions.Check; pkg/registry/rest, BeforeDelete; pkg/endpoints/handlers, applyPatcher;
+/// k8s.io/apimachinery pkg/api/validation, ValidateObjectMetaAccessorUpdate).
+fn is_other_uid(message: &str) -> bool {
+    ["UID in precondition", "UID in the precondition", "uid mismatch", "metadata.uid: Invalid value"]
+        .iter()
+        .any(|words| message.contains(words))
 }
 
 /// An object as the server returned it.

@@ -203,7 +203,7 @@ impl CloudNode {
                 }
                 match self.write_addresses(&node, &wanted).await {
                     Ok(answer) => drop(self.wrote(&key, &answer)),
-                    Err(error) if error.is_not_found() || error.is_conflict() => {}
+                    Err(error) if error.is_gone() => {}
                     Err(error) => warn!(node = &*node.meta.name, %error, "addresses could not be written"),
                 }
             })

@@ -111,7 +111,7 @@ impl Surroundings for Kubernetes {
                 Ok(())
             }
             // Gone, or another node of the name: it has its own turn.
-            Err(error) if error.is_not_found() || error.is_conflict() => {
+            Err(error) if error.is_gone() => {
                 self.expectations.forget(&key);
                 Ok(())
             }

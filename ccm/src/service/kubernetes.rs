@@ -68,9 +68,8 @@ impl Kubernetes {
     }
 }
 
-/// A conflict is another Service of the name: nothing else is a precondition.
 fn refusal(error: &WriteError) -> Refusal {
-    if error.is_not_found() || error.is_conflict() { Refusal::Gone } else { Refusal::Failed(error.to_string()) }
+    if error.is_gone() { Refusal::Gone } else { Refusal::Failed(error.to_string()) }
 }
 
 #[async_trait]

@@ -324,7 +324,7 @@ impl Deployments {
             match self.writer.delete(&ReplicaSet::RESOURCE, &surplus.meta.key(), uid).await {
                 Ok(()) => {}
                 // Gone already, or another set has its name by now: the store will show it.
-                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                Err(error) if error.is_gone() => {}
                 Err(error) => {
                     self.expectations.not_deleting(work.key, uid);
                     return Err(error.into());

@@ -222,7 +222,7 @@ impl Evictions {
                 Ok(Outcome::Done)
             }
             // It is gone, or another one of its name: the watch will tell.
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(Outcome::Done),
+            Err(error) if error.is_gone() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }
     }

@@ -114,7 +114,7 @@ impl Orphans {
         match patch(&self.writer, pod, untracking(pod)).await {
             Ok(_) => Ok(()),
             // Gone, or another pod has its name by now.
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            Err(error) if error.is_gone() => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

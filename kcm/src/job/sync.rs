@@ -277,7 +277,7 @@ impl Jobs {
                     self.pods.wrote(&pod.meta.key(), version);
                 }),
                 // Gone, or another pod has its name by now.
-                Err(error) if error.is_not_found() || error.is_conflict() => {
+                Err(error) if error.is_gone() => {
                     self.remember(key, &job.meta.uid, |memory| {
                         memory.settled.insert(uid.clone());
                     });
@@ -331,7 +331,7 @@ impl Jobs {
 
     async fn delete_one(&self, key: &ObjectKey, job: &Job, pod: &Pod, uncounted: bool) -> Result<(), WriteError> {
         // Gone already, or another pod has its name by now: the store will show it.
-        let gone = |error: &WriteError| error.is_not_found() || error.is_conflict();
+        let gone = |error: &WriteError| error.is_gone();
         if uncounted && has_finalizer(pod) {
             match patch(&self.writer, pod, untracking(pod)).await {
                 Ok(version) => {

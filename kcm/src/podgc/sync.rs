@@ -146,7 +146,7 @@ impl PodGc {
         let (key, uid, why) = (pod.meta.key(), &pod.meta.uid, reason.as_str());
         self.forced().insert(uid.clone(), self.now());
         let ended = self.end(&pod, reason).await;
-        let is_there_no_more = |error: &WriteError| error.is_not_found() || error.is_conflict();
+        let is_there_no_more = |error: &WriteError| error.is_gone();
         let failed = ended.as_ref().is_err_and(|error| !is_there_no_more(error));
         self.counts.count(&key.namespace, reason, failed);
         // One that is gone from the store already will not be forgotten by its change.

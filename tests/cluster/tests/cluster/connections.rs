@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,10 +13,15 @@ use control_plane::Identity;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest};
 use k8s_openapi::api::core::v1::ServiceAccount;
+use kinds::Kind as _;
+use kinds::meta::{ObjectKey, Uid};
 use kube::Api;
 use kube::api::PostParams;
 use kube::config::Kubeconfig;
+use runtime::client::rate::TokenBucket;
 use runtime::client::{Clients, ConnectOptions, PodEnvironment, connect};
+use runtime::election::Fence;
+use runtime::write::Writer;
 use serde_json::{Value, json};
 
 /// A folder for one test's files, beside those of the control plane and gone with them.
@@ -147,5 +153,36 @@ pub async fn a_plugin_gives_a_certificate(space: Space) -> Result<()> {
     fs::write(&file, credential(json!({"clientCertificateData": certificate, "clientKeyData": key})))?;
     let clients = connect(&kubeconfig(&space, &folder, plugin(&file))?).await?;
     ensure!(who(&clients).await? == "system:kube-controller-manager");
+    Ok(())
+}
+
+/// The server's own words decide what counts as gone; a conflict alone does not.
+pub async fn who_has_the_name_of_another_is_told(space: Space) -> Result<()> {
+    let options = ConnectOptions { kubeconfig: Some(space.bed.cluster.kubeconfig(Identity::Admin)?), ..options() };
+    let clients = Arc::new(connect(&options).await?);
+    let writer =
+        Writer::new(clients, runtime::client::Identity::Own, Arc::new(TokenBucket::new(100.0, 100)), Fence::open());
+    space.create::<ServiceAccount>(json!({"metadata": {"name": "successor"}})).await?;
+    let (successor, nobody) =
+        (ObjectKey::new(&*space.namespace, "successor"), ObjectKey::new(&*space.namespace, "nobody"));
+    let uid = "11111111-2222-3333-4444-555555555555";
+    let predecessor =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"uid": uid, "labels": {"a": "b"}}});
+    let kind = &kinds::ServiceAccount::RESOURCE;
+    let refusals = [
+        ("patched", writer.patch(kind, &successor, &predecessor).await.err()),
+        ("merged", writer.merge_patch(kind, &successor, &predecessor).await.err()),
+        ("applied", writer.apply(kind, &successor, None, "tests", &predecessor).await.err()),
+        ("applied to nothing", writer.apply(kind, &nobody, None, "tests", &predecessor).await.err()),
+        ("deleted", writer.delete(kind, &successor, &Uid::parse(uid)).await.err()),
+        ("deleted and not there", writer.delete(kind, &nobody, &Uid::parse(uid)).await.err()),
+    ];
+    for (what, refusal) in refusals {
+        let refusal = refusal.with_context(|| format!("{what}: it was done"))?;
+        ensure!(refusal.is_gone(), "{what}: {refusal}");
+    }
+    let outdated = json!({"metadata": {"resourceVersion": "1", "labels": {"a": "b"}}});
+    let conflict = writer.patch(kind, &successor, &outdated).await.err().context("an old version was taken")?;
+    ensure!(conflict.is_conflict() && !conflict.is_gone(), "{conflict}");
     Ok(())
 }

@@ -104,6 +104,7 @@ fn main() -> std::process::ExitCode {
         connections::{
             a_pod_is_its_service_account_also_after_a_rotation, a_kubeconfigs_token_file_may_rotate,
             a_plugin_gives_tokens_and_is_asked_again_before_they_end, a_plugin_gives_a_certificate,
+            who_has_the_name_of_another_is_told,
         },
         cluster_wide::{
             roles_are_gathered, cluster_info_is_signed_until_tokens_end, one_trust_bundle_is_published,
