@@ -61,6 +61,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::resourcequota::DESCRIPTOR,
     crate::root_ca_publisher::DESCRIPTOR,
     crate::serviceaccount::DESCRIPTOR,
+    crate::service_cidr::DESCRIPTOR,
     crate::serviceaccount_token::DESCRIPTOR,
     crate::tainteviction::DESCRIPTOR,
     crate::statefulset::DESCRIPTOR,

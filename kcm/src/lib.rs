@@ -39,6 +39,7 @@ pub mod replicaset;
 pub mod resourcequota;
 pub mod root_ca_publisher;
 pub mod scales;
+pub mod service_cidr;
 pub mod service_endpoints;
 pub mod serviceaccount;
 pub mod serviceaccount_token;

@@ -66,6 +66,7 @@ pub const KEY_KINDS: &[(&str, &str)] = &[
     ("endpoint_slice", "Service"),
     ("endpoint_slice_mirroring", "Endpoints"),
     ("horizontalpodautoscaler", "HorizontalPodAutoscaler"),
+    ("ipaddresses", "ServiceCIDR"),
     ("job", "Job"),
     ("legacy_service_account_token_cleaner", "Secret"),
     ("namespace", "Namespace"),

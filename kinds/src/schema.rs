@@ -415,5 +415,9 @@ messages! {
     load_balancer_ingress "LoadBalancerIngress" "api/core/v1" { IP "ip" = 1, HOSTNAME "hostname" = 2, IP_MODE "ipMode" = 3, PORTS "ports" = 4 }
     port_status "PortStatus" "api/core/v1" { PORT "port" = 1, PROTOCOL "protocol" = 2, ERROR "error" = 3 }
     session_affinity_config "SessionAffinityConfig" "api/core/v1" { CLIENT_IP "clientIP" = 1 }
+    service_cidr "ServiceCIDR" "api/networking/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    service_cidr_spec "ServiceCIDRSpec" "api/networking/v1" { CIDRS "cidrs" = 1 }
+    service_cidr_status "ServiceCIDRStatus" "api/networking/v1" { CONDITIONS "conditions" = 1 }
+    ip_address "IPAddress" "api/networking/v1" { METADATA "metadata" = 1 }
     client_ip_config "ClientIPConfig" "api/core/v1" { TIMEOUT_SECONDS "timeoutSeconds" = 1 }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use cluster_tests::{Call, Faults, Manager, QUIET, Space, Verb, during, eventually};
 use k8s_openapi::api::certificates::v1::ClusterTrustBundle;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret, Service};
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::Resource;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
@@ -237,4 +238,64 @@ pub async fn nodes_are_told_how_long_to_keep(space: Space) -> Result<()> {
     })
     .await?;
     only_declared(&faults, &["ttl-controller"])
+}
+
+pub async fn ranges_of_services_stay_while_they_are_needed(space: Space) -> Result<()> {
+    let space = strict(&space).await?;
+    let ranges: Api<ServiceCIDR> = Api::all(space.bed.client.clone());
+    let services: Api<Service> = space.api();
+    let faults = Faults::default();
+    let _manager = Manager::start_cluster_wide(&space, &faults, &["--controllers=service-cidr-controller"]).await?;
+    let says = |name: &'static str, status: &'static str, reason: &'static str| {
+        let ranges = ranges.clone();
+        async move {
+            eventually(format!("{name} is Ready={status}"), || async {
+                let range = ranges.get(name).await?;
+                let conditions = range.status.and_then(|status| status.conditions).unwrap_or_default();
+                let ready =
+                    conditions.iter().find(|condition| condition.type_ == "Ready").context("nothing is said")?;
+                ensure!(ready.status == status && ready.reason == reason, "{ready:?}");
+                let finalizers = range.metadata.finalizers.unwrap_or_default();
+                ensure!(finalizers == ["networking.k8s.io/service-cidr-finalizer"], "{finalizers:?}");
+                Ok(())
+            })
+            .await
+        }
+    };
+    let gone = |name: &'static str| {
+        let ranges = ranges.clone();
+        async move {
+            eventually(format!("{name} goes"), || async {
+                ensure!(ranges.get_opt(name).await?.is_none(), "it is there");
+                Ok(())
+            })
+            .await
+        }
+    };
+    says("kubernetes", "True", "").await?;
+    create(&ranges, json!({"metadata": {"name": "narrow"}, "spec": {"cidrs": ["192.168.76.0/29"]}})).await?;
+    says("narrow", "True", "").await?;
+    eventually("a Service has an address of it", || async {
+        let spec = json!({"clusterIP": "192.168.76.2", "ports": [{"port": 80}]});
+        create(&services, json!({"metadata": {"name": "guest"}, "spec": spec})).await?;
+        Ok(())
+    })
+    .await?;
+    ranges.delete("narrow", &DeleteParams::default()).await?;
+    says("narrow", "False", "Terminating").await?;
+    create(&ranges, json!({"metadata": {"name": "wide"}, "spec": {"cidrs": ["192.168.76.0/24"]}})).await?;
+    says("wide", "True", "").await?;
+    gone("narrow").await?;
+    ranges.delete("wide", &DeleteParams::default()).await?;
+    says("wide", "False", "Terminating").await?;
+    let asked = std::time::Instant::now();
+    services.delete("guest", &DeleteParams::default()).await?;
+    create(&ranges, json!({"metadata": {"name": "short-lived"}, "spec": {"cidrs": ["192.168.80.0/24"]}})).await?;
+    says("short-lived", "True", "").await?;
+    ranges.delete("short-lived", &DeleteParams::default()).await?;
+    gone("wide").await?;
+    gone("short-lived").await?;
+    // API servers that do not know of the deletion yet may still give addresses from it.
+    ensure!(asked.elapsed() > Duration::from_secs(8), "after {:?}", asked.elapsed());
+    only_declared(&faults, &["service-cidr-controller"])
 }

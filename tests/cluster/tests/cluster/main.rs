@@ -108,7 +108,7 @@ fn main() -> std::process::ExitCode {
         },
         cluster_wide::{
             roles_are_gathered, cluster_info_is_signed_until_tokens_end, one_trust_bundle_is_published,
-            nodes_are_told_how_long_to_keep,
+            nodes_are_told_how_long_to_keep, ranges_of_services_stay_while_they_are_needed,
         },
         deployment::{
             a_rollout_and_its_traces, history_undo_and_restart, history_has_a_limit,

@@ -1,0 +1,80 @@
+//! service-cidr-controller: says which ranges Services may have addresses from, and keeps a range until no Service needs
+//! it any more.
+//!
+//! Follows upstream pkg/controller/servicecidrs.
+
+mod decide;
+mod sync;
+
+use std::sync::{Arc, Mutex};
+
+use kinds::{IpAddress, Sections, ServiceCidr};
+use runtime::controller::WorkOptions;
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use crate::controllers::{Descriptor, Settings, Verb, Write};
+use sync::Ranges;
+
+/// Name of the controller, of its event source and of the owner of its fields.
+const NAME: &str = "service-cidr-controller";
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: NAME,
+    service_account: "service-cidrs-controller",
+    needs,
+    writes: &[
+        Write { verb: Verb::Patch, group: "networking.k8s.io", resource: "servicecidrs" },
+        Write { verb: Verb::Patch, group: "networking.k8s.io", resource: "servicecidrs/status" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    start,
+};
+
+const WORKERS: usize = 5;
+const RETRIES: u32 = 15;
+
+fn needs(needs: &mut Builder) {
+    needs.need_if_served::<ServiceCidr>(Sections::default(), &[]);
+    needs.need_if_served::<IpAddress>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, settings: &Settings) {
+    let queue = Queue::new(QueueOptions::named("ipaddresses"));
+    let ranges = manager.registry().store::<ServiceCidr>();
+    let addresses = manager.registry().store::<IpAddress>();
+    let (changed, all) = (queue.clone(), ranges.clone());
+    ranges.subscribe(move |change| {
+        change.new.or(change.old).into_iter().for_each(|range| changed.add(range.meta.key()));
+        // A range that comes can take over what one that is to go still holds.
+        if let (None, Some(new)) = (change.old, change.new) {
+            let going = all.all().into_iter().filter(|range| range.meta.is_deleting() && decide::overlap(range, new));
+            going.for_each(|range| changed.add(range.meta.key()));
+        }
+    });
+    let (changed, all) = (queue.clone(), ranges.clone());
+    addresses.subscribe(move |change| {
+        // What is in a range matters only to one that is to go.
+        if change.old.is_some() == change.new.is_some() {
+            return;
+        }
+        let Some(address) = change.old.or(change.new).and_then(|address| decide::managed(address)) else { return };
+        let going = all.all().into_iter().filter(|range| range.meta.is_deleting() && decide::holds(range, address));
+        going.for_each(|range| changed.add(range.meta.key()));
+    });
+    let reconciler = Arc::new(Ranges {
+        ranges,
+        addresses,
+        writer: manager.writer(DESCRIPTOR.service_account),
+        recorder: manager.recorder(NAME, DESCRIPTOR.service_account),
+        expectations: Expectations::default(),
+        queue: queue.clone(),
+        clock: settings.clock.clone(),
+        in_the_way: Mutex::default(),
+    });
+    manager.add(WorkOptions { name: NAME, workers: WORKERS, max_retries: Some(RETRIES) }, queue, reconciler);
+}

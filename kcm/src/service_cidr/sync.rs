@@ -1,0 +1,148 @@
+//! One look at a range of Services' addresses: held and said to be ready, or let go once nothing needs it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::{IpAddress, Kind, ServiceCidr};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::expectations::Expectations;
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::write::{Answer, WriteError, Writer};
+use serde_json::{Value, json};
+use tracing::info;
+
+use super::NAME;
+use super::decide::{self, FINALIZER, READY, Readiness, TERMINATING};
+use crate::controllers::Clock;
+
+/// Ranges of Services' addresses.
+pub struct Ranges {
+    pub ranges: Arc<Store<ServiceCidr>>,
+    pub addresses: Arc<Store<IpAddress>>,
+    pub writer: Writer,
+    pub recorder: Recorder,
+    pub expectations: Expectations,
+    pub queue: Arc<Queue<ObjectKey>>,
+    pub clock: Clock,
+    /// By range, the address that kept it from going when it was last looked at: while that is there, no other is
+    /// looked at.
+    pub in_the_way: Mutex<HashMap<ObjectKey, ObjectKey>>,
+}
+
+impl Reconcile for Ranges {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Ranges {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(range) = self.ranges.get(key) else {
+            self.expectations.forget(key);
+            self.remember(key, None);
+            return Ok(Outcome::Done);
+        };
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.expectations.caught_up(key, &self.ranges, move || queue.add(again)) {
+            return Ok(Outcome::Parked);
+        }
+        if range.meta.is_deleting() { self.let_go(key, &range).await } else { self.hold(key, &range).await }
+    }
+
+    async fn hold(&self, key: &ObjectKey, range: &ServiceCidr) -> Result<Outcome, ReconcileError> {
+        if !decide::is_held(&range.meta) {
+            self.patch(key, json!({"metadata": {"finalizers": [FINALIZER]}})).await?;
+        }
+        self.say(key, range, READY).await.inspect_err(|_| {
+            let about = ObjectReference {
+                api_version: "networking.k8s.io/v1".into(),
+                kind: ServiceCidr::RESOURCE.kind.into(),
+                name: range.meta.name.clone(),
+                uid: range.meta.uid.to_string().into(),
+                ..ObjectReference::default()
+            };
+            let message = "The ServiceCIDR Status can not be set to Ready=True".to_owned();
+            self.recorder.event(&about, EventType::Warning, "KubernetesServiceCIDRError", message);
+        })?;
+        Ok(Outcome::Done)
+    }
+
+    async fn let_go(&self, key: &ObjectKey, range: &ServiceCidr) -> Result<Outcome, ReconcileError> {
+        if !decide::is_held(&range.meta) {
+            return Ok(Outcome::Done);
+        }
+        let unreadable = self.ranges.undecodable() + self.addresses.undecodable();
+        if unreadable > 0 {
+            let problem = format!("not letting it go while {unreadable} objects cannot be decoded (see the log)");
+            return Err(ReconcileError::new(problem));
+        }
+        let in_the_way = self.look_for(key, range);
+        self.remember(key, in_the_way.clone());
+        if let Some(address) = in_the_way {
+            info!(range = &*key.name, address = &*address.name, "a Service needs this range");
+            self.say(key, range, TERMINATING).await?;
+            return Ok(Outcome::Done);
+        }
+        let left = decide::stays(&range.meta, (self.clock)());
+        if !left.is_zero() {
+            return Ok(Outcome::After(left));
+        }
+        self.patch(key, json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}})).await?;
+        Ok(Outcome::Done)
+    }
+
+    /// An address that would be in no range any more (upstream: canDeleteCIDR).
+    fn look_for(&self, key: &ObjectKey, range: &ServiceCidr) -> Option<ObjectKey> {
+        let ranges = self.ranges.all();
+        if decide::has_parents(range, &ranges) {
+            return None;
+        }
+        let needs = |address: &Arc<IpAddress>| {
+            decide::managed(address).is_some_and(|address| decide::needs(address, range, &ranges))
+        };
+        let before = self.in_the_way.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
+        let found = before.and_then(|before| self.addresses.get(&before)).filter(needs);
+        found.or_else(|| self.addresses.all().into_iter().find(needs)).map(|address| address.meta.key())
+    }
+
+    fn remember(&self, key: &ObjectKey, address: Option<ObjectKey>) {
+        let mut in_the_way = self.in_the_way.lock().unwrap_or_else(PoisonError::into_inner);
+        match address {
+            Some(address) => drop(in_the_way.insert(key.clone(), address)),
+            None => drop(in_the_way.remove(key)),
+        }
+    }
+
+    async fn say(&self, key: &ObjectKey, range: &ServiceCidr, readiness: Readiness) -> Result<(), WriteError> {
+        if readiness.is_said(range) {
+            return Ok(());
+        }
+        let object = readiness.application(&key.name, (self.clock)());
+        let answer = self.writer.apply(&ServiceCidr::RESOURCE, key, Some("status"), NAME, &object).await;
+        self.wrote(key, answer)
+    }
+
+    async fn patch(&self, key: &ObjectKey, patch: Value) -> Result<(), WriteError> {
+        let answer = self.writer.patch(&ServiceCidr::RESOURCE, key, &patch).await;
+        self.wrote(key, answer)
+    }
+
+    /// One that is gone needs nothing.
+    fn wrote(&self, key: &ObjectKey, answer: Result<Answer, WriteError>) -> Result<(), WriteError> {
+        match answer {
+            Ok(answer) => {
+                self.expectations.wrote(key, &self.ranges, answer.meta()?.version);
+                Ok(())
+            }
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
