@@ -1,6 +1,6 @@
-//! For tests of what is built on this crate: stores that no watch fills.
+//! For tests of what is built on this crate: stores that no watch fills, and metadata that no server sent.
 
-use kinds::{Decode, Kind};
+use kinds::{Decode, Interner, Kind, Meta, Time, Uid};
 
 use crate::store::{Index, Store};
 
@@ -10,4 +10,21 @@ pub fn filled_store<K: Kind>(decode: Decode, indexes: Vec<Index<K>>, records: im
     let store = Store::new(decode, indexes);
     records.into_iter().for_each(|record| store.put(record));
     store
+}
+
+/// Metadata of an object that has a name and a version, and nothing else.
+pub fn meta(namespace: &str, name: &str, version: u64) -> Meta {
+    let interner = Interner::default();
+    Meta {
+        namespace: namespace.into(),
+        name: name.into(),
+        uid: Uid::default(),
+        version,
+        generation: 0,
+        created: Time::default(),
+        deletion: Time::default(),
+        labels: interner.labels(Vec::new()),
+        owners: interner.owners(&[]),
+        finalizers: interner.list(&[]),
+    }
 }

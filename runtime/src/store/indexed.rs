@@ -146,11 +146,12 @@ fn drop_values<K: Kind>(
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use kinds::{Decode, DecodeError, Interner, Meta, Resource, Time, Uid};
+    use kinds::{Decode, DecodeError, Meta, Resource};
     use proptest::prelude::*;
 
     use super::*;
     use crate::store::index_key;
+    use crate::testing;
 
     #[derive(Debug)]
     struct Thing {
@@ -173,19 +174,7 @@ mod tests {
         Index { name: "color", keys: |thing, emit| thing.colors.iter().for_each(|color| emit(index_key(color))) };
 
     fn thing(name: u8, version: u64, colors: Vec<u8>) -> Arc<Thing> {
-        let interner = Interner::default();
-        let meta = Meta {
-            namespace: interner.str("n"),
-            name: name.to_string().into(),
-            uid: Uid::default(),
-            version,
-            generation: 0,
-            created: Time(0),
-            deletion: Time(0),
-            labels: interner.labels(Vec::new()),
-            owners: interner.owners(&[]),
-            finalizers: interner.list(&[]),
-        };
+        let meta = testing::meta("n", &name.to_string(), version);
         Arc::new(Thing { meta, colors })
     }
 

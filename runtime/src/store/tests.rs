@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kinds::{DecodeError, Interner, Meta, Resource, Time};
+use kinds::{DecodeError, Meta, Resource};
 
 use super::*;
+use crate::testing::meta;
 
 #[derive(Debug)]
 struct Thing(Meta);
@@ -21,19 +22,7 @@ impl Kind for Thing {
 
 /// The thing `ns/web` at a version.
 fn thing(version: u64) -> Thing {
-    let interner = Interner::default();
-    Thing(Meta {
-        namespace: "ns".into(),
-        name: "web".into(),
-        uid: Uid::default(),
-        version,
-        generation: 0,
-        created: Time(0),
-        deletion: Time(0),
-        labels: interner.labels(Vec::new()),
-        owners: interner.owners(&[]),
-        finalizers: interner.list(&[]),
-    })
+    Thing(meta("ns", "web", version))
 }
 
 /// Who was woken.

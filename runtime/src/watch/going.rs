@@ -60,26 +60,15 @@ mod tests {
     use std::task::Poll;
 
     use futures::poll;
-    use kinds::{Decode, Interner, Sections, Time, Uid};
+    use kinds::{Decode, Sections, Time, Uid};
 
     use super::super::every::Metadata;
     use super::*;
     use crate::store::Store;
+    use crate::testing;
 
     fn meta(uid: &str, version: u64) -> Meta {
-        let interner = Interner::default();
-        Meta {
-            namespace: "n".into(),
-            name: "a".into(),
-            uid: Uid::parse(uid),
-            version,
-            generation: 0,
-            created: Time(0),
-            deletion: Time(0),
-            labels: interner.labels(Vec::new()),
-            owners: interner.owners(&[]),
-            finalizers: interner.list(&[]),
-        }
+        Meta { uid: Uid::parse(uid), ..testing::meta("n", "a", version) }
     }
 
     /// A store whose watch has delivered version 4 of an object.
