@@ -62,7 +62,7 @@ messages! {
         NODE_SELECTOR "nodeSelector" = 7, HOST_NETWORK "hostNetwork" = 11, AFFINITY "affinity" = 18,
         TOLERATIONS "tolerations" = 22, OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
         IMAGE_PULL_SECRETS "imagePullSecrets" = 15,
-        EPHEMERAL_CONTAINERS "ephemeralContainers" = 34,
+        EPHEMERAL_CONTAINERS "ephemeralContainers" = 34, READINESS_GATES "readinessGates" = 28,
     }
     container "Container" "api/core/v1" { NAME "name" = 1, PORTS "ports" = 6, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19 }
     pod_status "PodStatus" "api/core/v1" {
@@ -70,6 +70,7 @@ messages! {
         INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, REASON "reason" = 4, POD_IPS "podIPs" = 12, QOS_CLASS "qosClass" = 9,
         RESOURCE_CLAIM_STATUSES "resourceClaimStatuses" = 15, EXTENDED_RESOURCE_CLAIM_STATUS "extendedResourceClaimStatus" = 18,
     }
+    pod_readiness_gate "PodReadinessGate" "api/core/v1" { CONDITION_TYPE "conditionType" = 1 }
     pod_condition "PodCondition" "api/core/v1" { TYPE "type" = 1, STATUS "status" = 2, LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6 }
     container_status "ContainerStatus" "api/core/v1" { NAME "name" = 1, STATE "state" = 2, RESTART_COUNT "restartCount" = 5, ALLOCATED_RESOURCES "allocatedResources" = 10, RESOURCES "resources" = 11 }
     pod_template_spec "PodTemplateSpec" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }

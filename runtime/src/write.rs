@@ -282,7 +282,8 @@ impl Writer {
         Ok(read.map_err(|error| DecodeError::field("body", format!("is not JSON: {error}")))?)
     }
 
-    /// Reads the metadata of a namespace's objects that match a label selector from the server itself.
+    /// Reads the metadata of a namespace's objects that match a label selector from the server itself; with an empty
+    /// namespace, of all of them.
     pub async fn list_meta(
         &self,
         resource: &Resource,
@@ -291,7 +292,8 @@ impl Writer {
     ) -> Result<Vec<Meta>, WriteError> {
         const LIST_METADATA_ONLY: &str =
             "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-        let path = format!("{}?labelSelector={}", resource.path(Some(namespace)), percent_encode(selector));
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+        let path = format!("{}?labelSelector={}", resource.path(namespace), percent_encode(selector));
         let answer = self.send(Method::GET, path, "", LIST_METADATA_ONLY, Bytes::new()).await?;
         let interner = Interner::default();
         let page = envelope::page(&answer.0)?;
