@@ -143,6 +143,7 @@ impl LoadBalancers for Cupboards {
             id: id.clone(),
             phase: balancer.phase,
             resources: vec![format!("balancer {}", id.default_name())],
+            certain: true,
         };
         Ok(self.open().balancers.iter().map(owned).collect())
     }

@@ -18,6 +18,7 @@ mod instance;
 mod load_balancer;
 mod model;
 mod provider;
+mod records;
 mod route;
 mod tagging;
 mod target;
@@ -33,8 +34,8 @@ pub use instance::{Address, AddressKind, Instance, InstanceRef, InstanceState, I
 #[cfg(feature = "doubles")]
 pub use load_balancer::MockLoadBalancers;
 pub use load_balancer::{
-    Balancer, ClassFilter, Deletion, Ensured, Features, Listener, LoadBalancers, Observed, Owned, Phase, Progress,
-    Targeting,
+    Balancer, ClassFilter, Deletion, EndpointHealth, Ensured, Features, Listener, LoadBalancers, Observed, Owned,
+    Phase, Progress, ReadinessGate, Targeting,
 };
 pub use model::{
     Ingress, IpFamily, IpFamilyPolicy, IpMode, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, Port, PortStatus,
@@ -43,6 +44,9 @@ pub use model::{
 pub use provider::CloudProvider;
 #[cfg(feature = "doubles")]
 pub use provider::MockCloudProvider;
+#[cfg(feature = "doubles")]
+pub use records::MockRecords;
+pub use records::Records;
 #[cfg(feature = "doubles")]
 pub use route::MockRoutes;
 pub use route::{Route, RouteChange, RouteSpec, RouteTarget, Routes};

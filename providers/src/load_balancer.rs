@@ -1,5 +1,6 @@
 //! Load balancers: made, looked at, pointed at targets, and deleted until nothing is left.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,7 +8,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CloudError, IpFamily, IpFamilyPolicy, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, ObservedTarget,
+    CloudError, Health, IpFamily, IpFamilyPolicy, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, ObservedTarget,
     Protocol, Targets,
 };
 
@@ -54,6 +55,9 @@ pub struct Features {
     pub ipv6: bool,
     /// It can serve both families at once.
     pub dual_stack: bool,
+    /// What the types of those conditions begin with by which it tells pods that it sends traffic to them; `None`: it
+    /// tells no pods.
+    pub gates: Option<&'static str>,
 }
 
 impl Features {
@@ -193,6 +197,32 @@ pub struct Owned {
     pub phase: Phase,
     /// Its parts by the cloud's own names, as an operator would look them up.
     pub resources: Vec<String>,
+    /// Its marks can only be this cluster's, so that it may be deleted on their word.
+    pub certain: bool,
+}
+
+/// What a cloud thinks of one endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointHealth {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// Whether it gets traffic.
+    pub health: Health,
+    /// Why, in the cloud's own word; empty if all is well.
+    pub reason: String,
+    /// The same for people.
+    pub message: String,
+}
+
+/// A condition that pods may wait for before they count as ready, and who waits rightly.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadinessGate {
+    /// The condition's type.
+    pub condition: String,
+    /// What it is about: an endpoint may be there several times, and must be healthy each time.
+    pub endpoints: Vec<EndpointHealth>,
 }
 
 /// The load balancers of a cloud.
@@ -237,6 +267,16 @@ pub trait LoadBalancers: Send + Sync {
     /// `NotFound` if there is no balancer: nothing is made, and the caller ensures it. Else as `ensure`.
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError>;
 
+    /// What pods behind a balancer may wait for, as it is now. Asked every few seconds while pods wait, and not at all
+    /// else.
+    ///
+    /// # Errors
+    /// Any kind but `Invalid`; `NotFound` if there is no balancer yet.
+    async fn gates(&self, spec: &LoadBalancerSpec) -> Result<Vec<ReadinessGate>, CloudError> {
+        let _ = spec;
+        Ok(Vec::new())
+    }
+
     /// Deletes all that was ever made for `id`, whatever its spec was at the time, and whether or not the balancer
     /// itself is there still. Never waits for the cloud: it starts what can be started and says when to come again.
     ///
@@ -250,6 +290,21 @@ pub trait LoadBalancers: Send + Sync {
     /// # Errors
     /// Any kind but `NotFound` and `Invalid`.
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError>;
+
+    /// Whether something that was listed may belong to this Service. Some things say less than a whole id: what another
+    /// controller manager made may have no uid, and a firewall's rule only a balancer's name.
+    fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
+        owned.id == *service
+    }
+
+    /// Deletes what was listed and has no Service any more, and nothing else: not what a new Service of its name has by
+    /// now. Called only where an operator allowed it.
+    ///
+    /// # Errors
+    /// Any kind but `NotFound` and `Invalid`: what is gone is `Gone`.
+    async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
+        self.delete(&owned.id).await
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{CloudError, Instances, LoadBalancers, Routes, Tagging};
+use crate::{CloudError, Instances, LoadBalancers, Records, Routes, Tagging};
 
 /// A cloud. Each half that it lacks is `None`, and the controllers that need it do not start.
 ///
@@ -50,6 +50,12 @@ pub trait CloudProvider: Send + Sync {
     /// Tags of machines, for the tagging controller.
     fn tagging(&self) -> Option<Arc<dyn Tagging>> {
         None
+    }
+
+    /// Takes a place in the cluster for what must not be forgotten. Given before any call, once; a provider that does not
+    /// need it leaves it.
+    fn keep_records(&self, records: Arc<dyn Records>) {
+        drop(records);
     }
 
     /// The provider's own metrics in the Prometheus text format, added to what `/metrics` serves. Labels must be

@@ -5,7 +5,7 @@ use component::flags::table::{Flag, joined};
 
 /// Every flag, in the order of `--help`.
 pub static FLAGS: &[Flag] =
-    &joined::<95>(&[PROCESS, CLOUD, GENERIC, CONTROLLERS, PORT, SECURE_SERVING, ACCESS, LOGS, NODES, SERVER]);
+    &joined::<98>(&[PROCESS, CLOUD, GENERIC, CONTROLLERS, PORT, SECURE_SERVING, ACCESS, LOGS, NODES, SERVER]);
 
 component::flags! {
     const CLOUD;
@@ -35,8 +35,11 @@ component::flags! {
         "node-monitor-period": Duration = "5s", Effective, "How often Nodes that are not ready are looked for in the cloud";
     }
     "Service-lb-controller" {
+        "collect-leaked-load-balancers": Bool = "false", Effective, "Delete what the cloud holds for Services that are gone, once two audits and the API server itself agree that they are";
         "concurrent-service-syncs": Int32 = "1", Effective, "Services whose load balancers are reconciled at once";
+        "load-balancer-audit-period": Duration = "1h0m0s", Effective, "How often the cloud is searched for what it holds for Services that are gone";
         "load-balancer-class": Strings = "[]", Effective, "Values of spec.loadBalancerClass whose load balancers are made here, beside Services without one; for AWS service.k8s.aws/nlb takes over from the AWS Load Balancer Controller, and with it the annotation types external and nlb-ip";
+        "load-balancer-readiness-gates": Bool = "false", Effective, "Tell pods that declare a readiness gate of their load balancer when it finds them healthy; watches all pods, and needs the rights of deploy/ccm-targets-rbac.yaml";
         "load-balancers-without-class": Bool = "true", Effective, "Make load balancers for Services without spec.loadBalancerClass; false leaves them to another controller";
     }
     "Tagging-controller" {

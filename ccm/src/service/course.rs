@@ -1,6 +1,6 @@
 //! What this process knows of one Service's balancer: what it may have made, what it has done last, and what failed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub struct Course {
     pub settled: Option<Settled>,
     /// What the status should say, once known.
     pub ingress: Option<Vec<Ingress>>,
+    /// Conditions that pods may wait for because of it, as last asked.
+    pub gates: BTreeSet<String>,
     /// What was announced by an event and not finished yet.
     pub announced: Option<Announced>,
     /// Calls that failed in a row.
@@ -127,8 +129,9 @@ impl Courses {
     }
 
     /// Whether there may be a balancer of this id.
-    pub fn knows(&self, key: &ObjectKey, id: &LoadBalancerId) -> bool {
-        self.lock().get(key).is_some_and(|course| course.made.as_ref() == Some(id))
+    pub fn knows(&self, id: &LoadBalancerId) -> bool {
+        let key = ObjectKey::new(id.namespace.as_str(), id.name.as_str());
+        self.lock().get(&key).is_some_and(|course| course.made.as_ref() == Some(id))
     }
 
     /// How many Services are remembered.

@@ -11,7 +11,7 @@ use kinds::service::{self, Balancing, ServicePort, ServiceType};
 use kinds::{Service, Str};
 use providers::{
     ClassFilter, CloudError, IpFamily, IpFamilyPolicy, IpMode, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus,
-    Owned, Port, Protocol, SessionAffinity, TargetPort, TrafficPolicy,
+    Port, Protocol, SessionAffinity, TargetPort, TrafficPolicy,
 };
 use serde_json::{Value, json};
 
@@ -227,9 +227,4 @@ pub fn ingress_patch(ingress: &[service::Ingress]) -> Value {
 /// What the Service's status says now.
 pub fn published(service: &Service) -> &[service::Ingress] {
     service.balancing.as_ref().map_or(&[], |asked| &asked.ingress)
-}
-
-/// Something in the cloud that no Service stands for: neither one that wants a balancer nor one that is held.
-pub fn is_leak(owned: &Owned, service: Option<&Service>) -> bool {
-    !service.is_some_and(|service| service.meta.uid.to_string() == owned.id.uid && concerns(service))
 }

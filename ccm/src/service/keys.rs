@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
-use kinds::{EndpointSlice, Node, Service};
+use kinds::{EndpointSlice, GatedPod, Node, Service};
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
@@ -45,9 +45,9 @@ pub fn of_service(change: &Change<'_, Service>) -> Option<Key> {
 }
 
 /// Whether a change of a node can change what balancers send traffic to (upstream: service controller,
-/// shouldSyncUpdatedNode). The autoscaler's taint alone does not: connections on the node may end in peace.
+/// shouldSyncUpdatedNode, which passes over autoscalers' taints: the node then gets new connections until it is gone).
 pub fn nodes_differ(change: &Change<'_, Node>) -> bool {
-    let seen = |node: &Arc<Node>| targets::included(node).then(|| targets::node(node));
+    let seen = |node: &Arc<Node>| (targets::included(node) && !targets::leaving(node)).then(|| targets::node(node));
     match (change.old, change.new) {
         (Some(old), Some(new)) => seen(old) != seen(new),
         _ => true,
@@ -84,6 +84,34 @@ pub fn subscribe_slices<S: Send + Sync + 'static>(
     slices.subscribe(move |change| {
         if let Some(key) = of_slice(change).filter(|key| courses(&balancers).wants_endpoints(key)) {
             changed.add_coalesced(Key::Service(key));
+        }
+    });
+}
+
+/// Whether a change of a pod can change what it waits for, or whether it may have traffic while it waits.
+pub fn gates_differ(change: &Change<'_, GatedPod>, prefix: &str) -> bool {
+    let seen = |pod: &Arc<GatedPod>| (pod.waits_only_for(prefix), pod.gates.clone());
+    let gated = [change.old, change.new].into_iter().flatten().any(|pod| pod.gates_of(prefix).next().is_some());
+    gated && change.old.map(seen) != change.new.map(seen)
+}
+
+/// Connects the store of pods with the queue: a pod that waits wakes the Services that it is an endpoint of.
+pub fn subscribe_pods<S: Send + Sync + 'static>(
+    (pods, prefix): (&Store<GatedPod>, &'static str),
+    slices: &Arc<Store<EndpointSlice>>,
+    queue: &Arc<Queue<Key>>,
+    balancers: &Arc<S>,
+    courses: fn(&S) -> &Courses,
+) {
+    let (slices, changed, balancers) = (slices.clone(), queue.clone(), balancers.clone());
+    pods.subscribe(move |change| {
+        let Some(pod) = change.new.or(change.old).filter(|_| gates_differ(change, prefix)) else { return };
+        for slice in slices.by_index(&targets::BY_POD, targets::slices_with(&pod.meta)) {
+            let Some(name) = slice.service() else { continue };
+            let key = ObjectKey { namespace: slice.meta.namespace.clone(), name: name.into() };
+            if courses(&balancers).wants_endpoints(&key) {
+                changed.add_coalesced(Key::Service(key));
+            }
         }
     });
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kinds::meta::ObjectKey;
 use kinds::service::Ingress;
-use kinds::{EndpointSlice, Kind, Node, Service};
-use providers::{EndpointTarget, NodeTarget, async_trait};
+use kinds::{EndpointSlice, GatedPod, Kind, Node, Service, Uid};
+use providers::{EndpointTarget, NodeTarget, PodRef, async_trait};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::expectations::Expectations;
 use runtime::store::{Store, by_namespace, index_key};
@@ -13,8 +13,10 @@ use runtime::write::{Answer, WriteError, Writer};
 use serde_json::{Value, json};
 
 use super::decide::{self, FINALIZER};
+use super::gates::{self, Told};
 use super::surroundings::{Refusal, Surroundings};
 use super::targets;
+use crate::controllers::Clock;
 
 /// The API server, through stores and a writer.
 pub struct Kubernetes {
@@ -22,6 +24,11 @@ pub struct Kubernetes {
     pub nodes: Arc<Store<Node>>,
     /// Only if the provider may ask for endpoints.
     pub slices: Option<Arc<Store<EndpointSlice>>>,
+    /// Only if readiness gates are filled, and what they begin with.
+    pub pods: Option<(Arc<Store<GatedPod>>, &'static str)>,
+    /// What was written for pods.
+    pub told: Expectations,
+    pub clock: Clock,
     pub writer: Writer,
     pub recorder: Recorder,
     pub expectations: Expectations,
@@ -78,6 +85,10 @@ impl Surroundings for Kubernetes {
         self.services.get(key)
     }
 
+    fn services(&self) -> Vec<Arc<Service>> {
+        self.services.all()
+    }
+
     fn nodes(&self) -> Arc<[NodeTarget]> {
         let gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner).clone();
         gathered.unwrap_or_else(|| {
@@ -89,7 +100,45 @@ impl Surroundings for Kubernetes {
     fn endpoints(&self, service: &Service) -> Option<Arc<[EndpointTarget]>> {
         let slices = self.slices.as_ref()?;
         let found = slices.by_index(&targets::BY_SERVICE, targets::slices_of(&service.meta));
-        Some(targets::endpoints(&found).into())
+        let mut endpoints = targets::endpoints(&found);
+        if let Some((pods, prefix)) = &self.pods {
+            let pod = |pod: &PodRef| pods.get(&ObjectKey::new(pod.namespace.as_str(), pod.name.as_str()));
+            gates::let_waiting_in(&mut endpoints, pod, prefix);
+        }
+        Some(endpoints.into())
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<GatedPod>> {
+        let (pods, _) = self.pods.as_ref()?;
+        let key = ObjectKey::new(namespace, name);
+        // Its own write comes back as a change of the pod.
+        let caught_up = self.told.caught_up(&key, pods, || {});
+        let pod = pods.get(&key);
+        if pod.is_none() {
+            self.told.forget(&key);
+        }
+        pod.filter(|_| caught_up)
+    }
+
+    fn gated_pods(&self, namespace: &str) -> Vec<Arc<GatedPod>> {
+        let Some((pods, _)) = &self.pods else { return Vec::new() };
+        let mut all = pods.by_index(&by_namespace(), index_key(namespace));
+        all.retain(|pod| !pod.gates.is_empty());
+        all
+    }
+
+    async fn tell_pod(&self, pod: &GatedPod, condition: &Told) -> Result<(), Refusal> {
+        let Some((pods, _)) = &self.pods else { return Ok(()) };
+        let key = pod.meta.key();
+        let patch = condition.patch(&pod.meta.uid, (self.clock)());
+        let written = self.writer.patch_status(&GatedPod::RESOURCE, &key, &patch).await;
+        match written.and_then(|answer: Answer| Ok(answer.meta()?)) {
+            Ok(meta) => {
+                self.told.wrote(&key, pods, meta.version);
+                Ok(())
+            }
+            Err(error) => Err(refusal(&error)),
+        }
     }
 
     fn say(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
@@ -103,6 +152,11 @@ impl Surroundings for Kubernetes {
             return Err(Refusal::Gone);
         }
         Ok(decide::is_held(&meta) && !meta.is_deleting())
+    }
+
+    async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {
+        let all = self.writer.list_meta(&Service::RESOURCE, "", "").await.map_err(|error| refusal(&error))?;
+        Ok(all.into_iter().map(|meta| (meta.key(), meta.uid)).collect())
     }
 
     async fn hold(&self, service: &Service) -> Result<(), Refusal> {

@@ -4,11 +4,14 @@
 //! anything of theirs in the cloud, and writes their `status.loadBalancer`. Follows upstream cloud-provider,
 //! controllers/service.
 
+mod audit;
 mod course;
 mod decide;
+mod gates;
 mod keys;
 mod kubernetes;
 mod metrics;
+mod records;
 mod surroundings;
 mod sync;
 mod targets;
@@ -21,7 +24,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
-use kinds::{EndpointSlice, Node, Service};
+use kinds::{EndpointSlice, GatedPod, Node, Sections, Service};
 use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::expectations::Expectations;
 use runtime::manager::Manager;
@@ -34,10 +37,12 @@ use tracing::warn;
 use crate::cloud::Cloud;
 use crate::controllers::{Descriptor, Settings, Verb, Work, Write};
 use crate::failure::{self, LONGEST_WAIT};
+use audit::Audit;
 use course::Courses;
 use keys::Key;
 use kubernetes::Kubernetes;
-use metrics::Hosts;
+use metrics::{Hosts, Leaks};
+use records::ConfigMaps;
 use sync::Balancers;
 
 /// Name of the event source.
@@ -49,8 +54,8 @@ const RESYNC: Duration = Duration::from_secs(30 * 60);
 /// Changes of a Service's endpoints are taken together over this time.
 const ENDPOINTS_TOGETHER: Duration = Duration::from_millis(500);
 
-/// From one look for what nobody wants to the next.
-const LEAKS_EVERY: Duration = Duration::from_secs(60 * 60);
+/// Audits do not come oftener, whatever the command line says.
+const SHORTEST_AUDIT: Duration = Duration::from_secs(1);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -62,6 +67,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             Write { verb: Verb::Patch, group: "", resource: "services/status" },
             Write { verb: Verb::Create, group: "", resource: "events" },
             Write { verb: Verb::Patch, group: "", resource: "events" },
+            // By rights of their own: for readiness gates, and for providers' records.
+            Write { verb: Verb::Patch, group: "", resource: "pods/status" },
+            Write { verb: Verb::Create, group: "", resource: "configmaps" },
+            Write { verb: Verb::Patch, group: "", resource: "configmaps" },
         ],
         start,
     },
@@ -78,6 +87,17 @@ pub(crate) fn needs_of(settings: &Settings, needs: &mut Builder) {
     if with_endpoints(settings) {
         needs.need::<EndpointSlice>(EndpointSlice::TARGETS, &[targets::BY_SERVICE]);
     }
+    if gates(settings).is_some() {
+        needs.need::<EndpointSlice>(EndpointSlice::TARGETS, &[targets::BY_POD]);
+        needs.need::<GatedPod>(Sections::default(), &[by_namespace()]);
+    }
+}
+
+/// What the conditions begin with that are written for pods, if any are.
+fn gates(settings: &Settings) -> Option<&'static str> {
+    let features = settings.cloud.provider().load_balancers()?.features();
+    let wanted = features.endpoint_targets && settings.options.values.get_bool("load-balancer-readiness-gates");
+    features.gates.filter(|_| wanted)
 }
 
 fn with_endpoints(settings: &Settings) -> bool {
@@ -103,11 +123,16 @@ fn start(manager: &mut Manager, settings: &Settings) {
     let (services, nodes) = (manager.registry().store::<Service>(), manager.registry().store::<Node>());
     keys::subscribe(&services, &nodes, &queue);
     let account = DESCRIPTOR.controller.service_account;
+    settings.cloud.provider().keep_records(Arc::new(ConfigMaps { writer: manager.writer(account) }));
     let slices = with_endpoints(settings).then(|| manager.registry().store::<EndpointSlice>());
+    let pods = gates(settings).map(|prefix| (manager.registry().store::<GatedPod>(), prefix));
     let kubernetes = Kubernetes {
         services,
         nodes,
         slices: slices.clone(),
+        pods: pods.clone(),
+        told: Expectations::default(),
+        clock: settings.clock.clone(),
         writer: manager.writer(account),
         recorder: manager.recorder(COMPONENT, account),
         expectations: Expectations::default(),
@@ -121,12 +146,21 @@ fn start(manager: &mut Manager, settings: &Settings) {
             resync: RESYNC,
             courses: Courses::default(),
             hosts: Hosts::register(manager.metrics()),
+            audit: Audit {
+                collects: settings.options.values.get_bool("collect-leaked-load-balancers"),
+                every: settings.options.values.get_duration("load-balancer-audit-period").max(SHORTEST_AUDIT),
+                counted: Leaks::register(manager.metrics()),
+                suspects: Mutex::default(),
+            },
         },
         cloud: settings.cloud.clone(),
         queue: queue.clone(),
     });
     if let Some(slices) = slices {
         keys::subscribe_slices(&slices, &queue, &reconciler, |own| &own.balancers.courses);
+        if let Some((pods, prefix)) = pods {
+            keys::subscribe_pods((&pods, prefix), &slices, &queue, &reconciler, |own| &own.balancers.courses);
+        }
     }
     let workers = usize::try_from(settings.options.values.get_i64("concurrent-service-syncs")).unwrap_or(0).max(1);
     let name = DESCRIPTOR.controller.name;
@@ -185,8 +219,8 @@ impl ServiceBalancers {
     }
 
     async fn leaks(&self) -> Outcome {
-        match self.balancers.report_leaks().await {
-            Ok(_) => Outcome::After(LEAKS_EVERY),
+        match self.balancers.audit().await {
+            Ok(audited) => Outcome::After(audited.again.unwrap_or(self.balancers.audit.every)),
             Err(error) => {
                 warn!(%error, "what the cloud holds for Services could not be listed");
                 Outcome::After(failure::retry_after(error.kind, u32::MAX).unwrap_or(LONGEST_WAIT))

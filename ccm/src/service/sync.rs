@@ -17,8 +17,10 @@ use runtime::events::EventType::{Normal, Warning};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::audit::Audit;
 use super::course::{Announced, Course, Courses, Pause, Settled};
 use super::decide::{self, Wish};
+use super::gates;
 use super::metrics::Hosts;
 use super::surroundings::{Refusal, Surroundings, about};
 use crate::failure;
@@ -39,13 +41,15 @@ pub struct Balancers<S> {
     pub courses: Courses,
     /// What is counted.
     pub hosts: Hosts,
+    /// What was found to be left of Services that are gone.
+    pub audit: Audit,
 }
 
 /// A Service that wants a balancer, with what it asks for.
-struct Wanted<'a> {
+pub(super) struct Wanted<'a> {
     key: &'a ObjectKey,
-    service: &'a Service,
-    spec: Arc<LoadBalancerSpec>,
+    pub(super) service: &'a Service,
+    pub(super) spec: Arc<LoadBalancerSpec>,
     targeting: Targeting,
 }
 
@@ -97,7 +101,11 @@ impl<S: Surroundings> Balancers<S> {
                     Ok((Targeting::Elsewhere, _)) => Ok(Outcome::Done),
                     Ok((targeting, spec)) => {
                         let wanted = Wanted { key, service, spec: Arc::new(spec), targeting };
-                        self.balance(&wanted, course).await
+                        let outcome = self.balance(&wanted, course).await?;
+                        if targeting != Targeting::Endpoints {
+                            return Ok(outcome);
+                        }
+                        Ok(gates::sooner(outcome, self.tell_pods(&wanted, course).await))
                     }
                 }
             }
@@ -313,6 +321,7 @@ impl<S: Surroundings> Balancers<S> {
         match self.delete(id, Some(service), course, "SyncLoadBalancerFailed").await {
             Some(outcome) => Ok(outcome),
             None => {
+                self.let_pods_go(id, course).await;
                 let clear = clear && !service.meta.is_deleting() && !decide::published(service).is_empty();
                 match self.kubernetes.release(service, clear).await {
                     Ok(()) => {
@@ -414,21 +423,6 @@ impl<S: Surroundings> Balancers<S> {
         let firm = error.retry_after().is_some();
         course.pause = Some(Pause { until: again.map(|again| now + again), asked, firm });
         again.map_or(Outcome::Done, Outcome::After)
-    }
-
-    /// Says what the cloud holds for Services that do not want it; nothing is deleted because of that.
-    pub async fn report_leaks(&self) -> Result<usize, CloudError> {
-        let mut leaks = 0;
-        for owned in self.cloud.list_owned().await? {
-            let key = ObjectKey::new(owned.id.namespace.as_str(), owned.id.name.as_str());
-            let service = self.kubernetes.service(&key);
-            if decide::is_leak(&owned, service.as_deref()) && !self.courses.knows(&key, &owned.id) {
-                leaks += 1;
-                let resources = owned.resources.join(",");
-                warn!(service = %owned.id, uid = owned.id.uid, resources, "no Service wants this any more");
-            }
-        }
-        Ok(leaks)
     }
 }
 

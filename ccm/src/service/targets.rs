@@ -14,10 +14,16 @@ use runtime::store::{Index, index_key};
 /// Keeps a node from balancers (core/v1, LabelNodeExcludeBalancers).
 const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// The cluster autoscaler is about to remove the node (upstream: service controller, ToBeDeletedTaint).
-const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+/// Taints of nodes that an autoscaler is about to remove: the cluster autoscaler's (upstream: service controller,
+/// ToBeDeletedTaint), and Karpenter's, which the AWS Load Balancer Controller knows too.
+const LEAVING: [&str; 2] = ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"];
 
-/// Whether a node belongs to balancers, but for the autoscaler's taint (upstream: service controller,
+/// Whether an autoscaler is about to remove the node.
+pub fn leaving(node: &Node) -> bool {
+    node.taints.iter().any(|taint| LEAVING.contains(&&*taint.key))
+}
+
+/// Whether a node belongs to balancers, but for autoscalers' taints (upstream: service controller,
 /// nodeIncludedPredicate and nodeNotDeletedPredicate). A label that is neither true nor false excludes.
 pub fn included(node: &Node) -> bool {
     let excluded = match label(&node.meta.labels, EXCLUDE) {
@@ -45,9 +51,8 @@ pub fn node(node: &Node) -> NodeTarget {
 /// The nodes that may take traffic, ordered by name. Whether they are ready is for health checks to find out
 /// (upstream: service controller, stableNodeSetPredicates).
 pub fn nodes(all: &[Arc<Node>]) -> Vec<NodeTarget> {
-    let tainted = |node: &Node| node.taints.iter().any(|taint| &*taint.key == TO_BE_DELETED);
     let mut nodes: Vec<_> =
-        all.iter().filter(|node| included(node) && !tainted(node)).map(|record| node(record)).collect();
+        all.iter().filter(|node| included(node) && !leaving(node)).map(|record| node(record)).collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     nodes
 }
@@ -61,6 +66,23 @@ pub const BY_SERVICE: Index<EndpointSlice> = Index {
         }
     },
 };
+
+/// Index of slices by the pods behind their endpoints.
+pub const BY_POD: Index<EndpointSlice> = Index {
+    name: "balanced-pod",
+    keys: |slice, emit| {
+        for endpoint in &slice.contents.endpoints {
+            if let Some(Target::Pod { namespace, name, .. }) = &endpoint.target {
+                emit(index_key((&**namespace, &**name)));
+            }
+        }
+    },
+};
+
+/// The key of a pod's slices.
+pub fn slices_with(pod: &Meta) -> u64 {
+    index_key((&*pod.namespace, &*pod.name))
+}
 
 /// The key of a Service's slices.
 pub fn slices_of(service: &Meta) -> u64 {

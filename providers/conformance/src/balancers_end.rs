@@ -133,3 +133,25 @@ pub(crate) async fn what_is_owned_is_listed_until_it_is_gone(context: &Context<'
     }
     Ok(())
 }
+
+pub(crate) async fn what_is_left_is_collected_and_a_namesake_stays(context: &Context<'_>) -> Result<(), Stop> {
+    let balancers = context.balancers()?;
+    let targets = Targets::nodes(context.nodes(1).await?);
+    let name = context.fresh_name("left");
+    let (old, new) = (context.spec_of(context.id_named(&name)), context.spec_of(context.id_named(&name)));
+    context.settle(&old, &targets).await?;
+    context.settle(&new, &targets).await?;
+    let listed = owned_of(context, &old).await?;
+    let [left] = &listed[..] else {
+        return Err(Stop::Fail(format!("{} should be listed once and is {listed:?}", old.id)));
+    };
+    ensure!(balancers.may_belong(left, &old.id), "{left:?} is said not to be {}'s, who made it", old.id);
+    ensure!(!balancers.may_belong(left, &new.id), "{left:?} is said to be a namesake's");
+    if !left.certain {
+        return Err(Stop::Skip("what this cloud lists may be another cluster's, so it is never collected".into()));
+    }
+    context.collect(left).await?;
+    context.nothing_left(&old.id).await?;
+    as_asked(context, &new, &targets).await?;
+    Ok(())
+}

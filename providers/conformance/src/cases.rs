@@ -54,6 +54,7 @@ macro_rules! __cases {
             balancers_end::a_half_made_balancer_is_listed_and_deleted,
             balancers_end::a_namesake_is_another_balancer,
             balancers_end::what_is_owned_is_listed_until_it_is_gone,
+            balancers_end::what_is_left_is_collected_and_a_namesake_stays,
             routes::a_route_is_set_listed_and_removed,
             routes::a_route_is_set_anew_to_another_instance,
             routes::one_bad_change_stops_no_other,

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures::future::BoxFuture;
 use providers::{
     Balancer, CloudError, CloudProvider, Deletion, Ensured, ErrorKind, InstanceRef, Instances, LoadBalancerId,
-    LoadBalancerSpec, LoadBalancers, NodeTarget, Observed, Phase, Port, Progress, Protocol, Route, RouteChange, Routes,
-    TargetPort, Targets,
+    LoadBalancerSpec, LoadBalancers, NodeTarget, Observed, Owned, Phase, Port, Progress, Protocol, Route, RouteChange,
+    Routes, TargetPort, Targets,
 };
 use tokio::time::Instant;
 
@@ -188,9 +189,23 @@ impl<'a> Context<'a> {
 
     /// Deletes as a controller does, again and again, until it is gone.
     pub async fn delete(&self, id: &LoadBalancerId) -> Result<(), Stop> {
-        let (balancers, deadline) = (self.balancers()?, self.deadline());
+        let balancers = self.balancers()?;
+        self.until_gone(|| balancers.delete(id)).await
+    }
+
+    /// Deletes what a Service has left, again and again, until it is gone.
+    pub async fn collect(&self, owned: &Owned) -> Result<(), Stop> {
+        let balancers = self.balancers()?;
+        self.until_gone(|| balancers.collect(owned)).await
+    }
+
+    async fn until_gone<'d>(
+        &self,
+        delete: impl Fn() -> BoxFuture<'d, Result<Deletion, CloudError>> + Send,
+    ) -> Result<(), Stop> {
+        let deadline = self.deadline();
         loop {
-            let (pause, said) = match balancers.delete(id).await {
+            let (pause, said) = match delete().await {
                 Ok(Deletion::Gone) => return Ok(()),
                 Ok(Deletion::InProgress(pause)) => (pause, "in progress".to_owned()),
                 Err(error) if passes(&error) => (error.retry_after().unwrap_or(PAUSE), error.to_string()),

@@ -256,7 +256,7 @@ impl LoadBalancers for MockBalancers {
         let owned = list.await?;
         Ok(owned
             .into_iter()
-            .map(|view| Owned { resources: resources(&view), phase: view.phase, id: view.id })
+            .map(|view| Owned { resources: resources(&view), phase: view.phase, id: view.id, certain: true })
             .collect())
     }
 }

@@ -42,6 +42,7 @@ pub(crate) fn features() -> Features {
         mixed_protocols: true,
         ipv6: true,
         dual_stack: true,
+        gates: None,
     }
 }
 

@@ -74,7 +74,7 @@ async fn play(death: Death) -> (u64, u64) {
     let process = process.expect("a process");
     pass(60.0).await;
     assert!(gone(&world), "it stays gone");
-    assert_eq!(process.balancers.report_leaks().await, Ok(0));
+    assert_eq!(process.leaks().await, 0);
     let met = matches!(death, Death::Never) || world.died();
     assert!(met, "{death:?} did not come: this proves nothing");
     (world.acts(), world.cloud.changing_calls())

@@ -208,7 +208,7 @@ impl History {
         let wanting = self.world.services().into_values().filter(|service| service.kind == ServiceType::LoadBalancer);
         let wanting: BTreeSet<_> = wanting.map(|service| decide::id(&service.meta, CLUSTER)).collect();
         let leaks = there.keys().filter(|id| !wanting.contains(id)).count();
-        assert_eq!(self.process().balancers.report_leaks().await, Ok(leaks), "{there:?}");
+        assert_eq!(self.process().leaks().await, leaks, "{there:?}");
     }
 }
 

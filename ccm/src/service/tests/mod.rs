@@ -1,5 +1,6 @@
-//! Tests: tables of decisions, courses of single Services, crashes at every place, random histories.
+//! Tests: tables of decisions, audits, courses of single Services, crashes at every place, random histories.
 
+mod audits;
 mod courses;
 mod crashes;
 mod histories;

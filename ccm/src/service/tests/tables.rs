@@ -7,8 +7,8 @@ use kinds::Service;
 use kinds::meta::Time;
 use kinds::service::ServiceType;
 use providers::{
-    ClassFilter, Ingress, IpFamily, IpMode, LoadBalancerStatus, Owned, Phase, PortStatus, Protocol, SessionAffinity,
-    TargetPort, TrafficPolicy,
+    ClassFilter, Ingress, IpFamily, IpMode, LoadBalancerStatus, PortStatus, Protocol, SessionAffinity, TargetPort,
+    TrafficPolicy,
 };
 use serde_json::json;
 
@@ -166,26 +166,6 @@ fn a_status_is_compared_and_written_as_the_server_has_it() {
     assert_eq!(decide::ingress_patch(&[]), json!({ "ingress": null }));
 }
 
-#[test]
-fn leaks_are_what_no_service_stands_for() {
-    let owned = |service: &Service| Owned {
-        id: decide::id(&service.meta, "cluster"),
-        phase: Phase::Active,
-        resources: Vec::new(),
-    };
-    let web = service("web");
-    assert!(!decide::is_leak(&owned(&web), Some(&web)));
-    assert!(decide::is_leak(&owned(&web), None));
-    let another = with(|service| service.meta.uid = kinds::Uid::parse("another"));
-    assert!(decide::is_leak(&owned(&web), Some(&another)));
-    let plain = with(|service| service.kind = ServiceType::ClusterIp);
-    assert!(decide::is_leak(&owned(&plain), Some(&plain)));
-    let ending = with(|service| {
-        (service.kind, service.meta.finalizers) = (ServiceType::ClusterIp, Arc::new([FINALIZER.into()]))
-    });
-    assert!(!decide::is_leak(&owned(&ending), Some(&ending)));
-}
-
 /// A node by its JSON-like parts.
 fn node(name: &str, change: impl FnOnce(&mut kinds::Node)) -> Arc<kinds::Node> {
     use kinds::Kind;
@@ -239,11 +219,13 @@ fn changes_that_balancers_cannot_see_wake_nobody() {
     let differs =
         |old: &Record, new: &Record| keys::nodes_differ(&runtime::store::Change { old: Some(old), new: Some(new) });
     assert!(!differs(&plain, &tainted));
-    let leaving = node("n", |node| {
-        let (key, value) = ("ToBeDeletedByClusterAutoscaler".into(), "".into());
-        node.taints = [kinds::taint::Taint { key, value, effect: "NoSchedule".into(), added: Time::default() }].into();
-    });
-    assert!(!differs(&plain, &leaving), "its connections may end in peace");
+    for (key, expected) in
+        [("ToBeDeletedByClusterAutoscaler", true), ("karpenter.sh/disrupted", true), ("example.com/other", false)]
+    {
+        let (key, value) = (key.into(), "".into());
+        let taint = kinds::taint::Taint { key, value, effect: "NoSchedule".into(), added: Time::default() };
+        assert_eq!(differs(&plain, &node("n", |node| node.taints = [taint].into())), expected);
+    }
     assert!(differs(&plain, &node("n", |node| node.meta.deletion = Time(1))));
     assert!(differs(&plain, &node("n", |node| node.cloud = None)));
     assert!(keys::nodes_differ(&runtime::store::Change { old: None, new: Some(&plain) }));

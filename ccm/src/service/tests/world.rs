@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use kinds::intstr::IntOrString;
 use kinds::meta::{Meta, ObjectKey, Time};
 use kinds::service::{Balancing, Ingress, ServicePort, ServiceType};
-use kinds::{Service, Uid};
+use kinds::{GatedPod, Service, Uid};
 use provider_mock::{MockCloud, MockConfig};
 use providers::{
     CloudError, Deletion, EndpointTarget, Ensured, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
@@ -23,9 +23,11 @@ use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use tokio::task::JoinSet;
 
+use crate::service::audit::Audit;
 use crate::service::course::Courses;
 use crate::service::decide::FINALIZER;
-use crate::service::metrics::Hosts;
+use crate::service::gates::Told;
+use crate::service::metrics::{Hosts, Leaks};
 use crate::service::surroundings::{Refusal, Surroundings};
 use crate::service::sync::Balancers;
 
@@ -62,6 +64,10 @@ pub struct World {
     truth: Mutex<Truth>,
     nodes: Mutex<Arc<[NodeTarget]>>,
     endpoints: Mutex<Arc<[EndpointTarget]>>,
+    /// Pods with readiness gates, by name.
+    pub pods: Mutex<BTreeMap<String, GatedPod>>,
+    /// Whether processes that start delete leaks, and from one audit to the next.
+    pub audit: Mutex<(bool, Duration)>,
     dead: AtomicBool,
     ids: AtomicU64,
 }
@@ -142,6 +148,8 @@ impl World {
             truth: Mutex::default(),
             nodes: Mutex::new(Arc::new([node("node-0"), node("node-1")])),
             endpoints: Mutex::new(Arc::new([])),
+            pods: Mutex::default(),
+            audit: Mutex::default(),
             dead: AtomicBool::new(false),
             ids: AtomicU64::new(0),
         })
@@ -329,12 +337,34 @@ impl Surroundings for View {
         lock(&self.seen).get(key).cloned()
     }
 
+    fn services(&self) -> Vec<Arc<Service>> {
+        lock(&self.seen).values().cloned().collect()
+    }
+
     fn nodes(&self) -> Arc<[NodeTarget]> {
         self.world.nodes()
     }
 
     fn endpoints(&self, _: &Service) -> Option<Arc<[EndpointTarget]>> {
         Some(lock(&self.world.endpoints).clone())
+    }
+
+    fn pod(&self, _: &str, name: &str) -> Option<Arc<GatedPod>> {
+        lock(&self.world.pods).get(name).cloned().map(Arc::new)
+    }
+
+    fn gated_pods(&self, _: &str) -> Vec<Arc<GatedPod>> {
+        lock(&self.world.pods).values().cloned().map(Arc::new).collect()
+    }
+
+    async fn tell_pod(&self, pod: &GatedPod, told: &Told) -> Result<(), Refusal> {
+        let mut pods = lock(&self.world.pods);
+        let pod = pods.get_mut(&*pod.meta.name).ok_or(Refusal::Gone)?;
+        for gate in pod.gates.iter_mut().filter(|gate| *gate.condition == told.condition) {
+            (gate.status, gate.reason, gate.message) =
+                (told.status, told.reason.as_str().into(), told.message.as_str().into());
+        }
+        Ok(())
     }
 
     fn say(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
@@ -346,6 +376,10 @@ impl Surroundings for View {
         let now = self.world.get(&service.meta.key()).filter(|now| now.meta.uid == service.meta.uid);
         let now = now.ok_or(Refusal::Gone)?;
         Ok(!now.meta.is_deleting() && now.meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER))
+    }
+
+    async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {
+        Ok(self.world.services().into_iter().map(|(key, service)| (key, service.meta.uid)).collect())
     }
 
     async fn hold(&self, service: &Service) -> Result<(), Refusal> {
@@ -414,6 +448,12 @@ impl LoadBalancers for Calls {
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
         self.cloud.list_owned().await
     }
+    fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
+        self.cloud.may_belong(owned, service)
+    }
+    async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
+        self.cloud.collect(owned).await
+    }
 }
 
 /// Reconciles by names, as the binary does by keys.
@@ -439,6 +479,12 @@ impl Reconcile for ByName {
 impl Process {
     /// Starts a process that has listed what there is.
     pub fn start(world: &Arc<World>, workers: usize) -> Self {
+        let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock balances");
+        Self::over(world, workers, cloud)
+    }
+
+    /// The same over another cloud.
+    pub fn over(world: &Arc<World>, workers: usize, cloud: Arc<dyn LoadBalancers>) -> Self {
         world.dead.store(false, Ordering::SeqCst);
         {
             let mut truth = world.truth();
@@ -446,7 +492,8 @@ impl Process {
         }
         let seen = world.services().into_iter().map(|(key, service)| (key, Arc::new(service))).collect();
         let view = View { world: world.clone(), seen: Mutex::new(seen), written: Mutex::default() };
-        let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock balances");
+        // A guard within the next statement would last until its end.
+        let (collects, every) = *lock(&world.audit);
         let balancers = Arc::new(Balancers {
             kubernetes: view,
             cloud: Arc::new(Calls { cloud, world: world.clone() }),
@@ -454,6 +501,12 @@ impl Process {
             resync: RESYNC,
             courses: Courses::default(),
             hosts: Hosts::register(&Metrics::default()),
+            audit: Audit {
+                collects,
+                every,
+                counted: Leaks::register(&Metrics::default()),
+                suspects: Mutex::default(),
+            },
         });
         let queue = Queue::new(QueueOptions {
             base_delay: Duration::from_secs(5),
@@ -467,6 +520,12 @@ impl Process {
             queue.add(key.name.to_string());
         }
         Self { world: world.clone(), queue, balancers, tasks }
+    }
+
+    /// Leaks that two audits in a row find.
+    pub async fn leaks(&self) -> usize {
+        self.balancers.audit().await.expect("no faults");
+        self.balancers.audit().await.expect("no faults").leaks
     }
 
     /// The watch delivers what has become of a Service.

@@ -1,0 +1,66 @@
+//! What a provider must not forget of a Service, in ConfigMaps of the Service's namespace that go with it.
+
+use std::collections::BTreeMap;
+
+use kinds::meta::ObjectKey;
+use kinds::{ConfigMap, Kind};
+use providers::{CloudError, ErrorKind, LoadBalancerId, Records, async_trait};
+use runtime::write::{WriteError, Writer};
+use serde_json::{Value, json};
+
+/// Who writes the fields, for server-side apply.
+const MANAGER: &str = "cloud-controller-manager";
+
+/// Records as ConfigMaps.
+pub struct ConfigMaps {
+    pub writer: Writer,
+}
+
+fn key(service: &LoadBalancerId, name: &str) -> ObjectKey {
+    ObjectKey::new(service.namespace.as_str(), name)
+}
+
+fn refused(operation: &'static str, name: &str, error: &WriteError) -> CloudError {
+    let kind = match error.refused().map(|status| status.code) {
+        Some(403) => ErrorKind::Denied,
+        _ => ErrorKind::Transient,
+    };
+    let fix = match kind {
+        ErrorKind::Denied => "; give service-controller the rights of deploy/ccm-targets-rbac.yaml",
+        _ => "",
+    };
+    CloudError::new(kind, operation, format!("the ConfigMap {name}: {error}{fix}"))
+}
+
+fn data(object: &Value) -> BTreeMap<String, String> {
+    let entries = object["data"].as_object().into_iter().flatten();
+    entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+#[async_trait]
+impl Records for ConfigMaps {
+    async fn read(&self, service: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError> {
+        match self.writer.get_json(&ConfigMap::RESOURCE, &key(service, name)).await {
+            Ok(object) => Ok(Some(data(&object))),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(refused("ReadRecord", name, &error)),
+        }
+    }
+
+    async fn write(
+        &self,
+        service: &LoadBalancerId,
+        name: &str,
+        record: &BTreeMap<String, String>,
+    ) -> Result<(), CloudError> {
+        let owner = json!({ "apiVersion": "v1", "kind": "Service", "name": service.name, "uid": service.uid });
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": name, "namespace": service.namespace, "ownerReferences": [owner] },
+            "data": record,
+        });
+        let written = self.writer.apply(&ConfigMap::RESOURCE, &key(service, name), None, MANAGER, &object).await;
+        written.map(drop).map_err(|error| refused("WriteRecord", name, &error))
+    }
+}
