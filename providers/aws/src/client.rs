@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use crate::budget::Budget;
 use crate::config::{Config, Override};
-use crate::error::cloud_error;
+use crate::error::{cloud_error, with_fix};
 use crate::role::RoleCredentials;
 
 /// An attempt ends after so long (cloud-provider-aws: its HTTP client's timeout).
@@ -49,6 +49,16 @@ pub(crate) enum Class {
     Ec2Change,
     ElbRead,
     ElbChange,
+}
+
+impl Class {
+    /// What the names of the service's actions begin with in IAM.
+    fn service(self) -> &'static str {
+        match self {
+            Self::Ec2Read | Self::Ec2Change => "ec2",
+            Self::ElbRead | Self::ElbChange => "elasticloadbalancing",
+        }
+    }
 }
 
 /// Clients, budgets and counts.
@@ -176,7 +186,7 @@ impl Api {
     ) -> Result<T, CloudError> {
         let budget = &self.budgets[class as usize];
         budget.take().await;
-        let mut result = send.await.map_err(|error| cloud_error(operation, &error));
+        let mut result = send.await.map_err(|error| with_fix(cloud_error(operation, &error), class.service()));
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let count = calls.entry(operation).or_default();
         match &mut result {

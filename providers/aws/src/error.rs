@@ -122,6 +122,25 @@ pub(crate) fn cloud_error<E: ProvideErrorMetadata>(
     }
 }
 
+/// Codes by which AWS says that a permission is missing, and not that somebody is not who he says.
+const UNPERMITTED: [&str; 3] = ["UnauthorizedOperation", "AccessDenied", "AccessDeniedException"];
+/// What follows is long, for machines, and another one each time.
+const ENCODED: &str = "Encoded authorization failure message";
+
+/// An error with what an operator has to do about it; `service` is the prefix of the service's actions in IAM.
+pub(crate) fn with_fix(mut error: CloudError, service: &str) -> CloudError {
+    let code = error.message.split(':').next().unwrap_or_default();
+    match error.kind {
+        ErrorKind::Denied if UNPERMITTED.contains(&code) => {
+            let told = error.message.split(ENCODED).next().unwrap_or_default().trim_end();
+            error.message = format!("{told}; allow this process the IAM action {service}:{}", error.operation);
+        }
+        ErrorKind::Quota => error.message.push_str("; have this quota raised, or delete what nobody needs"),
+        _ => {}
+    }
+    error
+}
+
 fn seconds(header: &str) -> Option<Duration> {
     header.trim().parse::<u64>().ok().map(Duration::from_secs)
 }
@@ -176,6 +195,21 @@ mod tests {
                 assert_eq!(kind_of(code), kind, "{code}");
             }
         }
+    }
+
+    #[test]
+    fn what_an_operator_has_to_do_is_told() {
+        let told = |code: &str, more: &str| {
+            let error = CloudError::new(kind_of(code), "CreateRoute", format!("{code}: {more}"));
+            with_fix(error, "ec2").message
+        };
+        assert_eq!(
+            told("UnauthorizedOperation", "You may not. Encoded authorization failure message: 4GIOHlTkIaWHQD0Q"),
+            "UnauthorizedOperation: You may not.; allow this process the IAM action ec2:CreateRoute"
+        );
+        assert_eq!(told("ExpiredToken", "too old"), "ExpiredToken: too old", "no permission is missing");
+        assert!(told("RouteLimitExceeded", "50").ends_with("50; have this quota raised, or delete what nobody needs"));
+        assert_eq!(told("InternalError", "x"), "InternalError: x");
     }
 
     #[test]

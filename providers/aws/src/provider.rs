@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aws_credential_types::Credentials;
 use providers::{
-    BuildContext, CloudError, CloudProvider, ConfigError, Factory, Instances, LoadBalancers, Routes, Tagging,
+    BuildContext, CloudError, CloudProvider, ConfigError, Factory, Instances, LoadBalancers, Records, Routes, Tagging,
     async_trait,
 };
 
@@ -82,6 +82,10 @@ impl CloudProvider for Aws {
 
     fn tagging(&self) -> Option<Arc<dyn Tagging>> {
         Some(tagging::tagging(self.sessions.clone()))
+    }
+
+    fn keep_records(&self, records: Arc<dyn Records>) {
+        self.balancers.keep_records(records);
     }
 
     fn metrics(&self) -> String {

@@ -7,6 +7,7 @@ use providers::{
     CloudError, IpFamily, IpFamilyPolicy, IpNet, LoadBalancerSpec, Protocol as Transport, SessionAffinity, Targeting,
 };
 
+use super::actions::Spread;
 use super::names::Flavour;
 use super::ports::listeners;
 use super::reading::{PREFIX, Reading};
@@ -54,6 +55,7 @@ pub(crate) struct ListenerSettings {
     pub alpn: Option<String>,
     pub attributes: Attributes,
     pub group: GroupSettings,
+    pub spread: Option<Spread>,
 }
 
 /// A target group.
@@ -151,7 +153,6 @@ fn whole(
     reading: &mut Reading<'_>,
 ) -> Settings {
     fields(spec, flavour, reading);
-    reading.refuse_actions();
     let scheme = scheme(flavour, reading);
     let ipv6_targets = spec.ip_families.contains(&IpFamily::IPv6);
     let families = families(spec, reading);

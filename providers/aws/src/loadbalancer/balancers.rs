@@ -1,21 +1,25 @@
 //! The contract's load balancers over Network Load Balancers: look, compare, follow the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use providers::{
     BuildContext, ClassFilter, CloudError, Deletion, Ensured, ErrorKind, Features, LoadBalancerId, LoadBalancerSpec,
-    LoadBalancerStatus, LoadBalancers, Observed, Owned, Phase, Progress, Protocol as Transport, Targeting, Targets,
-    async_trait,
+    LoadBalancerStatus, LoadBalancers, Observed, Owned, Progress, Protocol as Transport, ReadinessGate, Records,
+    Targeting, Targets, async_trait,
 };
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::annotations::{self, Policy, SecurityGroups, Settings};
 use super::calls::{self, Caller};
-use super::course::{Course, Courses, known, known_group};
+use super::course::{Course, Courses, known};
 use super::diff;
+use super::gates;
 use super::inventory::{Inventory, Listing};
+use super::leftovers;
 use super::model::{self, Surroundings};
 use super::names::Flavour;
 use super::network::{self, Networks};
@@ -23,39 +27,44 @@ use super::noderules;
 use super::observe::{ingress, instances, observed};
 use super::plan::Step;
 use super::reading::PREFIX;
-use super::seen::{Seen, State};
+use super::seen::Seen;
 use super::shared::{Shared, node_groups};
-use super::types::{Desired, Target};
+use super::subnets::Network;
+use super::types::Desired;
 use crate::config::Config;
 use crate::session::{Session, Sessions};
 
 /// A look this old is good enough, if nothing was changed since.
 const FRESH: Duration = Duration::from_secs(10);
-/// A look this old still tells which groups are machines'.
-const LONG: Duration = Duration::from_secs(30 * 60);
 /// Plans in a row that one call follows: each needs ids of what the one before made.
 const ROUNDS: usize = 6;
 
 /// Network Load Balancers.
-#[derive(Debug)]
 pub(crate) struct Balancers {
-    sessions: Sessions,
+    pub(super) sessions: Sessions,
     /// `--cluster-name`.
-    cluster: String,
+    pub(super) cluster: String,
     policy: Policy,
     classes: ClassFilter,
-    inventory: Inventory,
-    networks: Networks,
-    courses: Courses,
-    shared: Mutex<Shared>,
+    pub(super) inventory: Inventory,
+    pub(super) networks: Networks,
+    pub(super) courses: Courses,
+    pub(super) shared: Mutex<Shared>,
+    records: OnceLock<Arc<dyn Records>>,
 }
 
 /// One Service's work: what it is done with.
-struct Work<'a> {
-    session: &'a Session,
-    id: &'a LoadBalancerId,
-    settings: &'a Settings,
-    targets: &'a Targets,
+pub(super) struct Work<'a> {
+    pub session: &'a Session,
+    pub id: &'a LoadBalancerId,
+    pub settings: &'a Settings,
+    pub targets: &'a Targets,
+}
+
+impl fmt::Debug for Balancers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Balancers").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
 }
 
 impl Balancers {
@@ -75,7 +84,26 @@ impl Balancers {
             networks: Networks::default(),
             courses: Courses::default(),
             shared: Mutex::default(),
+            records: OnceLock::new(),
         }
+    }
+
+    /// Where to keep what must outlive this process; the first one counts.
+    pub(crate) fn keep_records(&self, records: Arc<dyn Records>) {
+        let _ = self.records.set(records);
+    }
+
+    pub(super) fn records(&self) -> Option<&dyn Records> {
+        self.records.get().map(|records| &**records)
+    }
+
+    pub(super) fn caller<'a>(
+        &'a self,
+        session: &'a Session,
+        network: &'a Network,
+        id: &'a LoadBalancerId,
+    ) -> Caller<'a> {
+        Caller { session, network, id, records: self.records(), warnings: Vec::new() }
     }
 
     /// What the Service asks for; nobody calls for one that is somebody else's.
@@ -89,14 +117,14 @@ impl Balancers {
     }
 
     /// A look at everything that is no older than the last change of this Service.
-    async fn look(&self, session: &Session, course: &Course) -> Result<std::sync::Arc<Listing>, CloudError> {
+    pub(super) async fn look(&self, session: &Session, course: &Course) -> Result<Arc<Listing>, CloudError> {
         let now = Instant::now();
         let recent = now.checked_sub(FRESH).unwrap_or(now);
         self.inventory.look(session, course.changed.map_or(recent, |changed| changed.max(recent))).await
     }
 
     /// Makes one step's call, and notes what came of it. What is gone already needs no call to go.
-    async fn step(
+    pub(super) async fn step(
         &self,
         caller: &mut Caller<'_>,
         step: &Step,
@@ -163,7 +191,7 @@ impl Balancers {
             self.refuse_classic(work, &listing).await?;
         }
         if !seen.is_empty() {
-            self.read_details(session, settings, &mut seen).await?;
+            self.read_details(work, &mut seen).await?;
         }
         let network = self.networks.network(session).await?;
         let existing = model::existing(settings, id, &seen);
@@ -211,7 +239,7 @@ impl Balancers {
         if let Some(backend) = &backend {
             self.shared.lock().await.open(session, &groups, backend, &noderules::ports(&desired)).await?;
         }
-        let mut caller = Caller { session, network: &network, warnings: Vec::new() };
+        let mut caller = self.caller(session, &network, id);
         let (again, done) = self.follow(&desired, &mut seen, &mut caller, course).await?;
         let balancer = seen.balancer(&desired.balancer.name);
         course.bare = balancer.is_some_and(|one| one.security_groups.is_empty());
@@ -270,7 +298,7 @@ impl Balancers {
                         step.clone()
                     }
                 };
-                if !matches!(step, Step::Register { .. } | Step::Deregister { .. }) {
+                if !step.is_about_targets() {
                     done.push(step.words());
                 }
             }
@@ -281,8 +309,10 @@ impl Balancers {
         Ok((true, done))
     }
 
-    async fn read_details(&self, session: &Session, settings: &Settings, seen: &mut Seen) -> Result<(), CloudError> {
+    async fn read_details(&self, work: &Work<'_>, seen: &mut Seen) -> Result<(), CloudError> {
+        let (session, settings) = (work.session, work.settings);
         calls::details(session, seen, settings.capacity.is_some()).await?;
+        self.read_records(work, seen).await?;
         let listeners = seen.balancers.iter().flat_map(|balancer| &balancer.listeners);
         let arns: Vec<String> = listeners.map(|listener| listener.arn.clone()).collect();
         let mut tags = self.inventory.tags_of(session, &arns).await?;
@@ -312,7 +342,7 @@ impl Balancers {
         listing: &Listing,
         desired: &Desired,
         seen: &Seen,
-        network: &super::subnets::Network,
+        network: &Network,
         groups: &BTreeSet<String>,
     ) -> Result<(), CloudError> {
         let Some(balancer) = seen.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty()) else {
@@ -320,98 +350,8 @@ impl Balancers {
         };
         let wanted = noderules::bare_rules(work.id, work.settings, desired, balancer, network);
         let all = listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
-        self.shared.lock().await.set_bare(work.session, work.id, &all, groups, &wanted).await
-    }
-
-    /// Points known target groups at what they should have; `None` if they are not known.
-    async fn point(&self, work: &Work<'_>, course: &mut Course) -> Result<Option<()>, CloudError> {
-        let Some(mut groups) = course.known.take() else { return Ok(None) };
-        let network = self.networks.network(work.session).await?;
-        let mut caller = Caller { session: work.session, network: &network, warnings: Vec::new() };
-        let mut wanted_of = Vec::new();
-        for group in &groups {
-            let asked = work.settings.listeners.iter().find(|asked| asked.port == group.port);
-            let Some(asked) = asked.filter(|_| group.target_type == work.settings.target_type) else {
-                return Ok(None);
-            };
-            wanted_of.push(model::targets(work.settings, &asked.group, group.ipv6, work.targets));
-        }
-        // Everything is added before anything is taken away.
-        course.changed = Some(Instant::now());
-        for (group, wanted) in groups.iter().zip(&wanted_of) {
-            let add: BTreeSet<Target> = wanted.difference(&group.targets).cloned().collect();
-            if !add.is_empty() {
-                caller.register(&group.arn, group.target_type, &add).await?;
-            }
-        }
-        for (group, wanted) in groups.iter().zip(&wanted_of) {
-            let gone: BTreeSet<Target> = group.targets.difference(wanted).cloned().collect();
-            if !gone.is_empty() && !work.settings.shared_groups {
-                caller.deregister(&group.arn, &gone).await?;
-            }
-        }
-        for warning in caller.warnings {
-            tracing::warn!(service = %work.id, "{warning}");
-        }
-        for (group, wanted) in groups.iter_mut().zip(wanted_of) {
-            group.targets = wanted;
-        }
-        course.changed = Some(Instant::now());
-        course.known = Some(groups);
-        Ok(Some(()))
-    }
-
-    /// Finds a Service's target groups, for who has not looked at them yet.
-    async fn find_groups(&self, work: &Work<'_>, course: &mut Course) -> Result<(), CloudError> {
-        let listing = self.look(work.session, course).await?;
-        let mut seen = listing.of(work.session, work.id);
-        seen.take_out(&course.doomed);
-        let absent = || CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no balancer");
-        if seen.balancers.is_empty() {
-            return Err(absent());
-        }
-        calls::details(work.session, &mut seen, false).await?;
-        let existing = model::existing(work.settings, work.id, &seen).ok_or_else(absent)?;
-        let mut groups = Vec::new();
-        for asked in &work.settings.listeners {
-            let listener = existing.listeners.iter().find(|one| one.port == asked.port).ok_or_else(absent)?;
-            // While one is exchanged for another both need their targets.
-            for (arn, _) in &listener.forwards {
-                let group = seen.target_group_by_arn(arn).ok_or_else(absent)?;
-                groups.push(known_group(asked.port, group));
-            }
-        }
-        course.known = Some(groups);
-        Ok(())
-    }
-
-    /// Opens the groups of nodes that came to be targets. False if a balancer without groups needs rules in other
-    /// groups than before.
-    async fn open_nodes(&self, work: &Work<'_>, course: &Course) -> Result<bool, CloudError> {
-        if !work.settings.node_rules {
-            return Ok(true);
-        }
-        let now = Instant::now();
-        let machines = self.networks.machines(work.session, work.targets).await?;
-        // The tags of machines' groups hardly ever change, so any look will do.
-        let long_ago = now.checked_sub(LONG).unwrap_or(now);
-        let listing = self.inventory.look(work.session, long_ago).await?;
-        let (groups, _) = node_groups(work.session, &listing, work.targets, &machines);
-        if groups.is_subset(&course.opened) {
-            return Ok(true);
-        }
-        if course.bare {
-            return Ok(false);
-        }
-        let Some(backend) = listing.backend(work.session, &work.id.cluster).map(|group| group.id.clone()) else {
-            return Ok(true);
-        };
-        let mut ports = noderules::Ports::new();
-        for group in course.known.iter().flatten() {
-            ports.extend(group.targets.iter().map(|target| ("tcp", target.port)));
-        }
-        self.shared.lock().await.open(work.session, &groups, &backend, &ports).await?;
-        Ok(true)
+        let names = noderules::rule_names(work.id);
+        self.shared.lock().await.set_bare(work.session, &names, &all, groups, &wanted).await
     }
 
     async fn remove(
@@ -430,7 +370,7 @@ impl Balancers {
         steps.extend(course.made.difference(&listed).filter_map(|id| Step::deletion_of(id)));
         if !steps.is_empty() {
             let network = self.networks.network(session).await?;
-            let mut caller = Caller { session, network: &network, warnings: Vec::new() };
+            let mut caller = self.caller(session, &network, id);
             for step in &steps {
                 match self.step(&mut caller, step, &mut seen, course).await {
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
@@ -445,7 +385,8 @@ impl Balancers {
         }
         let all = listing.tagged_groups(session).iter().map(|group| group.id.clone()).collect();
         let mut shared = self.shared.lock().await;
-        shared.set_bare(session, id, &all, &BTreeSet::new(), &BTreeSet::new()).await?;
+        let names = noderules::rule_names(id);
+        shared.set_bare(session, &names, &all, &BTreeSet::new(), &BTreeSet::new()).await?;
         let released = shared.release(session, &listing, id).await;
         drop(shared);
         // The group that all share may be gone, whatever the answer was; who comes next must not count on it.
@@ -489,6 +430,7 @@ impl LoadBalancers for Balancers {
             mixed_protocols: true,
             ipv6: true,
             dual_stack: true,
+            gates: Some(gates::PREFIX),
         }
     }
 
@@ -543,6 +485,21 @@ impl LoadBalancers for Balancers {
         }
     }
 
+    async fn gates(&self, spec: &LoadBalancerSpec) -> Result<Vec<ReadinessGate>, CloudError> {
+        let settings = self.settings(spec)?;
+        let session = self.sessions.get()?;
+        let course = self.courses.get(&spec.id);
+        let mut course = course.lock().await;
+        let targets = Targets::default();
+        let work = Work { session: &session, id: &spec.id, settings: &settings, targets: &targets };
+        if course.known.is_none() {
+            self.find_groups(&work, &mut course).await?;
+        }
+        let known = course.known.clone().unwrap_or_default();
+        drop(course);
+        gates::of(&session, &spec.id, &known).await
+    }
+
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
         let session = self.sessions.get()?;
         let course = self.courses.get(id);
@@ -555,19 +512,14 @@ impl LoadBalancers for Balancers {
     }
 
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
-        let session = self.sessions.get()?;
-        let listing = self.inventory.look(&session, Instant::now()).await?;
-        let owned = listing.owned(&session, &self.cluster, &self.courses.ids());
-        Ok(owned
-            .into_iter()
-            .map(|(id, (balancer, resources))| {
-                let phase = match balancer.map(|balancer| balancer.state) {
-                    None | Some(State::Failed) => Phase::Incomplete,
-                    Some(State::Provisioning) => Phase::Provisioning,
-                    Some(State::Active) => Phase::Active,
-                };
-                Owned { id, phase, resources }
-            })
-            .collect())
+        leftovers::list(self).await
+    }
+
+    fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
+        leftovers::may_belong(owned, service)
+    }
+
+    async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
+        leftovers::collect(self, owned).await.map_err(retried)
     }
 }

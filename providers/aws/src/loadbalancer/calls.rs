@@ -5,12 +5,13 @@ use std::net::IpAddr;
 
 use aws_sdk_elasticloadbalancingv2::types as elb;
 use futures::future::{try_join, try_join_all, try_join3};
-use providers::{CloudError, ErrorKind};
+use providers::{CloudError, ErrorKind, LoadBalancerId, Records};
 
 use super::convert;
 use super::network;
 use super::plan::Step;
 use super::seen::{Made, Seen, SeenBalancer, SeenListener, SeenTargetGroup};
+use super::sharing;
 use super::subnets::Network;
 use super::types::{Attributes, HealthCheck, Listener, Probe, Protocol, Rule, Target, TargetGroup, TargetType};
 use crate::client::Class;
@@ -102,6 +103,9 @@ async fn target_group(session: &Session, group: &mut SeenTargetGroup) -> Result<
 pub(crate) struct Caller<'a> {
     pub session: &'a Session,
     pub network: &'a Network,
+    pub id: &'a LoadBalancerId,
+    /// Where it is kept which targets of shared groups are this cluster's, if anywhere.
+    pub records: Option<&'a dyn Records>,
     /// What could not be done for one target, and was for the others.
     pub warnings: Vec<String>,
 }
@@ -201,6 +205,7 @@ impl Caller<'_> {
                 let request = request.set_attributes(Some(attributes.clone().into_iter().map(one).collect()));
                 api.change(Class::ElbChange, "ModifyTargetGroupAttributes", request.send()).await?;
             }
+            Step::Record { group, targets } => self.record(group, targets).await?,
             Step::Register { group: name, targets } => {
                 let group = group(name)?;
                 self.register(&group.arn, group.target_type, targets).await?;
@@ -220,7 +225,7 @@ impl Caller<'_> {
                     .set_certificates(certificates)
                     .set_ssl_policy(policy)
                     .set_alpn_policy(alpn)
-                    .default_actions(convert::forward(&seen.arns(forwards)))
+                    .default_actions(convert::forward(&seen.arns(forwards), listener.is_sticky()))
                     .set_tags(convert::elb_tags(&listener.tags));
                 let answer = api.change(Class::ElbChange, "CreateListener", request.send()).await?;
                 let arn = answer.listeners().first().and_then(|listener| listener.listener_arn());
@@ -235,7 +240,7 @@ impl Caller<'_> {
                     .set_certificates(certificates)
                     .set_ssl_policy(policy)
                     .set_alpn_policy(alpn)
-                    .default_actions(convert::forward(&seen.arns(forwards)));
+                    .default_actions(convert::forward(&seen.arns(forwards), listener.is_sticky()));
                 api.change(Class::ElbChange, "ModifyListener", request.send()).await?;
             }
             Step::SetListenerAttributes { arn, attributes } => {
@@ -371,6 +376,14 @@ impl Caller<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Puts on record what this cluster has in a target group.
+    pub(crate) async fn record(&self, group: &str, targets: &BTreeSet<Target>) -> Result<(), CloudError> {
+        match self.records {
+            Some(records) => sharing::write(records, self.id, group, targets).await,
+            None => Ok(()),
+        }
     }
 
     /// Takes targets out.

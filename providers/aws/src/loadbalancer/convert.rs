@@ -87,6 +87,7 @@ pub(crate) fn target_group(from: &elb::TargetGroup) -> Option<SeenTargetGroup> {
         attributes: Attributes::new(),
         tags: Tags::new(),
         targets: Default::default(),
+        recorded: None,
     })
 }
 
@@ -102,6 +103,7 @@ pub(crate) fn listener(from: &elb::Listener) -> Option<SeenListener> {
     if forwards.is_empty() {
         forwards.extend(action.and_then(|action| action.target_group_arn()).map(|arn| (arn.to_owned(), 1)));
     }
+    let stickiness = action.and_then(|action| action.forward_config()?.target_group_stickiness_config());
     Some(SeenListener {
         arn: text(from.listener_arn()),
         port: port(from.port()),
@@ -112,6 +114,7 @@ pub(crate) fn listener(from: &elb::Listener) -> Option<SeenListener> {
         attributes: Attributes::new(),
         tags: Tags::new(),
         forwards,
+        sticky: stickiness.and_then(|config| config.enabled()) == Some(true),
     })
 }
 
@@ -200,7 +203,7 @@ pub(crate) fn ec2_tags(tags: &Tags) -> ec2::TagSpecification {
 }
 
 /// Where a listener sends traffic, as a request has it.
-pub(crate) fn forward(forwards: &[(String, i32)]) -> elb::Action {
+pub(crate) fn forward(forwards: &[(String, i32)], sticky: bool) -> elb::Action {
     let action = elb::Action::builder().r#type(elb::ActionTypeEnum::Forward);
     match forwards {
         [(arn, _)] => action.target_group_arn(arn),
@@ -209,7 +212,9 @@ pub(crate) fn forward(forwards: &[(String, i32)]) -> elb::Action {
                 elb::TargetGroupTuple::builder().target_group_arn(arn).weight(*weight).build()
             };
             let groups = many.iter().map(group).collect();
-            action.forward_config(elb::ForwardActionConfig::builder().set_target_groups(Some(groups)).build())
+            let sticky = sticky.then(|| elb::TargetGroupStickinessConfig::builder().enabled(true).build());
+            let config = elb::ForwardActionConfig::builder().set_target_groups(Some(groups));
+            action.forward_config(config.set_target_group_stickiness_config(sticky).build())
         }
     }
     .build()

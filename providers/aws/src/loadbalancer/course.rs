@@ -20,9 +20,12 @@ pub(crate) struct KnownGroup {
     /// The listener's port.
     pub port: u16,
     pub arn: String,
+    pub name: String,
     pub target_type: TargetType,
     pub ipv6: bool,
     pub targets: BTreeSet<Target>,
+    /// As [`SeenTargetGroup::recorded`].
+    pub recorded: Option<BTreeSet<Target>>,
 }
 
 /// One Service's course.
@@ -91,9 +94,11 @@ pub(crate) fn known_group(port: u16, group: &SeenTargetGroup) -> KnownGroup {
     KnownGroup {
         port,
         arn: group.arn.clone(),
+        name: group.name.clone(),
         target_type: group.target_type,
         ipv6: group.ipv6,
         targets: live.map(|(target, _)| target.clone()).collect(),
+        recorded: group.recorded.clone(),
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::plan::{Plan, Step};
 use super::seen::{Seen, SeenBalancer, SeenListener, SeenTargetGroup, State, balancer_defaults, group_defaults};
+use super::sharing::{self, Change};
 use super::types::{
     Attributes, Balancer, Desired, Listener, Mapping, Protocol, SecurityGroup, Tags, Target, TargetGroup, TargetHealth,
     TargetType,
@@ -176,9 +177,8 @@ fn target_group(
         if !attributes.is_empty() {
             plan.steps.push(Step::SetGroupAttributes { group: group.clone(), attributes });
         }
-        if !wanted.targets.is_empty() {
-            plan.steps.push(Step::Register { group: group.clone(), targets: wanted.targets.clone() });
-        }
+        let (add, _) = targets(wanted, group, &BTreeMap::new(), None);
+        plan.steps.extend(add);
         return group.clone();
     };
     claims.wanted.insert(group.arn.clone());
@@ -190,7 +190,7 @@ fn target_group(
     if !attributes.is_empty() {
         plan.steps.push(Step::SetGroupAttributes { group: group.name.clone(), attributes });
     }
-    let (add, mut gone) = targets(wanted, &group.name, &group.targets);
+    let (add, mut gone) = targets(wanted, &group.name, &group.targets, group.recorded.as_ref());
     plan.steps.extend(add);
     leave.append(&mut gone);
     group.name.clone()
@@ -201,14 +201,26 @@ pub(crate) fn targets(
     wanted: &TargetGroup,
     group: &str,
     current: &BTreeMap<Target, TargetHealth>,
+    recorded: Option<&BTreeSet<Target>>,
 ) -> (Vec<Step>, Vec<Step>) {
-    let live = |target: &Target| current.get(target).is_some_and(|health| *health != TargetHealth::Draining);
-    let add: BTreeSet<Target> = wanted.targets.iter().filter(|target| !live(target)).cloned().collect();
-    let extra = current.keys().filter(|target| live(target) && !wanted.targets.contains(target) && !wanted.shared);
-    let gone: BTreeSet<Target> = extra.cloned().collect();
-    let register = (!add.is_empty()).then(|| Step::Register { group: group.to_owned(), targets: add });
-    let deregister = (!gone.is_empty()).then(|| Step::Deregister { group: group.to_owned(), targets: gone });
-    (register.into_iter().collect(), deregister.into_iter().collect())
+    let live = current.iter().filter(|(_, health)| **health != TargetHealth::Draining);
+    let live: BTreeSet<Target> = live.map(|(target, _)| target.clone()).collect();
+    let Change { before, add, gone, after } = match wanted.shared {
+        true => sharing::change(&wanted.targets, &live, recorded),
+        false => Change {
+            add: wanted.targets.difference(&live).cloned().collect(),
+            gone: live.difference(&wanted.targets).cloned().collect(),
+            ..Change::default()
+        },
+    };
+    let group = || group.to_owned();
+    let record = |targets| Step::Record { group: group(), targets };
+    let register = (!add.is_empty()).then(|| Step::Register { group: group(), targets: add });
+    let deregister = (!gone.is_empty()).then(|| Step::Deregister { group: group(), targets: gone });
+    (
+        before.map(record).into_iter().chain(register).collect(),
+        deregister.into_iter().chain(after.map(record)).collect(),
+    )
 }
 
 /// The group of the wanted name; else the one that the listener uses, whoever made it, if it could be the wanted one.
@@ -229,8 +241,25 @@ fn find_group<'a>(
     seen.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
+/// Where a listener's traffic goes when nothing is being exchanged.
+fn finals(wanted: &Listener, group: &str) -> Vec<(String, i32)> {
+    match &wanted.spread {
+        None => vec![(group.to_owned(), ALL)],
+        Some(spread) => std::iter::once((group.to_owned(), spread.own)).chain(spread.others.iter().cloned()).collect(),
+    }
+}
+
+/// Whether traffic goes to the same groups; the weight of an only one means nothing.
+fn same_forwards(one: &[(String, i32)], other: &[(String, i32)]) -> bool {
+    let set = |forwards: &[(String, i32)]| forwards.iter().cloned().collect::<BTreeSet<_>>();
+    match (one, other) {
+        ([(one, _)], [(other, _)]) => one == other,
+        _ => set(one) == set(other),
+    }
+}
+
 fn add_listener(balancer: &str, wanted: &Listener, group: &str, plan: &mut Plan) {
-    let (listener, forwards) = (Box::new(wanted.clone()), vec![(group.to_owned(), ALL)]);
+    let (listener, forwards) = (Box::new(wanted.clone()), finals(wanted, group));
     plan.steps.push(Step::CreateListener { balancer: balancer.to_owned(), listener, forwards });
     if wanted.certificates.len() > 1 {
         let certificates = wanted.certificates[1..].to_vec();
@@ -255,22 +284,26 @@ fn change_listener(
         .collect();
     let new = seen.target_group(group);
     let healthy = |group: &SeenTargetGroup| group.targets.values().any(|health| *health == TargetHealth::Healthy);
-    let alone =
-        current.forwards.len() == 1 && old.is_empty() && new.is_some_and(|new| current.forwards[0].0 == new.arn);
+    let mut forwards = finals(wanted, group);
+    let arrived = old.is_empty() && new.is_some() && same_forwards(&seen.arns(&forwards), &current.forwards);
     let listed = new.is_some_and(|new| current.forwards.iter().any(|(arn, _)| *arn == new.arn));
     // Nobody is served worse by a change at once.
     let free =
         current.protocol != wanted.protocol || wanted.group.targets.is_empty() || !old.iter().any(|old| healthy(old));
     let ready = free || new.is_some_and(healthy);
-    let mut forwards = vec![(group.to_owned(), ALL)];
-    if !alone && !free && (!listed || !ready) {
+    let waits = !arrived && !free && (!listed || !ready);
+    if waits {
         plan.wait(PACE);
         claims.used.extend(old.iter().map(|old| old.arn.clone()));
-        forwards = old.iter().map(|old| (old.name.clone(), STILL)).chain([(group.to_owned(), 0)]).collect();
+        let others = forwards.split_off(1);
+        let still = if others.is_empty() { STILL } else { forwards[0].1 };
+        forwards = old.iter().map(|old| (old.name.clone(), still)).chain([(group.to_owned(), 0)]).collect();
+        forwards.extend(others);
     }
-    let forwarded = alone || (listed && forwards.len() > 1 && current.forwards.len() == forwards.len());
+    let forwarded = arrived || (waits && listed && current.forwards.len() == forwards.len());
     let default = |certificates: &[String]| certificates.first().cloned();
     let changed = !forwarded
+        || wanted.is_sticky() != current.sticky
         || current.protocol != wanted.protocol
         || default(&current.certificates) != default(&wanted.certificates)
         || (wanted.policy.is_some() && wanted.policy != current.policy)

@@ -13,7 +13,7 @@ use providers::{CloudError, LoadBalancerId};
 use tokio::time::Instant;
 
 use super::convert;
-use super::names::{self, Flavour, Owner};
+use super::names::{self, Owner};
 use super::seen::{Seen, SeenBalancer, SeenSecurityGroup, SeenTargetGroup};
 use super::types::Tags;
 use crate::client::Class;
@@ -39,7 +39,7 @@ pub(crate) struct ListedGroup {
 /// One look at everything.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    begun: Instant,
+    pub(super) begun: Instant,
     pub balancers: Vec<SeenBalancer>,
     /// With the ARNs of the balancers that use them.
     pub target_groups: Vec<(SeenTargetGroup, Vec<String>)>,
@@ -275,51 +275,6 @@ impl Listing {
     pub(crate) fn has_classic(&self, id: &LoadBalancerId) -> bool {
         let name = names::classic_group(id);
         self.security_groups.iter().any(|group| group.name == name)
-    }
-
-    /// Everything of this cluster's Services, by Service: what is in use, and the ARNs and ids.
-    pub(crate) fn owned(
-        &self,
-        session: &Session,
-        cluster_name: &str,
-        known: &[LoadBalancerId],
-    ) -> BTreeMap<LoadBalancerId, (Option<&SeenBalancer>, Vec<String>)> {
-        let mut owned: BTreeMap<LoadBalancerId, (Option<&SeenBalancer>, Vec<String>)> = BTreeMap::new();
-        let mut users: BTreeMap<&str, LoadBalancerId> = BTreeMap::new();
-        let id = |tags: &Tags, name: &str| {
-            let owner = Owner::of(tags, &session.cluster, cluster_name)?;
-            let same = |id: &&LoadBalancerId| id.namespace == owner.namespace && id.name == owner.name;
-            let named = |id: &&LoadBalancerId| {
-                let schemes = [super::types::Scheme::Internal, super::types::Scheme::InternetFacing];
-                id.default_name() == name
-                    || names::security_group(id) == name
-                    || schemes.iter().any(|scheme| names::balancer(Flavour::Controller, id, *scheme) == name)
-            };
-            // What nobody took over yet says whose it is by its name only.
-            let by_name = || known.iter().filter(same).find(named).map(|id| id.uid.clone());
-            let uid = owner.uid.clone().or_else(by_name).unwrap_or_else(|| format!("of {name}"));
-            Some(LoadBalancerId { cluster: cluster_name.into(), namespace: owner.namespace, name: owner.name, uid })
-        };
-        for balancer in &self.balancers {
-            if let Some(id) = id(&balancer.tags, &balancer.name) {
-                users.insert(&balancer.arn, id.clone());
-                let entry = owned.entry(id).or_default();
-                entry.0 = Some(balancer);
-                entry.1.push(balancer.arn.clone());
-            }
-        }
-        for (group, balancers) in &self.target_groups {
-            let user = balancers.iter().find_map(|arn| users.get(arn.as_str()).cloned());
-            if let Some(id) = user.or_else(|| id(&group.tags, &group.name)) {
-                owned.entry(id).or_default().1.push(group.arn.clone());
-            }
-        }
-        for group in &self.security_groups {
-            if let Some(id) = id(&group.tags, &group.name) {
-                owned.entry(id).or_default().1.push(group.id.clone());
-            }
-        }
-        owned
     }
 }
 

@@ -161,6 +161,7 @@ fn listener(asked: &ListenerSettings, group: TargetGroup, tags: super::types::Ta
         attributes: asked.attributes.clone(),
         tags,
         group,
+        spread: asked.spread.clone(),
     }
 }
 

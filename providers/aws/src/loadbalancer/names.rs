@@ -112,6 +112,17 @@ pub(crate) fn backend_tags(cluster: &ClusterTags, name: &str) -> Tags {
     tags
 }
 
+/// Whether tags can only be this cluster's: its own, and no other's.
+pub(crate) fn is_certain(tags: &Tags, cluster: &ClusterTags) -> bool {
+    let own = tags.get(&cluster.key()).is_some_and(|value| value == OWNED);
+    own && !cluster.id.is_empty() && !names_another(tags, cluster)
+}
+
+/// Whether tags name another cluster too.
+pub(crate) fn names_another(tags: &Tags, cluster: &ClusterTags) -> bool {
+    tags.keys().any(|key| key.starts_with(CLUSTER_PREFIX) && *key != cluster.key())
+}
+
 /// Whose a resource is, by its tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Owner {
@@ -124,8 +135,7 @@ pub(crate) struct Owner {
 impl Owner {
     /// The Service of this cluster that a resource was made for, by either upstream's tags or ours.
     pub(crate) fn of(tags: &Tags, cluster: &ClusterTags, cluster_name: &str) -> Option<Self> {
-        let another = |key: &String| key.starts_with(CLUSTER_PREFIX) && *key != cluster.key();
-        if !cluster.id.is_empty() && tags.keys().any(another) && !tags.contains_key(&cluster.key()) {
+        if !cluster.id.is_empty() && names_another(tags, cluster) && !tags.contains_key(&cluster.key()) {
             return None;
         }
         let tag = |key: &str| tags.get(key).map(String::as_str);

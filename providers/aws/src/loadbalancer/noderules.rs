@@ -166,6 +166,12 @@ pub(crate) fn bare_rules(
     rules
 }
 
+/// The balancer that a rule for one without security groups was made for, by its name.
+pub(crate) fn balancer_of(rule: &Rule) -> Option<&str> {
+    let (kind, name) = rule.description.split_once('=')?;
+    [CLIENT, HEALTH].contains(&kind).then_some(name)
+}
+
 /// What makes the rules of one Service in a node's group these: rules to add, and ids to revoke. A rule that is there
 /// under another description is there.
 pub(crate) fn bare_changes(seen: &[SeenRule], names: &[String], wanted: &BTreeSet<Rule>) -> (Vec<Rule>, Vec<String>) {
@@ -174,10 +180,7 @@ pub(crate) fn bare_changes(seen: &[SeenRule], names: &[String], wanted: &BTreeSe
     let mut keys = BTreeSet::new();
     let add: Vec<Rule> =
         wanted.iter().filter(|rule| !have.contains(&rule.key()) && keys.insert(rule.key())).cloned().collect();
-    let own = |rule: &&SeenRule| {
-        let described = rule.rule.description.split_once('=');
-        described.is_some_and(|(kind, name)| [CLIENT, HEALTH].contains(&kind) && names.iter().any(|own| own == name))
-    };
+    let own = |rule: &&SeenRule| balancer_of(&rule.rule).is_some_and(|name| names.iter().any(|own| own == name));
     let gone: Vec<&SeenRule> = seen.iter().filter(own).filter(|rule| !want.contains(&rule.rule.key())).collect();
     let stays = |source: &Source| {
         let client = |rule: &&SeenRule| rule.rule.description.starts_with(CLIENT) && !gone.contains(rule);

@@ -72,7 +72,7 @@ pub(crate) fn observed(seen: &Seen, going: bool, zones: &BTreeMap<String, String
 }
 
 /// The worst over a target's ports; a port that is on its way out counts only if there is no other.
-fn worst(healths: &[TargetHealth]) -> Health {
+pub(crate) fn worst(healths: &[TargetHealth]) -> Health {
     let has = |health| healths.contains(&health);
     if has(TargetHealth::Unhealthy) {
         Health::Unhealthy

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::seen::ARN;
 use super::types::{
     AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, Rule, SecurityGroup, Tags, Target, TargetGroup,
 };
@@ -59,6 +60,11 @@ pub(crate) enum Step {
     SetGroupAttributes {
         group: String,
         attributes: Attributes,
+    },
+    /// Puts on record what this cluster has in a group that others share; a call of the cluster's, not of AWS.
+    Record {
+        group: String,
+        targets: BTreeSet<Target>,
     },
     Register {
         group: String,
@@ -128,9 +134,10 @@ impl Step {
         matches!(self, Self::DeleteTargetGroup { .. } | Self::DeleteSecurityGroup { .. })
     }
 
-    /// A listener sends traffic to several groups.
+    /// A listener sends traffic to several of our groups, while one gives way to another.
     pub(crate) fn is_weighted(&self) -> bool {
-        matches!(self, Self::ModifyListener { forwards, .. } if forwards.len() > 1)
+        let Self::ModifyListener { forwards, .. } = self else { return false };
+        forwards.len() > 1 && !forwards.iter().any(|(name, _)| name.starts_with(ARN))
     }
 
     /// The same with all traffic for the last group.
@@ -142,6 +149,11 @@ impl Step {
             }
             other => other.clone(),
         }
+    }
+
+    /// Targets come and go by themselves: that is nobody's meddling.
+    pub(crate) fn is_about_targets(&self) -> bool {
+        matches!(self, Self::Register { .. } | Self::Deregister { .. } | Self::Record { .. })
     }
 
     /// What it does, for people.
@@ -163,6 +175,7 @@ impl Step {
             Self::SetGroupAttributes { group, attributes } => {
                 format!("attributes of {group} set: {}", keys(attributes))
             }
+            Self::Record { group, .. } => format!("targets in {group} put on record"),
             Self::Register { group, targets } => format!("{} targets registered in {group}", targets.len()),
             Self::Deregister { group, targets } => format!("{} targets taken out of {group}", targets.len()),
             Self::DeleteTargetGroup { arn } => format!("target group {arn} deleted"),

@@ -114,12 +114,16 @@ pub(crate) fn listeners(
                 attributes,
                 preserves_client,
             },
+            spread: None,
         });
     }
     for listener in &mut listeners {
         let suffix = format!("listener-attributes.{}-{}", listener.protocol.as_str(), listener.port);
         listener.attributes = reading.pairs(&suffix, false);
+        listener.spread = reading.spread(listener.protocol.as_str(), listener.port);
     }
+    let known: Vec<String> = listeners.iter().map(|one| format!("{}-{}", one.protocol.as_str(), one.port)).collect();
+    reading.refuse_other_actions(&known);
     for named in reading.continued("listener-attributes.") {
         if !listeners.iter().any(|one| format!("{}-{}", one.protocol.as_str(), one.port) == named) {
             reading.warnings.push(format!("annotation {PREFIX}listener-attributes.{named} names no listener"));

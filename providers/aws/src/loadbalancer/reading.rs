@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use providers::{CloudError, ErrorKind, LoadBalancerSpec};
 
+use super::actions::{self, Spread};
+
 /// What all but two of the annotations begin with.
 pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 
@@ -100,11 +102,28 @@ impl<'a> Reading<'a> {
         self.errors.push(error.message);
     }
 
-    /// Annotations that would change where traffic goes, and are not done here: better no balancer than a wrong one.
-    pub(crate) fn refuse_actions(&mut self) {
-        for (key, value) in self.annotations.iter().filter(|(key, _)| key.starts_with(ACTIONS)) {
-            let fix = "leave it out: traffic is not spread over several target groups here";
-            self.errors.push(CloudError::invalid_annotation(key, value, fix).message);
+    /// How a listener's traffic is spread over several target groups, if that is asked for.
+    pub(crate) fn spread(&mut self, protocol: &str, port: u16) -> Option<Spread> {
+        let key = format!("{ACTIONS}{protocol}-{port}");
+        let value = self.annotations.get(&key)?;
+        match actions::parse(value) {
+            Ok(spread) => Some(spread),
+            Err(fix) => {
+                self.errors.push(CloudError::invalid_annotation(&key, value, &fix).message);
+                None
+            }
+        }
+    }
+
+    /// Actions of none of these listeners: better no balancer than one that sends traffic elsewhere.
+    pub(crate) fn refuse_other_actions(&mut self, listeners: &[String]) {
+        for (key, value) in self.annotations.iter() {
+            let Some(named) = key.strip_prefix(ACTIONS).filter(|named| !listeners.iter().any(|one| one == named))
+            else {
+                continue;
+            };
+            let fix = format!("leave it out, or name one of the listeners {} instead of {named}", listeners.join(", "));
+            self.errors.push(CloudError::invalid_annotation(key, value, &fix).message);
         }
     }
 

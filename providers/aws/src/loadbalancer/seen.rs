@@ -9,6 +9,9 @@ use super::types::{
     Target, TargetGroup, TargetHealth, TargetType,
 };
 
+/// What ARNs begin with, and names of target groups never do.
+pub(crate) const ARN: &str = "arn:";
+
 /// How far a balancer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
@@ -50,6 +53,8 @@ pub(crate) struct SeenListener {
     pub tags: Tags,
     /// Target groups by ARN, with their weights.
     pub forwards: Vec<(String, i32)>,
+    /// A client stays with its target group.
+    pub sticky: bool,
 }
 
 /// A target group.
@@ -65,6 +70,8 @@ pub(crate) struct SeenTargetGroup {
     pub attributes: Attributes,
     pub tags: Tags,
     pub targets: BTreeMap<Target, TargetHealth>,
+    /// Where other clusters register too: what this one is on record to have put in, if it is on record at all.
+    pub recorded: Option<BTreeSet<Target>>,
 }
 
 /// A security group of the Service's own.
@@ -161,9 +168,12 @@ impl Seen {
         balancers.chain(groups).chain(security).find(|(id, _)| *id == arn).map(|(_, tags)| tags)
     }
 
-    /// The ARNs of target groups by their names, with weights.
+    /// The ARNs of target groups by their names, with weights. Those of others are named by their ARNs.
     pub(crate) fn arns(&self, forwards: &[(String, i32)]) -> Vec<(String, i32)> {
-        let arn = |name: &str| self.target_group(name).map(|group| group.arn.clone());
+        let arn = |name: &str| match name.starts_with(ARN) {
+            true => Some(name.to_owned()),
+            false => self.target_group(name).map(|group| group.arn.clone()),
+        };
         forwards.iter().filter_map(|(name, weight)| Some((arn(name)?, *weight))).collect()
     }
 
@@ -260,6 +270,7 @@ impl Seen {
                         listener.policy.clone().or(seen.policy.take()).filter(|_| listener.protocol == Protocol::Tls);
                     seen.alpn.clone_from(&listener.alpn);
                     seen.forwards = forwards;
+                    seen.sticky = listener.is_sticky();
                 }
             }
             Step::SetListenerAttributes { arn, attributes } => {
@@ -276,6 +287,11 @@ impl Seen {
             Step::RemoveCertificates { arn, certificates } => {
                 if let Some(seen) = self.listener(arn) {
                     seen.certificates.retain(|one| !certificates.contains(one));
+                }
+            }
+            Step::Record { group, targets } => {
+                if let Some(seen) = self.group(group) {
+                    seen.recorded = Some(targets.clone());
                 }
             }
             Step::DeleteListener { arn } => {
@@ -354,6 +370,7 @@ fn new_target_group(group: &TargetGroup, made: &Made) -> SeenTargetGroup {
         attributes: group_defaults(),
         tags: group.tags.clone(),
         targets: BTreeMap::new(),
+        recorded: None,
     }
 }
 
@@ -368,5 +385,6 @@ fn new_listener(listener: &Listener, forwards: Vec<(String, i32)>, made: &Made) 
         attributes: Attributes::new(),
         tags: listener.tags.clone(),
         forwards,
+        sticky: listener.is_sticky(),
     }
 }

@@ -123,21 +123,20 @@ impl Shared {
     }
 
     /// Makes the rules for a balancer without groups what they should be, in each of the nodes' groups; `wanted` is
-    /// for those of `nodes`, and the others have none.
+    /// for those of `nodes`, and the others have none. `names` are the balancer's, by which its rules are known.
     pub(crate) async fn set_bare(
         &mut self,
         session: &Session,
-        id: &LoadBalancerId,
+        names: &[String],
         all: &BTreeSet<String>,
         nodes: &BTreeSet<String>,
         wanted: &BTreeSet<Rule>,
     ) -> Result<(), CloudError> {
-        let names = noderules::rule_names(id);
         let none = BTreeSet::new();
         let groups: BTreeSet<String> = all.union(nodes).cloned().collect();
         for (group, rules) in self.rules(session, &groups).await? {
             let wanted = if nodes.contains(&group) { wanted } else { &none };
-            let (add, gone) = noderules::bare_changes(&rules, &names, wanted);
+            let (add, gone) = noderules::bare_changes(&rules, names, wanted);
             if add.is_empty() && gone.is_empty() {
                 continue;
             }

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use providers::IpNet;
 
+use super::actions::Spread;
+
 /// Tags by key.
 pub(crate) type Tags = BTreeMap<String, String>;
 
@@ -213,6 +215,15 @@ pub(crate) struct Listener {
     pub attributes: Attributes,
     pub tags: Tags,
     pub group: TargetGroup,
+    /// Other target groups that traffic goes to; `None`: only the own one.
+    pub spread: Option<Spread>,
+}
+
+impl Listener {
+    /// A client stays with its target group.
+    pub(crate) fn is_sticky(&self) -> bool {
+        self.spread.as_ref().is_some_and(|spread| spread.sticky)
+    }
 }
 
 /// A target group as it should be.

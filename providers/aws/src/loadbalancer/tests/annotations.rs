@@ -263,8 +263,10 @@ fn every_mistake_in_the_fields_names_its_fix() {
     }
     let mut weighted = spec(&[]);
     weighted.annotations.insert("service.beta.kubernetes.io/actions.TCP-80".into(), "{}".into());
-    let error = read(&weighted, &Policy::default()).expect_err("several target groups");
-    assert!(error.message.contains("actions.TCP-80 is \"{}\": leave it out"), "{error}");
+    weighted.annotations.insert("service.beta.kubernetes.io/actions.TCP-81".into(), "{}".into());
+    let error = read(&weighted, &Policy::default()).expect_err("neither can work");
+    assert!(error.message.contains("actions.TCP-80 is \"{}\": use type forward"), "{error}");
+    assert!(error.message.contains("actions.TCP-81 is \"{}\": leave it out, or name one of"), "{error}");
     let mut named = spec(&[("nlb-target-type", "ip")]);
     named.ports[0].node_port = None;
     named.ports[0].target_port = TargetPort::Name("http".into());

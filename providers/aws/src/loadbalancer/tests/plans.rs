@@ -107,6 +107,44 @@ fn a_target_group_gives_way_once_the_new_one_is_healthy() {
 }
 
 #[test]
+fn traffic_is_spread_over_groups_of_others_and_comes_back() {
+    let spread = |weights: [i32; 2], port_protocol: &[(&str, &str)]| {
+        let mut asked = spec(port_protocol);
+        let action = format!(
+            r#"{{"type": "forward", "forwardConfig": {{"baseServiceWeight": {}, "targetGroups":
+                [{{"targetGroupARN": "arn:theirs", "weight": {}}}]}}}}"#,
+            weights[0], weights[1]
+        );
+        let protocol = if port_protocol.is_empty() { "TCP" } else { "TLS" };
+        asked.annotations.insert(format!("service.beta.kubernetes.io/actions.{protocol}-80"), action);
+        asked
+    };
+    let targets = nodes([1, 2]);
+    let mut world = settled(&[]);
+    let forwards = |world: &World| world.seen.balancers[0].listeners[0].forwards.clone();
+    let weights = |world: &World| forwards(world).iter().map(|(_, weight)| *weight).collect::<Vec<_>>();
+    for (wanted, expected) in [([9, 1], vec![9, 1]), ([1, 1], vec![1, 1]), ([0, 1], vec![0, 1])] {
+        world.steps.clear();
+        assert_eq!(world.ensure(&spread(wanted, &[]), &targets, usize::MAX).unwrap().again, None);
+        assert_eq!((world.names(), weights(&world)), (vec!["ModifyListener".to_owned()], expected));
+        assert_eq!(forwards(&world)[1].0, "arn:theirs");
+        assert_eq!(world.ensure(&spread(wanted, &[]), &targets, usize::MAX).unwrap().steps, [], "it stays so");
+    }
+    // The own group gives way to another while the others keep their part.
+    let tls = [("ssl-cert", "arn:a")];
+    let mut world = settled(&tls);
+    world.ensure(&spread([3, 1], &tls), &targets, usize::MAX).unwrap();
+    let ssl = [("ssl-cert", "arn:a"), ("backend-protocol", "ssl")];
+    assert!(world.ensure(&spread([3, 1], &ssl), &targets, usize::MAX).unwrap().again.is_some());
+    assert_eq!(weights(&world), [3, 0, 1]);
+    assert_eq!(world.ensure(&spread([3, 1], &ssl), &targets, usize::MAX).unwrap().steps, []);
+    world.time_passes();
+    assert_eq!(world.ensure(&spread([3, 1], &ssl), &targets, usize::MAX).unwrap().again, None);
+    assert_eq!(weights(&world), [3, 1]);
+    world.settle(&spec(&ssl), &targets);
+}
+
+#[test]
 fn nobody_waits_for_a_group_that_serves_nobody() {
     let mut world = settled(&[("ssl-cert", "arn:a")]);
     for group in &mut world.seen.target_groups {

@@ -1,0 +1,146 @@
+//! Pointing balancers that are there at other targets: without a look at them, if this process knows them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use providers::{CloudError, ErrorKind};
+use tokio::time::Instant;
+
+use super::balancers::{Balancers, Work};
+use super::calls;
+use super::course::{Course, KnownGroup, known_group};
+use super::model;
+use super::noderules;
+use super::seen::Seen;
+use super::shared::node_groups;
+use super::sharing::{self, Change};
+use super::types::Target;
+
+/// A look this old still tells which groups are machines'.
+const LONG: Duration = Duration::from_secs(30 * 60);
+
+impl Balancers {
+    /// Reads what this cluster is on record to have put into target groups that others share.
+    pub(super) async fn read_records(&self, work: &Work<'_>, seen: &mut Seen) -> Result<(), CloudError> {
+        let Some(records) = self.records().filter(|_| work.settings.shared_groups) else { return Ok(()) };
+        for group in &mut seen.target_groups {
+            group.recorded = sharing::read(records, work.id, &group.name).await?;
+        }
+        Ok(())
+    }
+
+    /// Points known target groups at what they should have; `None` if they are not known.
+    pub(super) async fn point(&self, work: &Work<'_>, course: &mut Course) -> Result<Option<()>, CloudError> {
+        let Some(mut groups) = course.known.take() else { return Ok(None) };
+        let network = self.networks.network(work.session).await?;
+        let mut caller = self.caller(work.session, &network, work.id);
+        let mut changes = Vec::new();
+        for group in &groups {
+            let asked = work.settings.listeners.iter().find(|asked| asked.port == group.port);
+            let Some(asked) = asked.filter(|_| group.target_type == work.settings.target_type) else {
+                return Ok(None);
+            };
+            let wanted = model::targets(work.settings, &asked.group, group.ipv6, work.targets);
+            changes.push((change(work, group, &wanted), wanted));
+        }
+        // Everything is added before anything is taken away.
+        course.changed = Some(Instant::now());
+        for (group, (change, _)) in groups.iter().zip(&changes) {
+            if let Some(before) = &change.before {
+                caller.record(&group.name, before).await?;
+            }
+            if !change.add.is_empty() {
+                caller.register(&group.arn, group.target_type, &change.add).await?;
+            }
+        }
+        for (group, (change, _)) in groups.iter().zip(&changes) {
+            if !change.gone.is_empty() {
+                caller.deregister(&group.arn, &change.gone).await?;
+            }
+            if let Some(after) = &change.after {
+                caller.record(&group.name, after).await?;
+            }
+        }
+        for warning in caller.warnings {
+            tracing::warn!(service = %work.id, "{warning}");
+        }
+        for (group, (change, wanted)) in groups.iter_mut().zip(changes) {
+            group.targets.extend(wanted.iter().cloned());
+            group.targets.retain(|target| !change.gone.contains(target));
+            if work.settings.shared_groups {
+                group.recorded = Some(wanted);
+            }
+        }
+        course.changed = Some(Instant::now());
+        course.known = Some(groups);
+        Ok(Some(()))
+    }
+
+    /// Finds a Service's target groups, for who has not looked at them yet.
+    pub(super) async fn find_groups(&self, work: &Work<'_>, course: &mut Course) -> Result<(), CloudError> {
+        let listing = self.look(work.session, course).await?;
+        let mut seen = listing.of(work.session, work.id);
+        seen.take_out(&course.doomed);
+        let absent = || CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no balancer");
+        if seen.balancers.is_empty() {
+            return Err(absent());
+        }
+        calls::details(work.session, &mut seen, false).await?;
+        self.read_records(work, &mut seen).await?;
+        let existing = model::existing(work.settings, work.id, &seen).ok_or_else(absent)?;
+        let mut groups = Vec::new();
+        for asked in &work.settings.listeners {
+            let listener = existing.listeners.iter().find(|one| one.port == asked.port).ok_or_else(absent)?;
+            // While one is exchanged for another both need their targets.
+            let others = asked.spread.as_ref().map(|spread| spread.others.as_slice()).unwrap_or_default();
+            let own = listener.forwards.iter().filter(|(arn, _)| !others.iter().any(|(other, _)| other == arn));
+            for (arn, _) in own {
+                let group = seen.target_group_by_arn(arn).ok_or_else(absent)?;
+                groups.push(known_group(asked.port, group));
+            }
+        }
+        course.known = Some(groups);
+        Ok(())
+    }
+
+    /// Opens the groups of nodes that came to be targets. False if a balancer without groups needs rules in other
+    /// groups than before.
+    pub(super) async fn open_nodes(&self, work: &Work<'_>, course: &Course) -> Result<bool, CloudError> {
+        if !work.settings.node_rules {
+            return Ok(true);
+        }
+        let now = Instant::now();
+        let machines = self.networks.machines(work.session, work.targets).await?;
+        // The tags of machines' groups hardly ever change, so any look will do.
+        let long_ago = now.checked_sub(LONG).unwrap_or(now);
+        let listing = self.inventory.look(work.session, long_ago).await?;
+        let (groups, _) = node_groups(work.session, &listing, work.targets, &machines);
+        if groups.is_subset(&course.opened) {
+            return Ok(true);
+        }
+        if course.bare {
+            return Ok(false);
+        }
+        let Some(backend) = listing.backend(work.session, &work.id.cluster).map(|group| group.id.clone()) else {
+            return Ok(true);
+        };
+        let mut ports = noderules::Ports::new();
+        for group in course.known.iter().flatten() {
+            ports.extend(group.targets.iter().map(|target| ("tcp", target.port)));
+        }
+        self.shared.lock().await.open(work.session, &groups, &backend, &ports).await?;
+        Ok(true)
+    }
+}
+
+/// What brings a known target group to the wanted targets.
+fn change(work: &Work<'_>, group: &KnownGroup, wanted: &BTreeSet<Target>) -> Change {
+    match work.settings.shared_groups {
+        true => sharing::change(wanted, &group.targets, group.recorded.as_ref()),
+        false => Change {
+            add: wanted.difference(&group.targets).cloned().collect(),
+            gone: group.targets.difference(wanted).cloned().collect(),
+            ..Change::default()
+        },
+    }
+}
