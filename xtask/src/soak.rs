@@ -9,7 +9,7 @@ use crate::cargo::cargo;
 /// Play long random histories, and every scenario once with a crash at each of its writes.
 ///
 /// First the property tests, with so many histories each and a seed that makes them repeatable; then histories of
-/// Services over the mock cloud; then, on real control planes, every story with a crash at each of its writes and calls
+/// Services over the mock cloud, and over moto behind its fault proxy; then, on real control planes, every story with a crash at each of its writes and calls
 /// of the cloud, and with each fault. A failure names its seed or its place. Takes minutes to
 /// hours, as asked for.
 #[derive(clap::Args)]
@@ -29,6 +29,10 @@ pub struct Arguments {
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     services: u32,
 
+    /// How many histories of Services over AWS there are, of 25 steps each
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    aws: u32,
+
     /// Do only one of them
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
@@ -41,6 +45,8 @@ enum Part {
     Histories,
     /// Random histories of Services over the mock cloud; no control plane
     Services,
+    /// Random histories of Services over AWS, which moto and a fault proxy stand in for
+    Aws,
     /// A crash at every write, on a real control plane
     Crashes,
 }
@@ -53,7 +59,7 @@ struct Call {
 }
 
 impl Part {
-    const ALL: [Self; 3] = [Self::Histories, Self::Services, Self::Crashes];
+    const ALL: [Self; 4] = [Self::Histories, Self::Services, Self::Aws, Self::Crashes];
 
     fn call(self, arguments: &Arguments, seed: u64) -> Call {
         let histories = arguments.histories;
@@ -73,6 +79,17 @@ impl Part {
                     ("CCM_HISTORIES", arguments.services.to_string()),
                     // Each history has the next seed.
                     ("CCM_SEED", (seed % (1 << 32)).to_string()),
+                ],
+            },
+            Self::Aws => Call {
+                // Named together, so that the SDK is built as for the tests.
+                arguments: words(
+                    "test --package control-plane --package cluster-tests --package moto --package provider-aws --test moto \
+                     -- --ignored histories::",
+                ),
+                environment: vec![
+                    ("MOTO_HISTORIES", arguments.aws.to_string()),
+                    ("MOTO_SEED", (seed % (1 << 32)).to_string()),
                 ],
             },
             Self::Crashes => Call {
@@ -112,9 +129,9 @@ pub fn run(arguments: Arguments) -> Result<()> {
         }
     }
     if !failed.is_empty() {
-        let Arguments { histories, services, .. } = arguments;
+        let Arguments { histories, services, aws, .. } = arguments;
         bail!(
-            "{} failed; again with --histories {histories} --services {services} --seed {seed}",
+            "{} failed; again with --histories {histories} --services {services} --aws {aws} --seed {seed}",
             failed.join(" and ")
         );
     }
@@ -127,12 +144,14 @@ mod tests {
 
     #[test]
     fn histories_are_repeatable_and_as_many_as_asked_for() {
-        let arguments = Arguments { histories: 9, seed: None, services: 3, only: None };
+        let arguments = Arguments { histories: 9, seed: None, services: 3, aws: 4, only: None };
         let call = Part::Histories.call(&arguments, 7);
         assert_eq!(call.environment[0], ("PROPTEST_CASES", "9".into()));
         assert_eq!(call.environment[1], ("PROPTEST_RNG_SEED", "7".into()));
         let call = Part::Services.call(&arguments, 7);
         assert_eq!(call.environment, [("CCM_HISTORIES", "3".into()), ("CCM_SEED", "7".into())]);
+        let call = Part::Aws.call(&arguments, 7);
+        assert_eq!(call.environment, [("MOTO_HISTORIES", "4".into()), ("MOTO_SEED", "7".into())]);
         assert!(Part::Crashes.call(&arguments, 7).arguments.contains(&"--ignored"));
     }
 }

@@ -47,6 +47,8 @@ struct State {
     /// What reads do not find yet, and how many of them.
     hidden: BTreeMap<String, u64>,
     blackholes: BTreeSet<String>,
+    /// Targets that are in their first checks.
+    checked: BTreeSet<String>,
     /// Whose metadata are served.
     machine: Option<String>,
     /// Changes that were asked for, in order: the action and its parameters.
@@ -152,6 +154,15 @@ impl Proxy {
         let state = self.state();
         let asked = state.changes.iter().filter(|(known, _)| known == action);
         asked.map(|(_, parameters)| parameters.clone()).collect()
+    }
+
+    /// This target is in its first checks for as long as that is `true`; moto finds all healthy at once.
+    pub fn check(&self, target: &str, checks: bool) {
+        let mut state = self.state();
+        match checks {
+            true => drop(state.checked.insert(target.to_owned())),
+            false => drop(state.checked.remove(target)),
+        }
     }
 
     /// Calls by action, since the start.
@@ -280,6 +291,9 @@ impl Shared {
             "DescribeRouteTables" => self.state().blackholes.iter().fold(text, |text, id| xml::blackhole(&text, id)),
             "CreateLoadBalancer" | "DescribeLoadBalancers" if self.state().network_names => {
                 text.replace(&format!(".{REGION}.elb.amazonaws.com"), &format!(".elb.{REGION}.amazonaws.com"))
+            }
+            "DescribeTargetHealth" => {
+                self.state().checked.iter().fold(text, |text, target| xml::in_first_checks(&text, target))
             }
             _ => text,
         };

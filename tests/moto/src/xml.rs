@@ -86,9 +86,32 @@ pub(crate) fn blackhole(xml: &str, instance: &str) -> String {
     })
 }
 
+/// The answer with this target in its first checks, as AWS shows it when it was registered not long ago.
+pub(crate) fn in_first_checks(xml: &str, target: &str) -> String {
+    let mark = format!("<Id>{target}</Id>");
+    let initial = "<State>initial</State><Reason>Elb.InitialHealthChecking</Reason>\
+                   <Description>Initial health checks in progress</Description>";
+    let parts = xml.split("<member>").enumerate().map(|(number, part)| {
+        let open = if number == 0 { "" } else { "<member>" };
+        match part.contains(&mark) {
+            true => format!("{open}{}", part.replacen("<State>healthy</State>", initial, 1)),
+            false => format!("{open}{part}"),
+        }
+    });
+    parts.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_target_is_in_its_first_checks() {
+        let item = |id: &str, state: &str| format!("<member><State>{state}</State><Id>{id}</Id></member>");
+        let answer = in_first_checks(&format!("<a>{}{}</a>", item("1", "healthy"), item("2", "healthy")), "1");
+        assert!(answer.starts_with("<a><member><State>initial</State><Reason>Elb."), "{answer}");
+        assert!(answer.ends_with(&format!("{}</a>", item("2", "healthy"))), "{answer}");
+    }
 
     #[test]
     fn texts_come_in_order() {

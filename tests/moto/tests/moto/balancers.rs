@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cluster_tests::{Space, eventually};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Service as KubeService;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use moto::{Effect, Fault, Machine, Moto, Service};
@@ -18,10 +19,10 @@ use serde_json::json;
 
 use crate::bed::{AwsBed, CLUSTER, provider};
 
-const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
+pub const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 
 /// The texts of an answer's elements of one name.
-fn texts(xml: &str, tag: &str) -> Vec<String> {
+pub fn texts(xml: &str, tag: &str) -> Vec<String> {
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
     let found = xml.split(&open).skip(1).filter_map(|rest| rest.split_once(&close));
     found.map(|(text, _)| text.trim().to_owned()).collect()
@@ -72,12 +73,12 @@ impl Held {
         Ok(found)
     }
 
-    fn is_nothing(&self) -> bool {
+    pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 }
 
-fn id(number: usize) -> LoadBalancerId {
+pub fn id(number: usize) -> LoadBalancerId {
     LoadBalancerId {
         cluster: CLUSTER.into(),
         namespace: "default".into(),
@@ -86,7 +87,7 @@ fn id(number: usize) -> LoadBalancerId {
     }
 }
 
-fn port(number: u16) -> Port {
+pub fn port(number: u16) -> Port {
     Port {
         name: format!("p{number}"),
         protocol: Protocol::Tcp,
@@ -97,14 +98,14 @@ fn port(number: u16) -> Port {
     }
 }
 
-fn spec(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
+pub fn spec(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
     let mut spec = LoadBalancerSpec::new(id(number), vec![port(80)]);
     spec.annotations = annotations.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).to_owned())).collect();
     spec.annotations.entry(format!("{PREFIX}type")).or_insert_with(|| "nlb".into());
     spec
 }
 
-fn targets(machines: &[Machine]) -> Targets {
+pub fn targets(machines: &[Machine]) -> Targets {
     let node = |machine: &Machine| NodeTarget {
         name: machine.name.clone(),
         provider_id: Some(machine.provider_id()),
@@ -114,7 +115,7 @@ fn targets(machines: &[Machine]) -> Targets {
 }
 
 /// The provider's balancers, in a process that knows nothing yet.
-async fn fresh(moto: &Moto) -> Result<Arc<dyn LoadBalancers>> {
+pub async fn fresh(moto: &Moto) -> Result<Arc<dyn LoadBalancers>> {
     let provider = provider(moto)?;
     provider.initialize().await?;
     provider.load_balancers().context("no load balancers")
@@ -125,7 +126,7 @@ fn passes(error: &CloudError) -> bool {
 }
 
 /// Ensures until all is as asked; answers the balancer's name.
-async fn settle(balancers: &dyn LoadBalancers, spec: &LoadBalancerSpec, targets: &Targets) -> Result<String> {
+pub async fn settle(balancers: &dyn LoadBalancers, spec: &LoadBalancerSpec, targets: &Targets) -> Result<String> {
     for _ in 0..100 {
         match balancers.ensure(spec, targets).await {
             Ok(ensured) if ensured.progress == Progress::Settled => {
@@ -141,7 +142,7 @@ async fn settle(balancers: &dyn LoadBalancers, spec: &LoadBalancerSpec, targets:
     bail!("{} never settles", spec.id)
 }
 
-async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Result<()> {
+pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Result<()> {
     for _ in 0..100 {
         match balancers.delete(id).await {
             Ok(Deletion::Gone) => return Ok(()),
@@ -238,7 +239,8 @@ pub async fn what_cannot_be_made_is_gone_with_its_service(_: Space) -> Result<()
 
 /// The calls of a cluster that grows and of one that rests.
 pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
-    const SERVICES: usize = 20;
+    const SERVICES: usize = 100;
+    const FEW: usize = 5;
     let moto = Moto::start(CLUSTER).await?;
     let mut machines = moto.run(12).await?;
     let late = machines.split_off(10);
@@ -246,22 +248,26 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     let specs: Vec<LoadBalancerSpec> = (0..SERVICES)
         .map(|number| LoadBalancerSpec { ports: vec![port(80), port(443)], ..spec(number, &[]) })
         .collect();
-    let some = targets(&machines);
-    futures::future::try_join_all(specs.iter().map(|spec| settle(&*balancers, spec, &some))).await?;
-
+    // A node joins: no reads but its own, however many Services there are.
+    for (services, joined) in [(FEW, &late[0]), (SERVICES, &late[1])] {
+        let some = targets(&machines);
+        let settled: Vec<_> = specs[..services].iter().map(|spec| settle(&*balancers, spec, &some)).collect();
+        stream::iter(settled).buffer_unordered(10).try_collect::<Vec<_>>().await?;
+        machines.push(joined.clone());
+        let more = targets(&machines);
+        let before = moto.proxy.calls();
+        let all = specs[..services].iter().map(|spec| balancers.set_targets(spec, &more));
+        futures::future::try_join_all(all).await?;
+        let after = moto.proxy.calls();
+        let made = |action: &str| after.get(action).unwrap_or(&0) - before.get(action).unwrap_or(&0);
+        let reads: u64 = after.keys().filter(|action| action.starts_with("Describe")).map(|action| made(action)).sum();
+        let registrations = made("RegisterTargets");
+        ensure!(registrations == 2 * services as u64, "{registrations} registrations for {services} Services");
+        ensure!(made("DeregisterTargets") == 0 && reads <= 6, "{reads} reads for {services} Services: {after:?}");
+    }
+    let more = targets(&machines);
     let rules = Held::by(&moto).await?.node_rules;
     ensure!(rules == 1, "{rules} rules for {SERVICES} Services");
-
-    // A node joins: no reads but its own.
-    machines.push(late[0].clone());
-    let more = targets(&machines);
-    let before = moto.proxy.calls();
-    futures::future::try_join_all(specs.iter().map(|spec| balancers.set_targets(spec, &more))).await?;
-    let after = moto.proxy.calls();
-    let made = |action: &str| after.get(action).unwrap_or(&0) - before.get(action).unwrap_or(&0);
-    let reads: u64 = after.keys().filter(|action| action.starts_with("Describe")).map(|action| made(action)).sum();
-    ensure!(made("RegisterTargets") == 2 * SERVICES as u64, "{} registrations", made("RegisterTargets"));
-    ensure!(made("DeregisterTargets") == 0 && reads <= 6, "{reads} reads for one node: {after:?}");
 
     // Nothing changes: looks for drift change nothing, and read a few things of each Service.
     let (before, changes) = (moto.proxy.calls(), moto.proxy.changes());
@@ -272,9 +278,8 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     let total = |calls: &std::collections::BTreeMap<String, u64>| calls.values().sum::<u64>();
     let each = (total(&moto.proxy.calls()) - total(&before)) / SERVICES as u64;
     ensure!(each <= 9, "{each} reads for each Service at rest");
-    for spec in &specs {
-        delete(&*balancers, &spec.id).await?;
-    }
+    let gone: Vec<_> = specs.iter().map(|spec| delete(&*balancers, &spec.id)).collect();
+    stream::iter(gone).buffer_unordered(10).try_collect::<Vec<_>>().await?;
     let held = Held::by(&moto).await?;
     ensure!(held.is_nothing(), "{held:?}");
     Ok(())
@@ -390,7 +395,7 @@ pub async fn one_bad_target_costs_the_others_nothing(_: Space) -> Result<()> {
     delete(&*balancers, &one.id).await
 }
 
-fn service(name: &str, annotations: serde_json::Value) -> Result<KubeService> {
+pub fn service(name: &str, annotations: serde_json::Value) -> Result<KubeService> {
     Ok(serde_json::from_value(json!({
         "metadata": {"name": name, "annotations": annotations},
         "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8080}]},
@@ -451,4 +456,49 @@ pub async fn a_service_gets_a_balancer_and_loses_it(_: Space) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// What an operator has to mend is told once, with the way to mend it, and is not tried all the time.
+pub async fn what_is_not_allowed_is_told_with_what_to_do(_: Space) -> Result<()> {
+    let bed = AwsBed::start().await?;
+    let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
+    let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
+    for (name, code, expected) in [
+        ("denied", "AccessDenied", "allow this process the IAM action elasticloadbalancing:CreateLoadBalancer"),
+        ("quota", "TooManyLoadBalancers", "have this quota raised, or delete what nobody needs"),
+    ] {
+        bed.moto.proxy.arm(Fault::always("CreateLoadBalancer", Effect::refused(code, "no")));
+        let before = bed.moto.proxy.calls_of("CreateLoadBalancer");
+        let annotations = json!({format!("{PREFIX}type"): "nlb"});
+        services.create(&PostParams::default(), &service(name, annotations)?).await?;
+        let told = async || {
+            let events = bed.cloud.events(name).await?;
+            let told: Vec<_> = events.into_iter().filter(|(event, _)| event.contains(expected)).collect();
+            anyhow::Ok(told)
+        };
+        eventually(format!("{name} is told"), || async {
+            let told = told().await?;
+            ensure!(told.len() == 1 && told[0].1 == 1, "{told:?}");
+            ensure!(told[0].0.contains("Warning SyncLoadBalancerFailed"), "{told:?}");
+            Ok(())
+        })
+        .await?;
+        // A change of the Service is a reason to try again: it is told no second time, and mended it works at once.
+        let tried = bed.moto.proxy.calls_of("CreateLoadBalancer") - before;
+        ensure!(tried == 1, "it was tried {tried} times");
+        bed.moto.proxy.disarm();
+        let asked =
+            json!({"metadata": {"annotations": {format!("{PREFIX}cross-zone-load-balancing-enabled"): "true"}}});
+        services.patch(name, &PatchParams::default(), &Patch::Merge(&asked)).await?;
+        eventually(format!("{name} has its balancer"), || async {
+            let status = services.get(name).await?.status.and_then(|status| status.load_balancer);
+            let ingress = status.and_then(|status| status.ingress).unwrap_or_default();
+            ensure!(ingress.first().is_some_and(|one| one.hostname.is_some()), "{ingress:?}");
+            Ok(())
+        })
+        .await?;
+        let told = told().await?;
+        ensure!(told.len() == 1 && told[0].1 == 1, "{told:?}");
+    }
+    Ok(())
 }

@@ -7,28 +7,36 @@
 mod balancers;
 mod bed;
 mod conformance;
+mod gates;
+mod histories;
+mod leaks;
 mod nodes;
 mod routes;
+mod sharing;
 mod tagging;
 
-use cluster_tests::{Case, cases, run};
+use cluster_tests::{cases, run};
 
 fn main() -> std::process::ExitCode {
-    let cases: Vec<Case> = cases![Usual:
+    let usual = cases![Usual:
         balancers::{
             whatever_call_is_the_last_another_process_ends_it, what_cannot_be_made_is_gone_with_its_service,
             calls_do_not_grow_with_nodes_and_services, a_balancer_of_cloud_provider_aws_is_taken_over,
             changes_by_hand_are_undone_and_told, one_bad_target_costs_the_others_nothing,
-            a_service_gets_a_balancer_and_loses_it,
+            a_service_gets_a_balancer_and_loses_it, what_is_not_allowed_is_told_with_what_to_do,
         },
+        gates::{pods_wait_until_their_balancer_finds_them_healthy},
+        histories::{a_sample_of_histories_leaves_nothing},
+        leaks::{what_services_left_is_told_and_deleted},
         conformance::{the_suite_passes, in_aws_the_machine_tells_the_rest},
         nodes::{
             nodes_get_what_their_machines_have, one_bad_id_costs_no_call_for_each, whatever_breaks_nodes_are_initialised,
             a_machine_that_is_not_shown_yet_is_waited_for, machines_stop_start_and_go, three_hundred_nodes,
         },
         routes::{routes_come_and_go, every_table_gets_its_routes, whatever_breaks_routes_are_made},
+        sharing::{only_what_a_cluster_put_in_does_it_take_out, the_record_is_a_config_map},
         tagging::{machines_carry_tags_while_they_have_nodes},
-    ]
-    .into();
-    run(cases)
+    ];
+    let long = cases![Ignored: histories::{a_thousand_histories_leave_nothing}];
+    run(Vec::from_iter(usual.into_iter().chain(long)))
 }

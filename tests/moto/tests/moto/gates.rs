@@ -1,0 +1,121 @@
+//! Readiness gates: pods behind a balancer are ready when it finds them healthy.
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::{Space, eventually};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, Service as KubeService};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use moto::Service;
+use serde_json::{Value, json};
+
+use crate::balancers::{Held, PREFIX, service, texts};
+use crate::bed::AwsBed;
+
+const RIGHTS: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
+const GATE: &str = "target-health.elbv2.k8s.aws/";
+
+struct World {
+    bed: AwsBed,
+    pods: Api<Pod>,
+    slices: Api<EndpointSlice>,
+}
+
+impl World {
+    /// A pod whose containers are ready, as its kubelet says, and which waits for these conditions.
+    async fn pod(&self, name: &str, gates: &[&str]) -> Result<Pod> {
+        let gates: Vec<Value> = gates.iter().map(|gate| json!({"conditionType": gate})).collect();
+        let pod = json!({
+            "metadata": {"name": name, "labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "web", "image": "web"}], "readinessGates": gates},
+        });
+        self.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+        let status = json!({"status": {"conditions": [{"type": "ContainersReady", "status": "True"}]}});
+        Ok(self.pods.patch_status(name, &PatchParams::default(), &Patch::Strategic(&status)).await?)
+    }
+
+    /// Lists pods as endpoints that are not ready, as nobody is before its gates are.
+    async fn endpoints(&self, pods: &[(&Pod, &str)]) -> Result<()> {
+        let endpoint = |(pod, address): &(&Pod, &str)| {
+            let meta = &pod.metadata;
+            json!({
+                "addresses": [address],
+                "conditions": {"ready": false, "serving": false, "terminating": false},
+                "targetRef": {"kind": "Pod", "namespace": "default", "name": meta.name, "uid": meta.uid},
+            })
+        };
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": "IPv4",
+            "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>(),
+            "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
+        });
+        let apply = PatchParams::apply("test").force();
+        self.slices.patch("web-1", &apply, &Patch::Apply(&slice)).await.map(drop)?;
+        Ok(())
+    }
+
+    async fn condition(&self, pod: &str, kind: &str) -> Result<Option<PodCondition>> {
+        let status = self.pods.get(pod).await?.status.unwrap_or_default();
+        Ok(status.conditions.unwrap_or_default().into_iter().find(|condition| condition.type_ == kind))
+    }
+
+    async fn is_told(&self, pod: &str, kind: &str, status: &str, reason: &str) -> Result<PodCondition> {
+        eventually(format!("{pod} is told {status} {reason}"), || async {
+            let said = self.condition(pod, kind).await?.context("nothing was said")?;
+            let same = said.status == status && said.reason.as_deref().unwrap_or_default() == reason;
+            ensure!(same, "{said:?}");
+            Ok(said)
+        })
+        .await
+    }
+}
+
+/// Pods get traffic while they wait, are told what the balancer finds, and are let go when it is gone.
+pub async fn pods_wait_until_their_balancer_finds_them_healthy(_: Space) -> Result<()> {
+    let bed = AwsBed::start().await?;
+    let cluster = bed.cloud.bed.clone();
+    let applied =
+        tokio::task::spawn_blocking(move || cluster.cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS));
+    applied.await??;
+    let client = bed.cloud.bed.client.clone();
+    let services: Api<KubeService> = Api::namespaced(client.clone(), "default");
+    let world =
+        World { bed, pods: Api::namespaced(client.clone(), "default"), slices: Api::namespaced(client, "default") };
+    let flags = ["--controllers=cloud-node,service", "--load-balancer-readiness-gates"];
+    let _manager = world.bed.ccm(&flags).await?;
+    let of_service = format!("{GATE}web");
+    world.bed.moto.proxy.check("10.0.16.10", true);
+    let first = world.pod("web-0", &[&of_service]).await?;
+    let other = world.pod("web-1", &[&of_service, "example.com/other"]).await?;
+    world.endpoints(&[(&first, "10.0.16.10"), (&other, "10.0.16.11")]).await?;
+    let annotations = json!({format!("{PREFIX}type"): "nlb", format!("{PREFIX}nlb-target-type"): "ip"});
+    services.create(&PostParams::default(), &service("web", annotations)?).await?;
+
+    let said = world.is_told("web-0", &of_service, "False", "Elb.InitialHealthChecking").await?;
+    ensure!(said.message.as_deref() == Some("Initial health checks in progress"), "{said:?}");
+    let held = Held::by(&world.bed.moto).await?;
+    let group = held.target_groups.first().context("no target group")?;
+    let health = [("TargetGroupArn", &**group)];
+    let health = world.bed.moto.aws.call(Service::Elb, "DescribeTargetHealth", &health).await?;
+    ensure!(texts(&health, "Id") == ["10.0.16.10"], "who waits for something else got traffic: {health}");
+    world.bed.moto.proxy.check("10.0.16.10", false);
+    world.is_told("web-0", &of_service, "True", "").await?;
+    ensure!(world.condition("web-1", &of_service).await?.is_none(), "it was told of a target that it is not");
+
+    // The webhook of the Load Balancer Controller names gates by target groups.
+    let groups = world.bed.moto.aws.call(Service::Elb, "DescribeTargetGroups", &[]).await?;
+    let name = texts(&groups, "TargetGroupName").into_iter().next().context("no target group")?;
+    let of_group = format!("{GATE}{name}");
+    let second = world.pod("web-2", &[&of_group]).await?;
+    world.bed.moto.proxy.check("10.0.16.13", true);
+    let third = world.pod("web-3", &[&of_group]).await?;
+    world.endpoints(&[(&first, "10.0.16.10"), (&second, "10.0.16.12"), (&third, "10.0.16.13")]).await?;
+    world.is_told("web-2", &of_group, "True", "").await?;
+    world.is_told("web-3", &of_group, "False", "Elb.InitialHealthChecking").await?;
+
+    services.delete("web", &DeleteParams::default()).await?;
+    let said = world.is_told("web-3", &of_group, "True", "").await?;
+    ensure!(said.message.as_deref() == Some("The load balancer is deleted"), "{said:?}");
+    Ok(())
+}

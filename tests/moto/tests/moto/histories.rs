@@ -1,0 +1,371 @@
+//! Random histories: Services come, change and go while calls fail, answers get lost, people meddle in AWS and the
+//! process dies at any time; in the end AWS has what is asked for, and after the last Service nothing.
+//!
+//! `MOTO_HISTORIES` and `MOTO_SEED` choose how many, and from which seed on; a failure prints its seed and its steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::Space;
+use futures::{StreamExt as _, stream};
+use moto::{Effect, Fault, Machine, Moto, Service};
+use providers::{
+    Deletion, EndpointTarget, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Port, Progress, Protocol,
+    TargetPort, Targets,
+};
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{Rng, SeedableRng};
+
+use crate::balancers::{Held, PREFIX, delete, fresh, id, settle, texts};
+
+/// Services of one history.
+const SERVICES: usize = 3;
+/// What happens in one history.
+const STEPS: usize = 25;
+/// Histories that are played at the same time, each in an account of its own.
+const AT_ONCE: usize = 6;
+/// Histories of the usual tests.
+const SAMPLE: u64 = 12;
+
+/// What is asked for, and what becomes of it.
+#[derive(Default)]
+struct Slot {
+    asked: Option<LoadBalancerSpec>,
+    /// It may go when all of it is gone.
+    dying: bool,
+}
+
+struct History {
+    rng: StdRng,
+    moto: Moto,
+    machines: Vec<Machine>,
+    balancers: Arc<dyn LoadBalancers>,
+    slots: Vec<Slot>,
+    targets: Targets,
+    log: Vec<String>,
+}
+
+/// Ports that share no number unless they may share a listener.
+const PORTS: [(u16, Protocol); 5] =
+    [(80, Protocol::Tcp), (443, Protocol::Tcp), (53, Protocol::Udp), (53, Protocol::Tcp), (9000, Protocol::Udp)];
+
+/// Annotations that may come and go during a Service's life.
+const WISHES: [(&str, &str); 9] = [
+    ("internal", "true"),
+    ("cross-zone-load-balancing-enabled", "true"),
+    ("target-group-attributes", "deregistration_delay.timeout_seconds=30"),
+    ("healthcheck-interval", "10"),
+    ("healthcheck-protocol", "HTTP"),
+    ("nlb-target-type", "ip"),
+    ("additional-resource-tags", "team=web,stage=test"),
+    ("enable-icmp-for-path-mtu-discovery", "on"),
+    ("manage-backend-security-group-rules", "false"),
+];
+
+fn port((number, protocol): (u16, Protocol)) -> Port {
+    Port {
+        name: format!("{}-{number}", protocol.as_str().to_lowercase()),
+        protocol,
+        app_protocol: None,
+        port: number,
+        node_port: Some(30_000 + number % 2000),
+        target_port: TargetPort::Number(8080),
+    }
+}
+
+fn random_fault(rng: &mut StdRng) -> Fault {
+    let refused = |code: &str| Effect::refused(code, "as scripted");
+    let faults = [
+        ("*", Effect::Outage),
+        ("*", Effect::Slow(Duration::from_millis(200))),
+        ("*", Effect::Throttle { retry_after: None }),
+        ("changes", Effect::Outage),
+        ("changes", Effect::AnswerLost),
+        ("changes", Effect::AnswerLost),
+        ("changes", refused("AccessDenied")),
+        ("reads", refused("UnauthorizedOperation")),
+        ("CreateLoadBalancer", refused("TooManyLoadBalancers")),
+        ("CreateTargetGroup", refused("TooManyTargetGroups")),
+        ("AuthorizeSecurityGroupIngress", refused("RulesPerSecurityGroupLimitExceeded")),
+        ("RegisterTargets", refused("InvalidTarget")),
+        ("DeleteSecurityGroup", Effect::in_use()),
+        ("DeleteTargetGroup", refused("ResourceInUse")),
+        ("DeleteLoadBalancer", Effect::Pending(Duration::from_millis(700))),
+        ("DeleteTargetGroup", Effect::Pending(Duration::from_millis(400))),
+    ];
+    let (action, effect) = faults.choose(rng).expect("there are faults").clone();
+    Fault { times: Some(rng.random_range(1..4)), ..Fault::nth(action, rng.random_range(1..8), effect) }
+}
+
+impl History {
+    async fn begin(seed: u64) -> Result<Self> {
+        let moto = Moto::start(crate::bed::CLUSTER).await?;
+        let machines = moto.run(4).await?;
+        let balancers = fresh(&moto).await?;
+        let slots = (0..SERVICES).map(|_| Slot::default()).collect();
+        let rng = StdRng::seed_from_u64(seed);
+        let mut history = Self { rng, moto, machines, balancers, slots, targets: Targets::default(), log: Vec::new() };
+        history.new_targets();
+        Ok(history)
+    }
+
+    /// Some of the machines, and some pods.
+    fn new_targets(&mut self) {
+        let mut machines = self.machines.clone();
+        machines.shuffle(&mut self.rng);
+        machines.truncate(self.rng.random_range(1..=self.machines.len()));
+        machines.sort_by(|a, b| a.name.cmp(&b.name));
+        let node = |machine: &Machine| NodeTarget {
+            name: machine.name.clone(),
+            provider_id: Some(machine.provider_id()),
+            ..NodeTarget::default()
+        };
+        let pods: Vec<u8> = (1..=self.rng.random_range(1..5)).collect();
+        let endpoints = PORTS.iter().flat_map(|asked| {
+            let name = port(*asked).name;
+            pods.iter().map(move |pod| EndpointTarget {
+                port_name: name.clone(),
+                address: [10, 0, 16, 100 + pod].into(),
+                port: 8080,
+                node: None,
+                zone: None,
+                ready: true,
+                serving: true,
+                terminating: false,
+                pod: None,
+            })
+        });
+        let mut endpoints: Vec<EndpointTarget> = endpoints.collect();
+        endpoints.sort_by(|a, b| (&a.port_name, a.address, a.port).cmp(&(&b.port_name, b.address, b.port)));
+        self.targets =
+            Targets { nodes: machines.iter().map(node).collect::<Vec<_>>().into(), endpoints: endpoints.into() };
+    }
+
+    /// A Service as somebody might write it; what can't be changed later stays as `before` had it.
+    fn spec(&mut self, slot: usize, before: Option<&LoadBalancerSpec>) -> LoadBalancerSpec {
+        let id = before.map_or_else(|| id(slot), |spec| spec.id.clone());
+        let mut ports: Vec<(u16, Protocol)> = PORTS.into();
+        ports.shuffle(&mut self.rng);
+        ports.truncate(self.rng.random_range(1..4));
+        let mut ports: Vec<Port> = ports.into_iter().map(port).collect();
+        // One listener leads to one node port.
+        ports.iter_mut().for_each(|port| port.node_port = Some(30_000 + port.port % 2000));
+        let mut spec = LoadBalancerSpec::new(id, ports);
+        let mut annotations = BTreeMap::from([("type".to_owned(), "nlb".to_owned())]);
+        for (key, value) in WISHES {
+            if self.rng.random_bool(0.25) {
+                annotations.insert(key.into(), value.into());
+            }
+        }
+        let bare = match before {
+            Some(before) => before.annotations.contains_key(&format!("{PREFIX}disable-nlb-sg")),
+            None => self.rng.random_bool(0.25),
+        };
+        if bare {
+            annotations.insert("disable-nlb-sg".into(), "true".into());
+        }
+        spec.annotations = annotations.into_iter().map(|(key, value)| (format!("{PREFIX}{key}"), value)).collect();
+        if self.rng.random_bool(0.3) {
+            spec.source_ranges = vec!["192.0.2.0/24".parse().expect("a range")];
+        }
+        spec
+    }
+
+    async fn step(&mut self) -> Result<()> {
+        let slot = self.rng.random_range(0..SERVICES);
+        let kind = self.rng.random_range(0..14);
+        self.log.push(format!("{kind} {slot}"));
+        match kind {
+            0..=4 => {
+                if self.slots[slot].dying {
+                    return Ok(());
+                }
+                let before = self.slots[slot].asked.clone();
+                let keeps = before.is_some() && self.rng.random_bool(0.3);
+                let asked = match before.clone().filter(|_| keeps) {
+                    Some(same) => same,
+                    None => self.spec(slot, before.as_ref()),
+                };
+                self.slots[slot].asked = Some(asked.clone());
+                for _ in 0..self.rng.random_range(1..4) {
+                    let ensured = self.balancers.ensure(&asked, &self.targets).await;
+                    let settled = matches!(&ensured, Ok(ensured) if ensured.progress == Progress::Settled);
+                    self.log.push(match ensured {
+                        Ok(ensured) => format!("  {:?}", ensured.progress),
+                        Err(error) => format!("  {error}"),
+                    });
+                    if settled {
+                        break;
+                    }
+                }
+            }
+            5 | 6 => {
+                self.new_targets();
+                for slot in self.slots.iter().filter(|slot| !slot.dying) {
+                    if let Some(asked) = &slot.asked {
+                        drop(self.balancers.set_targets(asked, &self.targets).await);
+                    }
+                }
+            }
+            7 | 8 => {
+                let Some(id) = self.slots[slot].asked.as_ref().map(|asked| asked.id.clone()) else { return Ok(()) };
+                self.slots[slot].dying = true;
+                for _ in 0..self.rng.random_range(1..6) {
+                    if self.balancers.delete(&id).await == Ok(Deletion::Gone) {
+                        self.slots[slot] = Slot::default();
+                        self.log.push("  gone".into());
+                        break;
+                    }
+                }
+            }
+            9 => self.balancers = fresh(&self.moto).await?,
+            10..=12 => {
+                let fault = random_fault(&mut self.rng);
+                self.log.push(format!("  {fault:?}"));
+                self.moto.proxy.arm(fault);
+            }
+            _ => self.meddle().await?,
+        }
+        Ok(())
+    }
+
+    /// A person changes something in AWS.
+    async fn meddle(&mut self) -> Result<()> {
+        let held = Held::by(&self.moto).await?;
+        let (Some(balancer), Some(group)) =
+            (held.balancers.choose(&mut self.rng), held.target_groups.choose(&mut self.rng))
+        else {
+            return Ok(());
+        };
+        let (balancer, group) = (balancer.as_str(), group.as_str());
+        let deed = self.rng.random_range(0..4);
+        self.log.push(format!("  by hand {deed}"));
+        let aws = &self.moto.aws;
+        let elb = async |action: &str, parameters: &[(&str, &str)]| aws.call(Service::Elb, action, parameters).await;
+        match deed {
+            0 => drop(elb("DeleteLoadBalancer", &[("LoadBalancerArn", balancer)]).await?),
+            1 => {
+                let listeners = elb("DescribeListeners", &[("LoadBalancerArn", balancer)]).await?;
+                if let Some(listener) = texts(&listeners, "ListenerArn").first() {
+                    elb("DeleteListener", &[("ListenerArn", listener.as_str())]).await?;
+                }
+            }
+            2 => {
+                let parameters = [
+                    ("LoadBalancerArn", balancer),
+                    ("Attributes.member.1.Key", "load_balancing.cross_zone.enabled"),
+                    ("Attributes.member.1.Value", "true"),
+                ];
+                elb("ModifyLoadBalancerAttributes", &parameters).await?;
+            }
+            // It may be in use, and then stays.
+            _ => drop(elb("DeleteTargetGroup", &[("TargetGroupArn", group)]).await),
+        }
+        Ok(())
+    }
+
+    /// Nothing fails any more, and whoever is there goes on: everything is as asked, and goes without a trace.
+    async fn end(&mut self) -> Result<()> {
+        self.moto.proxy.disarm();
+        // What is still to be deleted late is deleted by then.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        self.balancers = fresh(&self.moto).await?;
+        let mut asked: Vec<LoadBalancerSpec> = Vec::new();
+        for slot in std::mem::take(&mut self.slots) {
+            match (slot.asked, slot.dying) {
+                (Some(spec), true) => delete(&*self.balancers, &spec.id).await?,
+                (Some(spec), false) => asked.push(spec),
+                (None, _) => {}
+            }
+        }
+        for spec in &asked {
+            settle(&*self.balancers, spec, &self.targets).await?;
+        }
+        self.as_asked(&asked).await?;
+        for spec in &asked {
+            delete(&*self.balancers, &spec.id).await?;
+        }
+        let held = Held::by(&self.moto).await?;
+        ensure!(held.is_nothing(), "there is left: {held:?}");
+        let owned = self.balancers.list_owned().await?;
+        ensure!(owned.is_empty(), "there is said to be left: {owned:?}");
+        Ok(())
+    }
+
+    async fn as_asked(&self, asked: &[LoadBalancerSpec]) -> Result<()> {
+        let held = Held::by(&self.moto).await?;
+        let numbers = |spec: &LoadBalancerSpec| {
+            let mut numbers: Vec<u16> = spec.ports.iter().map(|port| port.port).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            numbers.len()
+        };
+        ensure!(held.balancers.len() == asked.len(), "{} Services have {held:?}", asked.len());
+        let groups: usize = asked.iter().map(numbers).sum();
+        ensure!(held.target_groups.len() == groups, "{groups} listeners have {held:?}");
+        let instances: BTreeSet<String> = self
+            .targets
+            .nodes
+            .iter()
+            .filter_map(|node| Some(node.provider_id.as_ref()?.rsplit('/').next()?.into()))
+            .collect();
+        let pods: BTreeSet<String> = self.targets.endpoints.iter().map(|pod| pod.address.to_string()).collect();
+        for group in &held.target_groups {
+            let health = [("TargetGroupArn", &**group)];
+            let health = self.moto.aws.call(Service::Elb, "DescribeTargetHealth", &health).await?;
+            let targets: BTreeSet<String> = texts(&health, "Id").into_iter().collect();
+            ensure!(targets == instances || targets == pods, "{group} has {targets:?}, not {instances:?} or {pods:?}");
+        }
+        let wanted: Vec<LoadBalancerId> = asked.iter().map(|spec| spec.id.clone()).collect();
+        let owned = self.balancers.list_owned().await?;
+        ensure!(owned.iter().all(|owned| wanted.contains(&owned.id)), "{owned:?} is more than {wanted:?}");
+        Ok(())
+    }
+}
+
+/// Plays one history; whatever goes wrong names its seed.
+async fn play(seed: u64) -> Result<()> {
+    let mut history = History::begin(seed).await?;
+    let mut played = Ok(());
+    for _ in 0..STEPS {
+        played = history.step().await;
+        if played.is_err() {
+            break;
+        }
+    }
+    if played.is_ok() {
+        played = history.end().await;
+    }
+    played.with_context(|| format!("{}\nMOTO_SEED={seed} MOTO_HISTORIES=1 plays it again", history.log.join("\n")))
+}
+
+fn number(variable: &str, default: u64) -> Result<u64> {
+    match std::env::var(variable) {
+        Ok(given) => given.parse().with_context(|| format!("{variable} is {given:?}: use a number")),
+        Err(_) => Ok(default),
+    }
+}
+
+async fn histories(default: u64) -> Result<()> {
+    let (first, count) = (number("MOTO_SEED", 1)?, number("MOTO_HISTORIES", default)?);
+    println!("seeds {first} to {}", first + count.saturating_sub(1));
+    let played = stream::iter(first..first + count).map(play).buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
+    let failed: Vec<String> =
+        played.into_iter().filter_map(|played| played.err().map(|error| format!("{error:#}"))).collect();
+    println!("{count} histories, {} of them left something or failed", failed.len());
+    ensure!(failed.is_empty(), "{} of {count} failed:\n{}", failed.len(), failed.join("\n\n"));
+    Ok(())
+}
+
+/// A sample, bounded in time.
+pub async fn a_sample_of_histories_leaves_nothing(_: Space) -> Result<()> {
+    histories(SAMPLE).await
+}
+
+/// `cargo xtask soak --only aws`
+pub async fn a_thousand_histories_leave_nothing(_: Space) -> Result<()> {
+    histories(1_000).await
+}

@@ -1,0 +1,118 @@
+//! Target groups that other clusters register in too: each takes out only what it has put in, over restarts too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::{Space, eventually};
+use k8s_openapi::api::core::v1::{ConfigMap, Service as KubeService};
+use kube::api::{Api, PostParams};
+use moto::{Effect, Fault, Machine, Moto, Service};
+use providers::{CloudError, LoadBalancerId, LoadBalancers, Records, async_trait};
+use serde_json::json;
+
+use crate::balancers::{Held, PREFIX, delete, service, settle, spec, targets, texts};
+use crate::bed::{AwsBed, CLUSTER, provider};
+
+const RIGHTS: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
+
+/// Records that outlive processes.
+#[derive(Default)]
+struct Kept(Mutex<BTreeMap<String, BTreeMap<String, String>>>);
+
+#[async_trait]
+impl Records for Kept {
+    async fn read(&self, _: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError> {
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned())
+    }
+
+    async fn write(&self, _: &LoadBalancerId, name: &str, record: &BTreeMap<String, String>) -> Result<(), CloudError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), record.clone());
+        Ok(())
+    }
+}
+
+async fn fresh(moto: &Moto, records: &Arc<Kept>) -> Result<Arc<dyn LoadBalancers>> {
+    let provider = provider(moto)?;
+    provider.keep_records(records.clone());
+    provider.initialize().await?;
+    provider.load_balancers().context("no load balancers")
+}
+
+async fn registered(moto: &Moto, group: &str) -> Result<BTreeSet<String>> {
+    let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", group)]).await?;
+    Ok(texts(&health, "Id").into_iter().collect())
+}
+
+fn ids(machines: &[&Machine]) -> BTreeSet<String> {
+    machines.iter().map(|machine| machine.id.clone()).collect()
+}
+
+/// Another cluster's target stays, whatever comes and goes here and whoever dies when; ours go though another process
+/// has put them in.
+pub async fn only_what_a_cluster_put_in_does_it_take_out(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let machines = moto.run(4).await?;
+    let (foreign, own) = machines.split_last().context("machines")?;
+    let one = spec(1, &[("multi-cluster-target-group", "true")]);
+    let records = Arc::new(Kept::default());
+    let balancers = fresh(&moto, &records).await?;
+    settle(&*balancers, &one, &targets(&own[..2])).await?;
+    let group = Held::by(&moto).await?.target_groups.first().cloned().context("no target group")?;
+    let register =
+        [("TargetGroupArn", &*group), ("Targets.member.1.Id", &foreign.id), ("Targets.member.1.Port", "30080")];
+    moto.aws.call(Service::Elb, "RegisterTargets", &register).await?;
+
+    // The same process, and one that knows nothing.
+    balancers.set_targets(&one, &targets(&own[1..])).await?;
+    ensure!(registered(&moto, &group).await? == ids(&[&own[1], &own[2], foreign]), "after a change of targets");
+    let next = fresh(&moto, &records).await?;
+    next.set_targets(&one, &targets(&own[2..])).await?;
+    ensure!(registered(&moto, &group).await? == ids(&[&own[2], foreign]), "after a restart");
+    let next = fresh(&moto, &records).await?;
+    settle(&*next, &one, &targets(&own[..1])).await?;
+    ensure!(registered(&moto, &group).await? == ids(&[&own[0], foreign]), "after a look at all of it");
+
+    // It dies when the target is registered and the answer is lost: it is on record.
+    moto.proxy.arm(Fault::first("RegisterTargets", Effect::AnswerLost));
+    let dying = fresh(&moto, &records).await?;
+    ensure!(dying.set_targets(&one, &targets(&own[..2])).await.is_err(), "nothing went wrong");
+    moto.proxy.disarm();
+    ensure!(registered(&moto, &group).await? == ids(&[&own[0], &own[1], foreign]), "it was not registered");
+    let next = fresh(&moto, &records).await?;
+    settle(&*next, &one, &targets(&own[..1])).await?;
+    ensure!(registered(&moto, &group).await? == ids(&[&own[0], foreign]), "after a death");
+    let changes = moto.proxy.changes();
+    settle(&*next, &one, &targets(&own[..1])).await?;
+    ensure!(moto.proxy.changes() == changes, "at rest something was changed");
+    delete(&*next, &one.id).await
+}
+
+/// The record is the ConfigMap that the Load Balancer Controller has, and goes with the Service.
+pub async fn the_record_is_a_config_map(_: Space) -> Result<()> {
+    let bed = AwsBed::start().await?;
+    let cluster = bed.cloud.bed.clone();
+    let applied =
+        tokio::task::spawn_blocking(move || cluster.cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS));
+    applied.await??;
+    let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
+    let machines = bed.nodes(1).await?;
+    let client = bed.cloud.bed.client.clone();
+    let services: Api<KubeService> = Api::namespaced(client.clone(), "default");
+    let maps: Api<ConfigMap> = Api::namespaced(client, "default");
+    let annotations = json!({format!("{PREFIX}type"): "nlb", format!("{PREFIX}multi-cluster-target-group"): "true"});
+    let web = services.create(&PostParams::default(), &service("web", annotations)?).await?;
+    eventually("the target is on record", || async {
+        let groups = bed.moto.aws.call(Service::Elb, "DescribeTargetGroups", &[]).await?;
+        let name = texts(&groups, "TargetGroupName").into_iter().next().context("no target group")?;
+        let map = maps.get(&format!("aws-lbc-targets-{name}")).await?;
+        let port = services.get("web").await?.spec.and_then(|spec| spec.ports).context("no ports")?[0].node_port;
+        let expected = format!("{}:{}", machines[0].id, port.unwrap_or_default());
+        let data = map.data.unwrap_or_default();
+        ensure!(data.get("targets") == Some(&expected), "{data:?}, not {expected}");
+        let owners = map.metadata.owner_references.unwrap_or_default();
+        ensure!(owners.len() == 1 && Some(&owners[0].uid) == web.metadata.uid.as_ref(), "{owners:?}");
+        Ok(())
+    })
+    .await
+}
