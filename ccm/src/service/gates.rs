@@ -39,6 +39,9 @@ pub struct Told {
     pub message: String,
 }
 
+/// A pod, and the addresses and ports that it is reached at.
+type Waiting = (Arc<GatedPod>, Vec<(IpAddr, u16)>);
+
 impl Told {
     /// Whether a pod's condition says it already.
     fn is_said_by(&self, gate: &Gate) -> bool {
@@ -125,7 +128,7 @@ impl<S: Surroundings> Balancers<S> {
     }
 
     /// The pods among a Service's endpoints that wait for nothing but gates of this prefix, with their endpoints.
-    fn waiting(&self, wanted: &Wanted<'_>, prefix: &str) -> Vec<(Arc<GatedPod>, Vec<(IpAddr, u16)>)> {
+    fn waiting(&self, wanted: &Wanted<'_>, prefix: &str) -> Vec<Waiting> {
         let endpoints = self.kubernetes.endpoints(wanted.service).unwrap_or_default();
         let mut of_pods: BTreeMap<(&str, &str), Vec<&EndpointTarget>> = BTreeMap::new();
         for endpoint in endpoints.iter() {
