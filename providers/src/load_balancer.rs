@@ -58,6 +58,9 @@ pub struct Features {
     /// What the types of those conditions begin with by which it tells pods that it sends traffic to them; `None`: it
     /// tells no pods.
     pub gates: Option<&'static str>,
+    /// What the names of annotations that it reads begin with; none: it may read any. The others are not in what a
+    /// Service asks for, so that their changes cost nothing.
+    pub annotations: Vec<String>,
 }
 
 impl Features {

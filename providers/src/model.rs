@@ -159,7 +159,7 @@ pub struct LoadBalancerSpec {
     pub id: LoadBalancerId,
     /// `spec.loadBalancerClass`; `Some("")` is set, and not the same as `None`.
     pub class: Option<String>,
-    /// The Service's annotations, all of them, as given.
+    /// The Service's annotations, as given, of those that the provider reads (see `Features::annotations`).
     pub annotations: BTreeMap<String, String>,
     /// The Service's labels, as given.
     pub labels: BTreeMap<String, String>,

@@ -31,7 +31,7 @@ pub fn cargo() -> Command {
 }
 
 /// Builds a package's binary of the same name, with cargo's progress on standard error; answers the binary's path.
-/// `more` are further arguments, such as features.
+/// `more` are further arguments: `--release`, or `--no-default-features` to be without the SDKs of clouds.
 pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
     let arguments = ["build", "--package", package, "--bin", package, "--message-format", "json-render-diagnostics"];
     let output = cargo()

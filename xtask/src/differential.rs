@@ -1,7 +1,10 @@
 //! `cargo xtask differential`: upstream's manager and ours, the same work, and what differs afterwards.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
 
+use crate::aws::Cloud;
 use crate::cargo::cargo;
 
 /// Tests that run upstream's manager, by the modules of the cluster tests that hold them.
@@ -17,8 +20,17 @@ const TESTS: [&str; 4] = ["devices::", "differential::", "node_story::", "takeov
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask differential
-  cargo xtask differential --only takeover")]
+  cargo xtask differential --only takeover
+  cargo xtask differential aws         # ccm and upstream's AWS manager, on moto")]
 pub struct Arguments {
+    /// Compare the cloud controller managers of this cloud instead: nodes, routes and Services, and what is left of them
+    #[arg(value_enum, conflicts_with = "only")]
+    cloud: Option<Cloud>,
+
+    /// Our cloud controller manager's binary, instead of building it
+    #[arg(long, value_name = "PATH", requires = "cloud")]
+    ccm: Option<PathBuf>,
+
     /// Run only tests with this text in their names
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -26,6 +38,9 @@ pub struct Arguments {
 
 /// Runs the tests; fails if one does.
 pub fn run(arguments: Arguments) -> Result<()> {
+    if let Some(Cloud::Aws) = arguments.cloud {
+        return crate::aws::differential(arguments.ccm.as_deref());
+    }
     let chosen: Vec<String> = match arguments.only {
         Some(text) => vec![text],
         None => TESTS.map(String::from).into(),

@@ -74,7 +74,7 @@ impl Part {
                 ],
             },
             Self::Services => Call {
-                arguments: words("test --release --package ccm --lib -- --ignored histories"),
+                arguments: words("test --release --package ccm --no-default-features --lib -- --ignored histories"),
                 environment: vec![
                     ("CCM_HISTORIES", arguments.services.to_string()),
                     // Each history has the next seed.

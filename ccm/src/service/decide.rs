@@ -71,20 +71,24 @@ pub fn id(meta: &Meta, cluster: &str) -> LoadBalancerId {
     }
 }
 
-/// What a Service of type LoadBalancer asks for.
+/// What a Service of type LoadBalancer asks for; of its annotations those whose names begin with one of `read`, or all
+/// if there is none.
 ///
 /// # Errors
 /// `Invalid` for what no cloud could do: the message names field or annotation, value, and the fix.
-pub fn spec(service: &Service, cluster: &str) -> Result<LoadBalancerSpec, CloudError> {
+pub fn spec(service: &Service, cluster: &str, read: &[String]) -> Result<LoadBalancerSpec, CloudError> {
     let missing = || CloudError::invalid_field("spec.type", "not LoadBalancer", "use LoadBalancer");
     let asked = service.balancing.as_deref().ok_or_else(missing)?;
     let ports = service.ports.iter().map(port).collect::<Result<Vec<_>, _>>()?;
     let texts =
         |labels: &[(Str, Str)]| labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    let is_read = |name: &str| read.is_empty() || read.iter().any(|beginning| name.starts_with(&**beginning));
+    let mut annotations: BTreeMap<String, String> = texts(&service.annotations);
+    annotations.retain(|name, _| is_read(name));
     let policy = |local: bool| if local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
     Ok(LoadBalancerSpec {
         class: asked.class.as_deref().map(str::to_owned),
-        annotations: texts(&service.annotations),
+        annotations,
         labels: texts(&service.meta.labels),
         allocate_node_ports: asked.allocate_node_ports,
         source_ranges: source_ranges(service, asked)?,

@@ -89,7 +89,7 @@ impl<S: Surroundings> Balancers<S> {
             }
             Wish::Cleanup => self.clean_up(&id, service, course, true).await,
             Wish::Balancer => {
-                let read = decide::spec(service, &self.cluster);
+                let read = decide::spec(service, &self.cluster, &self.cloud.features().annotations);
                 let read = read.and_then(|spec| Ok((self.cloud.targeting(&spec)?, spec)));
                 match read {
                     Err(error) => self.refuse(&id, service, course, &error),

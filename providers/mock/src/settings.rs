@@ -43,6 +43,7 @@ pub(crate) fn features() -> Features {
         ipv6: true,
         dual_stack: true,
         gates: None,
+        annotations: Vec::new(),
     }
 }
 

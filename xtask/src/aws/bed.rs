@@ -1,5 +1,6 @@
 //! A control plane, an AWS account of moto's, and machines in it whose Nodes wait for a cloud controller manager.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,6 +29,9 @@ const AT_REST: [&str; 3] = ["DescribeInstances", "DescribeRouteTables", "Describ
 const LOOK: Duration = Duration::from_millis(100);
 /// After so long what is not done is not done.
 const PATIENCE: Duration = Duration::from_secs(400);
+
+/// Counts by AWS's action.
+pub type Calls = BTreeMap<String, u64>;
 
 /// The cluster and its share of AWS.
 pub struct Bed {
@@ -202,6 +206,13 @@ impl Bed {
     }
 }
 
+/// What there is more than before.
+pub fn since(before: &Calls, now: Calls) -> Calls {
+    let more =
+        |(action, count): (String, u64)| (action.clone(), count - before.get(&action).copied().unwrap_or_default());
+    now.into_iter().map(more).filter(|(_, count)| *count > 0).collect()
+}
+
 /// Whether a node waits for its cloud.
 pub fn is_tainted(node: &Node) -> bool {
     node.spec.iter().flat_map(|spec| &spec.taints).flatten().any(|taint| taint.key == UNINITIALIZED)
@@ -249,6 +260,13 @@ fn arguments(manager: &Manager, config: &Path, kubeconfig: &Path) -> Vec<String>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_are_counted_from_a_mark_on() {
+        let calls = |pairs: &[(&str, u64)]| pairs.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect::<Calls>();
+        let more = since(&calls(&[("A", 1), ("B", 2)]), calls(&[("A", 1), ("B", 5), ("C", 1)]));
+        assert_eq!(more, calls(&[("B", 3), ("C", 1)]));
+    }
 
     #[test]
     fn only_ours_runs_with_its_own_rights() {

@@ -1,20 +1,30 @@
-//! `cargo xtask aws`: a cluster to try ccm on in an AWS that is none. moto plays AWS.
+//! AWS without AWS: a cluster to try ccm on (`cargo xtask aws`), a comparison with upstream's cloud controller manager
+//! for AWS (`cargo xtask differential aws`), and what both cost (`cargo xtask bench aws`). moto plays AWS.
 
 mod bed;
+mod bench;
+mod cases;
+mod compare;
+mod holdings;
+mod intended;
 mod story;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use control_plane::Identity;
-use control_plane::assets::Program;
+use control_plane::assets::{Program, upstream_aws_manager};
 
 use crate::cargo;
 use crate::interrupt::Interrupted;
 use crate::page::Page;
 use bed::{Bed, Manager};
 
-const OURS: &str = "ccm";
+pub use bench::bench;
+pub use compare::differential;
+
+const OURS: &str = "ours";
+const UPSTREAM: &str = "upstream";
 
 /// Watch ccm run the nodes, routes and load balancers of a cluster in an AWS that is none, and go on with it by hand.
 ///
@@ -43,9 +53,16 @@ pub struct Arguments {
     ccm: Option<PathBuf>,
 }
 
+/// A cloud whose managers can be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Cloud {
+    /// AWS, played by moto
+    Aws,
+}
+
 /// Tells the story, says how to go on, and waits for Ctrl-C.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let manager = ours(arguments.ccm.as_deref())?;
+    let manager = ours(arguments.ccm.as_deref(), false)?;
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
     runtime.block_on(show(arguments, &manager))
 }
@@ -97,13 +114,19 @@ Ctrl-C ends it and leaves nothing behind.",
     ))
 }
 
+/// Upstream's manager, built with Go the first time.
+fn upstream() -> Result<Manager> {
+    Ok(Manager { name: UPSTREAM, program: upstream_aws_manager()?, own_rights: false })
+}
+
 /// ccm with its AWS provider: the one that is given, or as it is built.
-fn ours(given: Option<&Path>) -> Result<Manager> {
+fn ours(given: Option<&Path>, release: bool) -> Result<Manager> {
     let program = match given {
         Some(path) => path.canonicalize().with_context(|| format!("--ccm {}", path.display()))?,
         None => {
             eprintln!("building ccm; the AWS SDK takes some minutes the first time");
-            cargo::build("ccm", &["--features=aws"])?
+            let more = ["--features=aws", "--release"];
+            cargo::build("ccm", if release { &more } else { &more[..1] })?
         }
     };
     Ok(Manager { name: OURS, program, own_rights: true })

@@ -26,11 +26,13 @@ use clap::ValueEnum;
 use control_plane::assets::Assets;
 use serde_json::Value;
 
+use crate::aws::Cloud;
 use crate::cargo::cargo;
 use churn::Churn;
 use crowd::{Crowd, Who};
 use estate::Estate;
 use measure::{Measurement, Scenario, rows};
+pub use process::usage;
 use report::Report;
 use rollout::Size;
 use subject::{Binaries, Mode, Subject};
@@ -53,8 +55,17 @@ use subject::{Binaries, Mode, Subject};
 #[command(after_long_help = "Examples:
   cargo xtask bench --quick                          # is it still fast? a few minutes
   cargo xtask bench --scenario memory,cold-start     # the pods that are there already
+  cargo xtask bench aws                              # ccm beside upstream's AWS manager, on moto
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
 pub struct Arguments {
+    /// Measure the cloud controller managers of this cloud instead: nodes that join, Services, what they ask of the cloud
+    #[arg(value_enum, conflicts_with_all = ["scenario", "mode", "pods", "only", "kcm", "report", "runs"])]
+    cloud: Option<Cloud>,
+
+    /// Our cloud controller manager's binary, instead of building it
+    #[arg(long, value_name = "PATH", requires = "cloud")]
+    ccm: Option<PathBuf>,
+
     /// What to measure; everything by default
     #[arg(long, value_name = "SCENARIO", value_delimiter = ',')]
     scenario: Vec<Scenario>,
@@ -172,6 +183,9 @@ const ESTATES: [Scenario; 4] =
 
 /// Measures, prints and writes the report.
 pub fn run(arguments: Arguments) -> Result<()> {
+    if let Some(Cloud::Aws) = arguments.cloud {
+        return crate::aws::bench(arguments.ccm.as_deref(), arguments.quick, arguments.assert);
+    }
     let upstream = match arguments.only {
         Some(Subject::Ours) => PathBuf::new(),
         _ => Assets::of(&[])?.upstream_manager()?,

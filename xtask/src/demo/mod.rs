@@ -69,7 +69,7 @@ fn prepare_and_show(arguments: &Arguments) -> Result<()> {
         Some(path) => bail!("--manager is {}, which is no file: give the path of a binary", path.display()),
         None => cargo::build(MANAGER, &[])?,
     };
-    let cloud_manager = cargo::build(CLOUD_MANAGER, &[])?;
+    let cloud_manager = cargo::build(CLOUD_MANAGER, &["--no-default-features"])?;
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
     runtime.block_on(show(arguments, page, Binaries { manager, cloud_manager }))
 }

@@ -58,7 +58,7 @@ fn what_a_service_wants() {
 
 #[test]
 fn a_plain_service_asks_for_the_defaults() {
-    let spec = decide::spec(&service("web"), "cluster").expect("valid");
+    let spec = decide::spec(&service("web"), "cluster", &[]).expect("valid");
     assert_eq!((spec.id.cluster.as_str(), spec.id.to_string().as_str()), ("cluster", "shop/web"));
     assert_eq!((spec.class, spec.requested_address, spec.health_check_node_port), (None, None, None));
     assert_eq!((spec.ip_families, spec.session_affinity), (vec![IpFamily::IPv4], SessionAffinity::None));
@@ -83,7 +83,7 @@ fn everything_that_is_asked_for_is_handed_on() {
         asked.requested_ip = "192.0.2.1".into();
         asked.allocate_node_ports = false;
     });
-    let spec = decide::spec(&service, "cluster").expect("valid");
+    let spec = decide::spec(&service, "cluster", &[]).expect("valid");
     assert_eq!(spec.annotations["example.com/a"], "b");
     assert_eq!(spec.ip_families, [IpFamily::IPv6, IpFamily::IPv4]);
     assert_eq!((spec.ports[0].node_port, &spec.ports[0].target_port), (None, &TargetPort::Name("web".into())));
@@ -91,6 +91,18 @@ fn everything_that_is_asked_for_is_handed_on() {
     assert_eq!(spec.session_affinity, SessionAffinity::ClientIp { timeout: Duration::from_secs(60) });
     assert_eq!((spec.external_traffic_policy, spec.health_check_node_port), (TrafficPolicy::Local, Some(31000)));
     assert_eq!((spec.requested_address.as_deref(), spec.allocate_node_ports), (Some("192.0.2.1"), false));
+}
+
+#[test]
+fn annotations_that_the_provider_does_not_read_change_nothing() {
+    let asked = |annotations: &[(&str, &str)]| {
+        let service = with(|service| annotated(service, annotations));
+        decide::spec(&service, "cluster", &["example.com/".to_owned()]).expect("valid").annotations
+    };
+    let own = ("example.com/a", "b");
+    assert_eq!(asked(&[own, ("example.org/a", "1")]), asked(&[own, ("example.org/a", "2")]));
+    assert_eq!(asked(&[own]).len(), 1);
+    assert_ne!(asked(&[own]), asked(&[("example.com/a", "c")]));
 }
 
 #[test]
@@ -104,7 +116,7 @@ fn source_ranges_come_from_the_spec_or_else_from_the_annotation() {
                 annotated(service, &[(KEY, annotation)]);
             }
         });
-        let read = decide::spec(&service, "cluster");
+        let read = decide::spec(&service, "cluster", &[]);
         read.map(|spec| spec.source_ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
             .map_err(|error| error.message)
     };

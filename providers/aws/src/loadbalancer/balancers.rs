@@ -431,6 +431,7 @@ impl LoadBalancers for Balancers {
             ipv6: true,
             dual_stack: true,
             gates: Some(gates::PREFIX),
+            annotations: vec!["service.beta.kubernetes.io/".to_owned()],
         }
     }
 

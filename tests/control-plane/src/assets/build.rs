@@ -45,6 +45,9 @@ const RULE_SOURCES: [&str; 3] =
 
 const KWOK: &str = "sigs.k8s.io/kwok/cmd/kwok@v0.8.0";
 
+/// Upstream's cloud controller manager for AWS.
+const AWS: &str = "k8s.io/cloud-provider-aws/cmd/aws-cloud-controller-manager@v1.37.0";
+
 /// Without a version the scheduler and kwok refuse the API server's.
 const LINKER_FLAGS: &str = "-s -w \
     -X k8s.io/component-base/version.gitVersion=v1.37.0 \
@@ -67,6 +70,7 @@ pub(super) enum Part {
     Kwok,
     Upstream,
     Cloud,
+    Aws,
     Charts,
     Rules,
 }
@@ -79,6 +83,7 @@ impl Part {
             Program::Kwok => Part::Kwok,
             Program::UpstreamManager => Part::Upstream,
             Program::UpstreamCloudManager => Part::Cloud,
+            Program::UpstreamAwsManager => Part::Aws,
             Program::Charts => Part::Charts,
             Program::Rules => Part::Rules,
         }
@@ -92,6 +97,7 @@ impl Part {
             Part::Kwok => "kwok",
             Part::Upstream => "upstream",
             Part::Cloud => "cloud",
+            Part::Aws => "aws-cloud-controller-manager",
             Part::Charts => "charts",
             Part::Rules => "rules",
         }
@@ -101,7 +107,7 @@ impl Part {
     fn links(self) -> &'static [&'static str] {
         match self {
             Part::Kube => &["kube-apiserver", "kube-scheduler", "kubectl"],
-            Part::Etcd | Part::Kwok | Part::Charts | Part::Rules => &[],
+            Part::Etcd | Part::Kwok | Part::Aws | Part::Charts | Part::Rules => &[],
             Part::Upstream => &["kube-controller-manager"],
             Part::Cloud => &["cloud-controller-manager"],
         }
@@ -114,6 +120,7 @@ impl Part {
             Part::Kwok => "kwok",
             Part::Upstream => "upstream's kube-controller-manager",
             Part::Cloud => "upstream's cloud-controller-manager",
+            Part::Aws => "upstream's cloud-controller-manager for AWS",
             Part::Charts => "what renders charts",
             Part::Rules => "what tries alerts",
         }
@@ -135,6 +142,7 @@ impl Part {
             Part::Charts | Part::Rules => {
                 &["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", &output, "."]
             }
+            Part::Aws => &["install", "-trimpath", "-ldflags", "-s -w", AWS],
             _ => &[
                 "build",
                 "-trimpath",
@@ -157,6 +165,7 @@ pub(super) fn version(part: Part) -> String {
         Part::Cloud => &CLOUD_SOURCES,
         Part::Charts => &CHART_SOURCES,
         Part::Rules => &RULE_SOURCES,
+        Part::Aws => &[AWS],
         Part::Kube | Part::Etcd | Part::Kwok | Part::Upstream => &SOURCES,
     };
     let bytes = sources.iter().chain(&machine).flat_map(|text| text.bytes().chain([0]));
@@ -291,6 +300,7 @@ mod tests {
             Program::Kubectl,
             Program::Kwok,
             Program::UpstreamManager,
+            Program::UpstreamAwsManager,
             Program::Charts,
             Program::Rules,
         ] {

@@ -36,6 +36,8 @@ pub enum Program {
     UpstreamManager,
     /// Upstream's cloud controller manager over the mock cloud, to be taken over from.
     UpstreamCloudManager,
+    /// Upstream's cloud controller manager for AWS, to be compared with.
+    UpstreamAwsManager,
     /// What checks and renders Helm's charts: `charts lint <chart> [<values file>...]` and
     /// `charts template <chart> <release> <namespace> [<values file>...]`.
     Charts,
@@ -54,6 +56,7 @@ impl Program {
             Program::Kwok => "kwok",
             Program::UpstreamManager => "kube-controller-manager",
             Program::UpstreamCloudManager => "cloud-controller-manager",
+            Program::UpstreamAwsManager => "aws-cloud-controller-manager",
             Program::Charts => "charts",
             Program::Rules => "rules",
         }
@@ -120,6 +123,13 @@ impl Assets {
             .map(PathBuf::as_path)
             .ok_or_else(|| anyhow!("{} is not among these assets: ask for it", program.file_name()))
     }
+}
+
+/// Upstream's cloud controller manager for AWS, which only comparisons need.
+///
+/// Blocks and fails as [`Assets::base`] does.
+pub fn upstream_aws_manager() -> Result<PathBuf> {
+    locate(Program::UpstreamAwsManager, None, &cache(Part::Aws)?)
 }
 
 /// The folder that the environment names, which must exist if it is named.

@@ -1,0 +1,304 @@
+//! `cargo xtask bench aws`: what upstream's AWS manager and ours ask of AWS for the same work, how long it takes them,
+//! and how much memory they need.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::Service as KubeService;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use moto::Service;
+use serde_json::json;
+
+use super::bed::{Bed, Calls, Manager, since};
+use super::{ours, upstream};
+use crate::bench::usage;
+
+/// After so long without a call of AWS a manager has done what it means to do.
+const REST: Duration = Duration::from_secs(4);
+/// The cluster before anything is measured.
+const FIRST: usize = 3;
+
+/// How much there is of everything.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    nodes: usize,
+    /// With one port each: with two, upstream's rules in the nodes' security group are more than AWS's quota.
+    services: usize,
+    resyncs: usize,
+}
+
+impl Size {
+    const WHOLE: Self = Self { nodes: 100, services: 50, resyncs: 20 };
+    const QUICK: Self = Self { nodes: 20, services: 10, resyncs: 3 };
+}
+
+/// A piece of work.
+#[derive(Debug)]
+struct Scenario {
+    title: String,
+    /// Until the last call that it led to.
+    took: Duration,
+    calls: Calls,
+}
+
+impl Scenario {
+    fn calls(&self) -> u64 {
+        self.calls.values().sum()
+    }
+
+    fn reads(&self) -> u64 {
+        self.calls.iter().filter(|(action, _)| action.starts_with("Describe")).map(|(_, count)| count).sum()
+    }
+}
+
+/// All that one manager did.
+#[derive(Debug)]
+struct Measured {
+    scenarios: Vec<Scenario>,
+    /// MiB at the end of all but the last two, and the most until then.
+    resident: f64,
+    peak: f64,
+    /// Seconds.
+    cpu: f64,
+}
+
+/// Measures both and prints tables; with `assert` fails if a goal is missed.
+pub fn bench(ccm: Option<&Path>, quick: bool, assert: bool) -> Result<()> {
+    let size = if quick { Size::QUICK } else { Size::WHOLE };
+    let managers = [upstream()?, ours(ccm, !quick)?];
+    let runtime = tokio::runtime::Runtime::new().context("start threads")?;
+    let measured = managers.iter().map(|manager| {
+        eprintln!("{}: {size:?}", manager.name);
+        runtime.block_on(measure(manager, size)).with_context(|| format!("the {} manager", manager.name))
+    });
+    let [theirs, own] = <[Measured; 2]>::try_from(measured.collect::<Result<Vec<_>>>()?)
+        .map_err(|_| anyhow::anyhow!("two managers were to be measured"))?;
+    println!("{}", table(&theirs, &own));
+    println!("{}", actions(&theirs, &own));
+    let goals = goals(&theirs, &own);
+    for Goal { what, ratio, most } in &goals {
+        let met = if ratio <= most { "met" } else { "MISSED" };
+        println!("{what}: {ratio:.3} of upstream's, at most {most} wanted: {met}");
+    }
+    if assert && goals.iter().any(|goal| goal.ratio > goal.most) {
+        bail!("a goal is missed");
+    }
+    Ok(())
+}
+
+async fn measure(manager: &Manager, size: Size) -> Result<Measured> {
+    let mut bed = Bed::start(false).await?;
+    bed.join(FIRST).await?;
+    let process = bed.run(manager)?;
+    bed.until_initialised().await?;
+    bed.until_quiet(REST).await?;
+    let result = work(&mut bed, manager, process, size).await;
+    if result.is_err() {
+        let log = std::env::temp_dir().join(format!("bench-aws-{}.log", manager.name));
+        std::fs::copy(bed.cluster.log(manager.name), &log)?;
+        eprintln!("the {} manager's log is kept as {}", manager.name, log.display());
+    }
+    result
+}
+
+async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Result<Measured> {
+    let Size { nodes, services, resyncs } = size;
+    let mut scenarios = Vec::new();
+
+    let mark = Mark::now(bed, format!("{nodes} nodes join"));
+    bed.join(nodes).await?;
+    bed.until_initialised().await?;
+    scenarios.push(mark.at(bed, Instant::now()));
+    bed.until_quiet(REST).await?;
+
+    let mark = Mark::now(bed, format!("{services} Services are created"));
+    for number in 0..services {
+        bed.services().create(&PostParams::default(), &service(number)?).await?;
+    }
+    bed.until_reachable(services).await?;
+    scenarios.push(mark.after(bed).await?);
+    targets(bed, services, FIRST + nodes).await?;
+
+    let mark = Mark::now(bed, format!("a node joins {services} Services"));
+    bed.join(1).await?;
+    bed.until_initialised().await?;
+    scenarios.push(mark.after(bed).await?);
+    targets(bed, services, FIRST + nodes + 1).await?;
+
+    let mark = Mark::now(bed, format!("{resyncs} times all Services are looked at, without a change"));
+    let mut last = Instant::now();
+    for number in 0..resyncs {
+        let patch = json!({"metadata": {"annotations": {"example.com/looked-at": number.to_string()}}});
+        for service in bed.services().list(&mine()).await? {
+            let name = service.metadata.name.context("a Service has no name")?;
+            bed.services().patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        }
+        last = bed.until_quiet(REST / 2).await?;
+    }
+    scenarios.push(mark.at(bed, last));
+    let usage = usage(process)?;
+
+    let mark = Mark::now(bed, format!("the manager is started again over {services} Services"));
+    bed.cluster.kill(manager.name)?;
+    bed.run(manager)?;
+    scenarios.push(mark.after(bed).await?);
+
+    let mark = Mark::now(bed, format!("{services} Services are deleted"));
+    bed.services().delete_collection(&DeleteParams::default(), &mine()).await?;
+    bed.until(|| async {
+        let left = bed.services().list(&mine()).await?.items.len();
+        Ok((left > 0).then(|| format!("{left} Services are left")))
+    })
+    .await?;
+    scenarios.push(mark.after(bed).await?);
+    let left = bed.moto.aws.list(Service::Elb, "DescribeTargetGroups", &[], "TargetGroups").await?;
+    ensure!(left.is_empty(), "{} target groups are left", left.len());
+    Ok(Measured { scenarios, resident: usage.resident, peak: usage.peak, cpu: usage.cpu })
+}
+
+/// All Services but the API server's own.
+fn mine() -> ListParams {
+    ListParams::default().labels("!component")
+}
+
+fn service(number: usize) -> Result<KubeService> {
+    Ok(serde_json::from_value(json!({
+        "metadata": {
+            "name": format!("web-{number}"),
+            "annotations": {"service.beta.kubernetes.io/aws-load-balancer-type": "nlb"},
+        },
+        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]},
+    }))?)
+}
+
+/// Each Service has these many targets.
+async fn targets(bed: &Bed, services: usize, nodes: usize) -> Result<()> {
+    let groups = bed.moto.aws.list(Service::Elb, "DescribeTargetGroups", &[], "TargetGroups").await?;
+    ensure!(groups.len() == services, "{services} Services have {} target groups", groups.len());
+    for group in groups {
+        let about = [("TargetGroupArn", group.text("TargetGroupArn"))];
+        let health =
+            bed.moto.aws.list(Service::Elb, "DescribeTargetHealth", &about, "TargetHealthDescriptions").await?;
+        ensure!(health.len() == nodes, "{} has {} targets, not {nodes}", group.text("TargetGroupName"), health.len());
+    }
+    Ok(())
+}
+
+/// Where a scenario began.
+struct Mark {
+    title: String,
+    begun: Instant,
+    calls: Calls,
+}
+
+impl Mark {
+    fn now(bed: &Bed, title: String) -> Self {
+        eprintln!("  {title}");
+        Self { title, begun: Instant::now(), calls: bed.moto.proxy.calls() }
+    }
+
+    /// The scenario, when nothing more comes of it.
+    async fn after(self, bed: &Bed) -> Result<Scenario> {
+        let last = bed.until_quiet(REST).await?;
+        Ok(self.at(bed, last))
+    }
+
+    /// The scenario, which was over then.
+    fn at(self, bed: &Bed, end: Instant) -> Scenario {
+        let took = end.saturating_duration_since(self.begun);
+        Scenario { title: self.title, took, calls: since(&self.calls, bed.moto.proxy.calls()) }
+    }
+}
+
+/// A ratio of ours to upstream's that is wanted.
+#[derive(Debug, PartialEq)]
+struct Goal {
+    what: &'static str,
+    ratio: f64,
+    most: f64,
+}
+
+fn goals(theirs: &Measured, own: &Measured) -> Vec<Goal> {
+    // The first and the third scenario are about nodes that join.
+    let reads = |measured: &Measured| measured.scenarios.iter().step_by(2).take(2).map(Scenario::reads).sum::<u64>();
+    let calls = |measured: &Measured| measured.scenarios.iter().map(Scenario::calls).sum::<u64>();
+    let ratio = |own: u64, theirs: u64| own as f64 / theirs as f64;
+    vec![
+        Goal { what: "reads when nodes join", ratio: ratio(reads(own), reads(theirs)), most: 0.1 },
+        Goal { what: "all calls", ratio: ratio(calls(own), calls(theirs)), most: 0.5 },
+        Goal { what: "resident memory", ratio: own.peak / theirs.peak, most: 0.25 },
+    ]
+}
+
+/// The scenarios, side by side.
+fn table(theirs: &Measured, own: &Measured) -> String {
+    let mut text = String::from(
+        "| | upstream: seconds | reads | changes | ours: seconds | reads | changes | calls, ratio |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+    );
+    for (theirs, own) in theirs.scenarios.iter().zip(&own.scenarios) {
+        let half =
+            |one: &Scenario| format!("{:.1} | {} | {}", one.took.as_secs_f64(), one.reads(), one.calls() - one.reads());
+        let ratio = own.calls() as f64 / theirs.calls() as f64;
+        let _ = writeln!(text, "| {} | {} | {} | {ratio:.2} |", theirs.title, half(theirs), half(own));
+    }
+    for (what, theirs, own) in [
+        ("memory, MiB", theirs.resident, own.resident),
+        ("most memory, MiB", theirs.peak, own.peak),
+        ("CPU seconds", theirs.cpu, own.cpu),
+    ] {
+        let _ = writeln!(text, "| {what} | {theirs:.1} | | | {own:.1} | | | {:.2} |", own / theirs);
+    }
+    text
+}
+
+/// All calls by action, side by side.
+fn actions(theirs: &Measured, own: &Measured) -> String {
+    let sum = |measured: &Measured| {
+        measured.scenarios.iter().flat_map(|scenario| &scenario.calls).fold(Calls::new(), |mut sum, (action, count)| {
+            *sum.entry(action.clone()).or_default() += count;
+            sum
+        })
+    };
+    let (theirs, own) = (sum(theirs), sum(own));
+    let mut names: Vec<&String> = theirs.keys().chain(own.keys()).collect();
+    names.sort();
+    names.dedup();
+    let mut text = String::from("| calls, all in all | upstream | ours |\n| --- | ---: | ---: |\n");
+    for name in names {
+        let count = |calls: &Calls| calls.get(name).copied().unwrap_or_default();
+        let _ = writeln!(text, "| {name} | {} | {} |", count(&theirs), count(&own));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(counts: [(u64, u64); 6], peak: f64) -> Measured {
+        let scenario = |(reads, changes): (u64, u64)| Scenario {
+            title: "work".into(),
+            took: Duration::from_secs(1),
+            calls: [("DescribeInstances".to_owned(), reads), ("CreateListener".to_owned(), changes)].into(),
+        };
+        Measured { scenarios: counts.map(scenario).into(), resident: peak, peak, cpu: 1.0 }
+    }
+
+    #[test]
+    fn goals_are_ratios_of_ours_to_upstreams() {
+        let theirs = measured([(60, 1), (10, 10), (40, 1), (7, 0), (0, 0), (1, 10)], 80.0);
+        let own = measured([(2, 1), (10, 10), (3, 1), (7, 0), (0, 0), (1, 10)], 16.0);
+        let ratios: Vec<f64> = goals(&theirs, &own).iter().map(|goal| goal.ratio).collect();
+        assert_eq!(ratios, [0.05, 45.0 / 140.0, 0.2]);
+    }
+
+    #[test]
+    fn both_are_side_by_side() {
+        let (theirs, own) = (measured([(4, 2); 6], 80.0), measured([(1, 2); 6], 16.0));
+        assert!(table(&theirs, &own).contains("| work | 1.0 | 4 | 2 | 1.0 | 1 | 2 | 0.50 |\n"));
+        assert!(actions(&theirs, &own).contains("| DescribeInstances | 24 | 6 |\n"));
+    }
+}
