@@ -32,6 +32,8 @@ pub struct Audit {
     pub counted: Leaks,
     /// What no Service stood for, since when without a break.
     pub suspects: Mutex<HashMap<LoadBalancerId, Instant>>,
+    /// What is being deleted: a look may not show it any more before the cloud says that all of it is gone.
+    pub going: Mutex<Vec<Owned>>,
 }
 
 /// What came of an audit.
@@ -66,6 +68,19 @@ impl Audit {
         }
         again
     }
+
+    /// What was listed, and what is being deleted and is not listed any more.
+    fn with_going(&self, mut listed: Vec<Owned>) -> Vec<Owned> {
+        let going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
+        let unlisted = going.iter().filter(|going| !listed.iter().any(|one| one.id == going.id));
+        let unlisted: Vec<Owned> = unlisted.cloned().collect();
+        listed.extend(unlisted);
+        listed
+    }
+
+    fn is_going(&self, going: Vec<Owned>) {
+        *self.going.lock().unwrap_or_else(PoisonError::into_inner) = going;
+    }
 }
 
 /// What of it no Service stands for: neither one that wants a balancer nor one that is held.
@@ -99,12 +114,12 @@ impl<S: Surroundings> Balancers<S> {
     /// The cloud's, or `Transient` if the API server could not be asked. Nothing was deleted then.
     pub async fn audit(&self) -> Result<Audited, CloudError> {
         let now = Instant::now();
-        let owned = self.cloud.list_owned().await?;
+        let owned = self.audit.with_going(self.cloud.list_owned().await?);
         let known = |owned: &Owned| self.courses.knows(&owned.id);
         let mut unwanted = unwanted(owned, &self.kubernetes.services(), &self.cluster, &*self.cloud);
         unwanted.retain(|owned| !known(owned));
         let mut leaks = self.proven(self.audit.suspect(unwanted, now)).await?;
-        let mut again = None;
+        let (mut again, mut going) = (None, Vec::new());
         for leak in std::mem::take(&mut leaks) {
             if !(self.audit.collects && leak.absent && leak.owned.certain) {
                 self.tell(&leak);
@@ -121,6 +136,7 @@ impl<S: Surroundings> Balancers<S> {
                 Ok(Deletion::InProgress(wait)) => {
                     let wait = failure::again_after(wait);
                     again = Some(again.map_or(wait, |again: Duration| again.min(wait)));
+                    going.push(leak.owned.clone());
                     leaks.push(leak);
                 }
                 Err(error) => {
@@ -128,10 +144,12 @@ impl<S: Surroundings> Balancers<S> {
                     let message = format!("Error deleting {}: {}", parts(&leak.owned), failure::words(&error));
                     let reason = "LeakedLoadBalancerNotDeleted";
                     self.kubernetes.say(&about(&leak.owned.id, None), Warning, reason, message);
+                    going.push(leak.owned.clone());
                     leaks.push(leak);
                 }
             }
         }
+        self.audit.is_going(going);
         self.audit.counted.there_are(leaks.len());
         Ok(Audited { leaks: leaks.len(), again })
     }

@@ -151,6 +151,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
                 every: settings.options.values.get_duration("load-balancer-audit-period").max(SHORTEST_AUDIT),
                 counted: Leaks::register(manager.metrics()),
                 suspects: Mutex::default(),
+                going: Mutex::default(),
             },
         },
         cloud: settings.cloud.clone(),

@@ -7,7 +7,8 @@ use kinds::Uid;
 use kinds::service::ServiceType;
 use provider_mock::MockConfig;
 use providers::{
-    Deletion, LoadBalancerId, LoadBalancerSpec, MockLoadBalancers, Owned, Phase, Port, Protocol, TargetPort, Targets,
+    CloudError, Deletion, ErrorKind, LoadBalancerId, LoadBalancerSpec, MockLoadBalancers, Owned, Phase, Port, Protocol,
+    TargetPort, Targets,
 };
 
 use super::world::{CLUSTER, Process, World, key, pass, service};
@@ -132,6 +133,38 @@ async fn what_may_be_another_clusters_is_told_and_never_deleted() {
     assert_eq!((third.leaks, third.again), (1, None));
     let events = world.take_events();
     assert!(events.iter().any(|event| event.contains("perhaps") && event.contains("by hand if nobody")), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_being_deleted_is_followed_to_its_end_though_a_look_does_not_show_it() {
+    let world = World::new(MockConfig::default());
+    world.audit.lock().expect("nobody panicked").0 = true;
+    let mut cloud = MockLoadBalancers::new();
+    let left = Owned { id: id("gone", "uid"), phase: Phase::Active, resources: vec!["b-1".into()], certain: true };
+    let (mut looks, mut answers) = (
+        vec![vec![left.clone()], vec![left.clone()]].into_iter(),
+        [
+            Ok(Deletion::InProgress(Duration::from_secs(7))),
+            Err(CloudError::new(ErrorKind::Transient, "Delete", "try again")),
+            Ok(Deletion::Gone),
+        ]
+        .into_iter(),
+    );
+    cloud.expect_list_owned().returning(move || Ok(looks.next().unwrap_or_default()));
+    cloud.expect_may_belong().return_const(false);
+    cloud
+        .expect_collect()
+        .times(3)
+        .withf(move |owned| *owned == left)
+        .returning(move |_| answers.next().expect("three"));
+    let process = Process::over(&world, 1, Arc::new(cloud));
+    let mut leaks = Vec::new();
+    for _ in 0..5 {
+        leaks.push(audit(&process).await);
+    }
+    assert_eq!(leaks, [0, 1, 1, 0, 0]);
+    let events = world.take_events();
+    assert!(events.iter().any(|event| event.starts_with("Normal LeakedLoadBalancerDeleted gone: ")), "{events:?}");
 }
 
 #[test]

@@ -501,7 +501,13 @@ impl Process {
             resync: RESYNC,
             courses: Courses::default(),
             hosts: Hosts::register(&Metrics::default()),
-            audit: Audit { collects, every, counted: Leaks::register(&Metrics::default()), suspects: Mutex::default() },
+            audit: Audit {
+                collects,
+                every,
+                counted: Leaks::register(&Metrics::default()),
+                suspects: Mutex::default(),
+                going: Mutex::default(),
+            },
         });
         let queue = Queue::new(QueueOptions {
             base_delay: Duration::from_secs(5),
