@@ -14,6 +14,7 @@ use serde_json::Value;
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
 const KUBEADM: &str = include_str!("../../data/kube-controller-manager.yaml");
 const CLOUD_RIGHTS: &str = include_str!("../../../../deploy/ccm-rbac.yaml");
+const TARGETS_RIGHTS: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
 
 /// Each chart with the values that it comes with, none first.
 const CHARTS: [(&str, &[&str]); 5] = [
@@ -109,6 +110,7 @@ pub async fn charts_are_taken_by_helm_and_by_the_server(space: Space) -> Result<
         })
         .await?;
     }
+    gates_come_with_their_rights(&charts, &space)?;
     let wrong = std::env::temp_dir().join(format!("{}.yaml", space.namespace));
     std::fs::write(&wrong, "replica: 3\n")?;
     let refused = printed(&charts, &["template", &chart("kcm"), "r", "n", &wrong.display().to_string()]);
@@ -116,6 +118,29 @@ pub async fn charts_are_taken_by_helm_and_by_the_server(space: Space) -> Result<
     let refused = format!("{:#}", refused.err().context("a value that does not exist is taken")?);
     ensure!(refused.contains("replica"), "{refused}");
     Ok(())
+}
+
+/// What pods' readiness gates need beside the rest, where values ask for them.
+fn gates_come_with_their_rights(charts: &Path, space: &Space) -> Result<()> {
+    let values = std::env::temp_dir().join(format!("{}-gates.yaml", space.namespace));
+    std::fs::write(&values, "loadBalancers: {readinessGates: true}\n")?;
+    let text = printed(charts, &["template", &chart("ccm"), "r", &space.namespace, &values.display().to_string()]);
+    std::fs::remove_file(&values)?;
+    let documents = documents(&text?)?;
+    let wanted = [self::documents(CLOUD_RIGHTS)?, self::documents(TARGETS_RIGHTS)?].concat();
+    let sorted = |documents: &[Value]| {
+        let mut rules: Vec<String> =
+            rules(documents).into_iter().map(|(kind, rule)| format!("{kind} {rule}")).collect();
+        rules.sort();
+        rules
+    };
+    ensure!(sorted(&documents) == sorted(&wanted), "other rights: {:?}", sorted(&documents));
+    let of_deployment = documents.into_iter().find(|document| document["kind"] == "Deployment");
+    let made: Deployment = serde_json::from_value(of_deployment.context("no Deployment")?)?;
+    let pod = made.spec.template.spec.context("a Deployment without pods")?;
+    let flags = pod.containers[0].command.clone().unwrap_or_default();
+    ensure!(flags.iter().any(|flag| flag == "--load-balancer-readiness-gates=true"), "{flags:?}");
+    must_be_understood(&pod.containers[0])
 }
 
 /// The patches of kubeadm's manifest, applied as kubeadm applies them, leave pods that the API server takes.
@@ -161,7 +186,7 @@ pub async fn patches_change_what_they_mean_to(space: Space) -> Result<()> {
         let checks = ["create", "--dry-run=server", "--validate=strict", "--filename=-"];
         tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&checks, &text)).await??;
     }
-    for manifest in ["lease-rbac.yaml", "ccm-rbac.yaml", "monitoring/scrape-rbac.yaml"] {
+    for manifest in ["lease-rbac.yaml", "ccm-rbac.yaml", "ccm-targets-rbac.yaml", "monitoring/scrape-rbac.yaml"] {
         let path = format!("{DEPLOY}/{manifest}");
         let bed = space.bed.clone();
         tokio::task::spawn_blocking(move || {
