@@ -15,12 +15,13 @@ const FOLDER: &str = "MOTO_TEST_ENVIRONMENT";
 /// The oldest Python that moto runs on.
 const OLDEST: (u32, u32) = (3, 10);
 
-/// The program that serves, installed if it is not there.
-pub(crate) fn moto_server() -> Result<PathBuf> {
+/// The Python that has moto, installed if it is not there.
+pub(crate) fn with_moto() -> Result<PathBuf> {
     let folder = folder()?;
-    let program = folder.join("bin/moto_server");
+    // Made last.
+    let (python, program) = (folder.join("bin/python3"), folder.join("bin/moto_server"));
     if program.is_file() {
-        return Ok(program);
+        return Ok(python);
     }
     let parent = folder.parent().context("the environment's folder has no parent")?;
     fs::create_dir_all(parent).with_context(|| format!("make the folder {}", parent.display()))?;
@@ -30,7 +31,7 @@ pub(crate) fn moto_server() -> Result<PathBuf> {
     if !program.is_file() {
         install(&folder)?;
     }
-    Ok(program)
+    Ok(python)
 }
 
 /// One folder for each set of versions.

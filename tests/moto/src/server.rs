@@ -18,6 +18,9 @@ while read -r _; do :; done
 kill -s KILL "$!"
 "#;
 
+/// What Python runs.
+const SERVE: &str = include_str!("serve.py");
+
 /// How long moto may take until it answers; loading its parts is slow on a busy machine.
 const START: Duration = Duration::from_secs(90);
 
@@ -52,7 +55,7 @@ impl Server {
     /// # Errors
     /// As [`Server::shared`].
     pub fn start(port: Option<u16>) -> Result<Self> {
-        let program = python::moto_server()?;
+        let python = python::with_moto()?;
         let port = match port {
             Some(port) => port,
             None => TcpListener::bind("127.0.0.1:0").context("find a free port for moto")?.local_addr()?.port(),
@@ -61,8 +64,8 @@ impl Server {
         let log = std::env::temp_dir().join(format!("moto-{port}.log"));
         let mut reaper = Command::new("sh")
             .args(["-c", REAPER, "moto"])
-            .arg(&program)
-            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+            .arg(&python)
+            .args(["-c", SERVE, "-H", "127.0.0.1", "-p", &port.to_string()])
             .env("LOG", &log)
             // Images are of no interest, and hundreds of them are slow to load.
             .env("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
@@ -71,7 +74,7 @@ impl Server {
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()
-            .with_context(|| format!("start {}", program.display()))?;
+            .with_context(|| format!("start {}", python.display()))?;
         let deadline = Instant::now() + START;
         while TcpStream::connect(address).is_err() {
             if Instant::now() > deadline {

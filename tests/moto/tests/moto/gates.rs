@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{Space, eventually};
-use k8s_openapi::api::core::v1::{Pod, PodCondition, Service as KubeService};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, Service as KubeService, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use moto::Service;
@@ -79,6 +79,9 @@ pub async fn pods_wait_until_their_balancer_finds_them_healthy(_: Space) -> Resu
         tokio::task::spawn_blocking(move || cluster.cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS));
     applied.await??;
     let client = bed.cloud.bed.client.clone();
+    // Nobody else makes it here, and without it no pod is let in.
+    let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}}))?;
+    Api::namespaced(client.clone(), "default").create(&PostParams::default(), &account).await?;
     let services: Api<KubeService> = Api::namespaced(client.clone(), "default");
     let world =
         World { bed, pods: Api::namespaced(client.clone(), "default"), slices: Api::namespaced(client, "default") };
