@@ -146,6 +146,19 @@ impl Seen {
         forwards.any(|(arn, _)| arn == group)
     }
 
+    /// A change of a listener's protocol as the deletion of the old one and a new one.
+    pub(crate) fn made_anew(&self, step: &Step) -> Option<[Step; 2]> {
+        let Step::ModifyListener { arn, listener, forwards } = step else { return None };
+        let has = |one: &&SeenListener| one.arn == *arn && one.protocol != listener.protocol;
+        let balancer = self.balancers.iter().find(|balancer| balancer.listeners.iter().any(|one| has(&one)))?;
+        let made = Step::CreateListener {
+            balancer: balancer.name.clone(),
+            listener: listener.clone(),
+            forwards: forwards.clone(),
+        };
+        Some([Step::DeleteListener { arn: arn.clone() }, made])
+    }
+
     fn of_name(&mut self, name: &str) -> Option<&mut SeenBalancer> {
         self.balancers.iter_mut().find(|balancer| balancer.name == name)
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::calls::{authorize, revoke};
 use super::convert;
-use super::inventory::{Listing, backend_cluster};
+use super::inventory::{Inventory, ListedGroup, Listing, backend_cluster};
 use super::model::instance_id;
 use super::names;
 use super::network::{self, Machine};
@@ -42,6 +42,7 @@ impl Shared {
     pub(crate) async fn backend(
         &mut self,
         session: &Session,
+        inventory: &Inventory,
         listing: &Listing,
         id: &LoadBalancerId,
     ) -> Result<String, CloudError> {
@@ -57,7 +58,10 @@ impl Shared {
         }
         let name = backend_cluster(session, &id.cluster);
         let tags = names::backend_tags(&session.cluster, &name);
-        let group = make(session, &names::backend_group(&name), &tags).await?;
+        let made = make(session, &names::backend_group(&name), &tags).await;
+        // It may be there, whatever the answer was: who deletes looks again before there is nothing.
+        inventory.expire().await;
+        let group = made?;
         self.backend = Some((group.clone(), now));
         Ok(group)
     }
@@ -162,20 +166,27 @@ impl Shared {
         id: &LoadBalancerId,
     ) -> Result<bool, CloudError> {
         self.users.remove(id);
-        let Some(group) = listing.backend(session, &id.cluster) else { return Ok(true) };
-        let ours = session.cluster.id.is_empty() || group.tags.contains_key(&session.cluster.key());
-        if !ours || !self.users.is_empty() || listing.is_carried(&group.id) {
+        let now = Instant::now();
+        let own =
+            |group: &&ListedGroup| session.cluster.id.is_empty() || group.tags.contains_key(&session.cluster.key());
+        let group = match listing.backend(session, &id.cluster) {
+            Some(listed) => Some(listed).filter(own).map(|listed| listed.id.clone()),
+            // Made a moment ago, and not listed yet.
+            None => self.backend.as_ref().filter(|(_, at)| now < *at + UNLISTED).map(|(group, _)| group.clone()),
+        };
+        let Some(group) = group else { return Ok(true) };
+        if !self.users.is_empty() || listing.is_carried(&group) {
             return Ok(true);
         }
-        match use_of(session, &group.id).await? {
+        match use_of(session, &group).await? {
             Use::Nobodys => {}
             Use::DyingBalancers => return Ok(false),
             Use::Others => return Ok(true),
         }
         self.backend = None;
-        for other in network::groups_that_name(session, &group.id).await? {
+        for other in network::groups_that_name(session, &group).await? {
             let rules = network::rules(session, std::slice::from_ref(&other)).await?.remove(&other).unwrap_or_default();
-            let source = Source::Group(group.id.clone());
+            let source = Source::Group(group.clone());
             let ids: Vec<String> =
                 rules.iter().filter(|rule| rule.rule.source == source).map(|rule| rule.id.clone()).collect();
             self.rules.remove(&other);
@@ -183,13 +194,13 @@ impl Shared {
                 revoke(session, &other, &ids).await?;
             }
         }
-        let request = session.api.ec2.delete_security_group().group_id(&group.id);
+        let request = session.api.ec2.delete_security_group().group_id(&group);
         match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
             Err(error) if error.is_not_found() => Ok(true),
             Err(error) if error.kind == providers::ErrorKind::Conflict => Ok(false),
             answer => {
                 answer?;
-                self.gone.insert(group.id.clone());
+                self.gone.insert(group.clone());
                 Ok(true)
             }
         }

@@ -127,32 +127,34 @@ fn passes(error: &CloudError) -> bool {
 
 /// Ensures until all is as asked; answers the balancer's name.
 pub async fn settle(balancers: &dyn LoadBalancers, spec: &LoadBalancerSpec, targets: &Targets) -> Result<String> {
+    let mut last = String::new();
     for _ in 0..100 {
         match balancers.ensure(spec, targets).await {
             Ok(ensured) if ensured.progress == Progress::Settled => {
                 let ingress = ensured.status.ingress.first().context("no way in")?;
                 return ingress.hostname.clone().context("no name");
             }
-            Ok(_) => {}
-            Err(error) if passes(&error) => {}
+            Ok(ensured) => last = format!("{:?}", ensured.progress),
+            Err(error) if passes(&error) => last = error.to_string(),
             Err(error) => bail!(error),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    bail!("{} never settles", spec.id)
+    bail!("{} never settles: {last}", spec.id)
 }
 
 pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Result<()> {
+    let mut last = String::new();
     for _ in 0..100 {
         match balancers.delete(id).await {
             Ok(Deletion::Gone) => return Ok(()),
-            Ok(Deletion::InProgress(_)) => {}
-            Err(error) if passes(&error) => {}
+            Ok(Deletion::InProgress(_)) => last = "in progress".into(),
+            Err(error) if passes(&error) => last = error.to_string(),
             Err(error) => bail!(error),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    bail!("{id} is never gone")
+    bail!("{id} is never gone: {last}")
 }
 
 /// What moto has of a Service with one port and one with two.

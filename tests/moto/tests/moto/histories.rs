@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use futures::{StreamExt as _, stream};
-use moto::{Effect, Fault, Machine, Moto, Service};
+use moto::{Effect, Fault, Machine, Moto, Server, Service};
 use providers::{
     Deletion, EndpointTarget, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Port, Progress, Protocol,
     TargetPort, Targets,
@@ -25,8 +25,10 @@ use crate::balancers::{Held, PREFIX, delete, fresh, id, settle, texts};
 const SERVICES: usize = 3;
 /// What happens in one history.
 const STEPS: usize = 25;
-/// Histories that are played at the same time, each in an account of its own.
-const AT_ONCE: usize = 6;
+/// Histories that are played at the same time on each server, each in an account of its own.
+const AT_ONCE: usize = 3;
+/// Histories on the same servers, which forget nothing.
+const ON_SERVERS: usize = 100;
 /// Histories of the usual tests.
 const SAMPLE: u64 = 12;
 
@@ -101,8 +103,8 @@ fn random_fault(rng: &mut StdRng) -> Fault {
 }
 
 impl History {
-    async fn begin(seed: u64) -> Result<Self> {
-        let moto = Moto::start(crate::bed::CLUSTER).await?;
+    async fn begin(server: Arc<Server>, seed: u64) -> Result<Self> {
+        let moto = Moto::on(server, crate::bed::CLUSTER).await?;
         let machines = moto.run(4).await?;
         let balancers = fresh(&moto).await?;
         let slots = (0..SERVICES).map(|_| Slot::default()).collect();
@@ -327,8 +329,8 @@ impl History {
 }
 
 /// Plays one history; whatever goes wrong names its seed.
-async fn play(seed: u64) -> Result<()> {
-    let mut history = History::begin(seed).await?;
+async fn play(server: Arc<Server>, seed: u64) -> Result<()> {
+    let mut history = History::begin(server, seed).await?;
     let mut played = Ok(());
     for _ in 0..STEPS {
         played = history.step().await;
@@ -352,11 +354,26 @@ fn number(variable: &str, default: u64) -> Result<u64> {
 async fn histories(default: u64) -> Result<()> {
     let (first, count) = (number("MOTO_SEED", 1)?, number("MOTO_HISTORIES", default)?);
     println!("seeds {first} to {}", first + count.saturating_sub(1));
-    let played = stream::iter(first..first + count).map(play).buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
-    let failed: Vec<String> =
-        played.into_iter().filter_map(|played| played.err().map(|error| format!("{error:#}"))).collect();
-    println!("{count} histories, {} of them left something or failed", failed.len());
-    ensure!(failed.is_empty(), "{} of {count} failed:\n{}", failed.len(), failed.join("\n\n"));
+    let seeds: Vec<u64> = (first..first + count).collect();
+    // A server is busy with one call at a time.
+    let parallel = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut failed = 0;
+    for seeds in seeds.chunks(ON_SERVERS) {
+        let servers = (0..parallel).map(|_| tokio::task::spawn_blocking(|| Server::start(None).map(Arc::new)));
+        let servers: Vec<Arc<Server>> =
+            futures::future::try_join_all(servers).await?.into_iter().collect::<Result<_>>()?;
+        let places: Vec<(Arc<Server>, u64)> = servers.iter().cycle().cloned().zip(seeds.iter().copied()).collect();
+        let played = stream::iter(places).map(|(server, seed)| play(server, seed));
+        let mut played = played.buffer_unordered(AT_ONCE * parallel);
+        while let Some(played) = played.next().await {
+            if let Err(error) = played {
+                failed += 1;
+                println!("{error:#}\n");
+            }
+        }
+        println!("to seed {}: {failed} histories left something or failed", seeds[seeds.len() - 1]);
+    }
+    ensure!(failed == 0, "{failed} of {count} histories left something or failed; their steps are above");
     Ok(())
 }
 
