@@ -44,6 +44,11 @@ pub(crate) async fn provider(options: &Options, factories: &[Factory]) -> anyhow
         config,
         load_balancer_classes: options.values.get_strings("load-balancer-class").to_vec(),
         only_classes: !options.values.get_bool("load-balancers-without-class"),
+        default_tags: options.values.get_map("default-tags").clone(),
+        external_tags: options.values.get_strings("external-managed-tags").to_vec(),
+        max_targets: usize::try_from(options.values.get_i64("max-targets-per-target-group"))
+            .ok()
+            .filter(|most| *most > 0),
     };
     Ok(providers::build(factories, options.values.get_str("cloud-provider"), &context)?)
 }

@@ -1,5 +1,6 @@
 //! How a provider gets into a binary: its main lists factories, and `--cloud-provider` names one of them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,6 +21,12 @@ pub struct BuildContext {
     pub load_balancer_classes: Vec<String>,
     /// `--load-balancers-without-class=false`: those without a class are somebody else's.
     pub only_classes: bool,
+    /// `--default-tags`: what everything that is made for Services is tagged with, whatever they say themselves.
+    pub default_tags: BTreeMap<String, String>,
+    /// `--external-managed-tags`: keys of tags that somebody else sets and removes.
+    pub external_tags: Vec<String>,
+    /// `--max-targets-per-target-group`; `None`: as many as there are.
+    pub max_targets: Option<usize>,
 }
 
 impl BuildContext {

@@ -5,7 +5,7 @@ use component::flags::table::{Flag, joined};
 
 /// Every flag, in the order of `--help`.
 pub static FLAGS: &[Flag] =
-    &joined::<98>(&[PROCESS, CLOUD, GENERIC, CONTROLLERS, PORT, SECURE_SERVING, ACCESS, LOGS, NODES, SERVER]);
+    &joined::<101>(&[PROCESS, CLOUD, GENERIC, CONTROLLERS, PORT, SECURE_SERVING, ACCESS, LOGS, NODES, SERVER]);
 
 component::flags! {
     const CLOUD;
@@ -37,10 +37,13 @@ component::flags! {
     "Service-lb-controller" {
         "collect-leaked-load-balancers": Bool = "false", Effective, "Delete what the cloud holds for Services that are gone, once two audits and the API server itself agree that they are";
         "concurrent-service-syncs": Int32 = "1", Effective, "Services whose load balancers are reconciled at once";
+        "default-tags": Map = "", Effective, "Tags of everything in the cloud that is made for Services, as key=value, comma-separated; they win over a Service's own";
+        "external-managed-tags": Strings = "[]", Effective, "Keys of tags that others set on what is made for Services: they are neither set nor removed here";
         "load-balancer-audit-period": Duration = "1h0m0s", Effective, "How often the cloud is searched for what it holds for Services that are gone";
         "load-balancer-class": Strings = "[]", Effective, "Values of spec.loadBalancerClass whose load balancers are made here, beside Services without one; for AWS service.k8s.aws/nlb takes over from the AWS Load Balancer Controller, and with it the annotation types external and nlb-ip";
         "load-balancer-readiness-gates": Bool = "false", Effective, "Tell pods that declare a readiness gate of their load balancer when it finds them healthy; watches all pods, and needs the rights of deploy/ccm-targets-rbac.yaml";
         "load-balancers-without-class": Bool = "true", Effective, "Make load balancers for Services without spec.loadBalancerClass; false leaves them to another controller";
+        "max-targets-per-target-group": Int = "0", Effective, "Targets that are registered in a target group at most; 0 takes all of them";
     }
     "Tagging-controller" {
         "resources": Strings = "[]", Effective, "What gets the tags: instance";

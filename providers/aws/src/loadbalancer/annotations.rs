@@ -1,6 +1,7 @@
 //! What a Service asks for in its fields and annotations, typed, before any call: every annotation of
 //! cloud-provider-aws and of the Load Balancer Controller under its own name.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use providers::{
@@ -23,6 +24,12 @@ pub(crate) struct Policy {
     pub shared_probe: Option<config::Probe>,
     /// Nodes' security groups are left alone.
     pub no_node_rules: bool,
+    /// Tags of everything; they win over a Service's own.
+    pub tags: Tags,
+    /// Keys of tags that are somebody else's.
+    pub foreign_tags: BTreeSet<String>,
+    /// Targets in a group at most.
+    pub max_targets: Option<usize>,
 }
 
 /// The families of addresses that a balancer should have.
@@ -103,6 +110,10 @@ pub(crate) struct Settings {
     pub listeners: Vec<ListenerSettings>,
     /// Tags that the user adds.
     pub tags: Tags,
+    /// Keys of tags that are somebody else's.
+    pub foreign_tags: BTreeSet<String>,
+    /// Targets in a group at most.
+    pub max_targets: Option<usize>,
     /// Labels that nodes must have; an empty value means any.
     pub node_labels: Vec<(String, String)>,
     /// Target groups that other clusters register in too.
@@ -200,7 +211,9 @@ fn whole(
         attributes: balancer_attributes(flavour, reading),
         capacity: capacity(reading),
         listeners,
-        tags: reading.pairs("additional-resource-tags", flavour == Flavour::CloudProvider),
+        tags: tags(policy, flavour, reading),
+        foreign_tags: policy.foreign_tags.clone(),
+        max_targets: policy.max_targets,
         node_labels: reading.pairs("target-node-labels", true).into_iter().collect(),
         shared_groups: reading.boolean("multi-cluster-target-group").unwrap_or(false),
         untyped: false,
@@ -362,6 +375,17 @@ fn balancer_attributes(flavour: Flavour, reading: &mut Reading<'_>) -> Attribute
         None => {}
     }
     attributes
+}
+
+/// What the cluster's admin adds to everything wins over what a Service adds.
+fn tags(policy: &Policy, flavour: Flavour, reading: &mut Reading<'_>) -> Tags {
+    let mut tags = reading.pairs("additional-resource-tags", flavour == Flavour::CloudProvider);
+    for key in policy.foreign_tags.iter().filter(|key| tags.contains_key(*key)) {
+        let fix = "leave it out: --external-managed-tags says that somebody else sets it";
+        reading.refuse("additional-resource-tags", key, fix);
+    }
+    tags.extend(policy.tags.clone());
+    tags
 }
 
 fn capacity(reading: &mut Reading<'_>) -> Option<i32> {

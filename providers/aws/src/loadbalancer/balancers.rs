@@ -70,10 +70,14 @@ impl fmt::Debug for Balancers {
 impl Balancers {
     pub(crate) fn new(context: &BuildContext, config: &Config, sessions: Sessions) -> Self {
         let classes = ClassFilter { unset: !context.only_classes, named: context.load_balancer_classes.clone() };
+        let foreign_tags: BTreeSet<String> = context.external_tags.iter().cloned().collect();
         let policy = Policy {
             controller_services: !classes.named.is_empty(),
             shared_probe: config.shared_probe.clone(),
             no_node_rules: config.no_node_rules,
+            tags: context.default_tags.clone().into_iter().filter(|(key, _)| !foreign_tags.contains(key)).collect(),
+            max_targets: context.max_targets,
+            foreign_tags,
         };
         Self {
             sessions,
@@ -210,7 +214,7 @@ impl Balancers {
             ));
         }
         let backend = match model::wants_backend(settings, existing) {
-            true => Some(self.shared.lock().await.backend(session, &listing, id).await?),
+            true => Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?),
             false => None,
         };
         let around = Surroundings {
@@ -286,6 +290,13 @@ impl Balancers {
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {
                         blocked = true;
                         continue;
+                    }
+                    // Of a balancer with IPv6 no listener can become one for UDP.
+                    Err(error) if error.is_invalid() && seen.made_anew(step).is_some() => {
+                        for step in seen.made_anew(step).into_iter().flatten() {
+                            self.step(caller, &step, seen, course).await?;
+                        }
+                        step.clone()
                     }
                     // Not every listener may send traffic to several groups.
                     Err(error) if error.is_invalid() && step.is_weighted() => {

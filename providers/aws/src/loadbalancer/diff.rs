@@ -1,8 +1,9 @@
 //! From what there is to what is asked for: the new is made before the old goes, and traffic has somewhere to go at
 //! each step.
 //!
-//! Tags come first: permissions may hang on them. A plan may be followed up to any step and left there: the next comparison goes on from what it finds. Plans are made
-//! and followed until one is empty, as ids of what one makes are needed by the next.
+//! Tags come first: permissions may hang on them. A plan may be followed up to any step and left there: the next
+//! comparison goes on from what it finds. Plans are made and followed until one is empty, as ids of what one makes are
+//! needed by the next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,8 +12,8 @@ use super::plan::{Plan, Step};
 use super::seen::{Seen, SeenBalancer, SeenListener, SeenTargetGroup, State, balancer_defaults, group_defaults};
 use super::sharing::{self, Change};
 use super::types::{
-    Attributes, Balancer, Desired, Listener, Mapping, Protocol, SecurityGroup, Tags, Target, TargetGroup, TargetHealth,
-    TargetType,
+    Attributes, Balancer, Desired, Listener, Mapping, Protocol, SecurityGroup, Tagging, Tags, Target, TargetGroup,
+    TargetHealth, TargetType,
 };
 
 /// AWS needs minutes to bring a balancer up, and about this long to try a new target.
@@ -28,13 +29,13 @@ pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
     let mut plan = Plan::default();
     let mut groups = desired.balancer.security_groups.clone();
     if let Some(wanted) = &desired.security_group {
-        let Some(id) = security_group(wanted, seen, desired.prune_tags, &mut plan) else { return plan };
+        let Some(id) = security_group(wanted, seen, &desired.tagging, &mut plan) else { return plan };
         groups.insert(0, id);
     }
     let wanted = Balancer { security_groups: groups, ..desired.balancer.clone() };
     let current = seen.balancer(&wanted.name);
     match current {
-        Some(current) => balancer(&wanted, current, desired.prune_tags, &mut plan),
+        Some(current) => balancer(&wanted, current, &desired.tagging, &mut plan),
         None => {
             let fresh = unlike(&wanted.attributes, &Attributes::new(), &balancer_defaults());
             plan.steps.push(Step::CreateBalancer(wanted.clone()));
@@ -53,7 +54,7 @@ pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
     let mut leave = Vec::new();
     for wanted in desired.listeners.values() {
         let listener = current.and_then(|current| current.listeners.iter().find(|one| one.port == wanted.port));
-        let group = target_group(wanted, listener, seen, desired.prune_tags, &mut claims, &mut plan, &mut leave);
+        let group = target_group(wanted, listener, seen, &desired.tagging, &mut claims, &mut plan, &mut leave);
         match listener {
             Some(listener) => change_listener(desired, wanted, listener, &group, seen, &mut claims, &mut plan),
             None => add_listener(&desired.balancer.name, wanted, &group, &mut plan),
@@ -65,12 +66,12 @@ pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
 }
 
 /// The own security group's id, once it has one.
-fn security_group(wanted: &SecurityGroup, seen: &Seen, prune: bool, plan: &mut Plan) -> Option<String> {
+fn security_group(wanted: &SecurityGroup, seen: &Seen, tagging: &Tagging, plan: &mut Plan) -> Option<String> {
     let Some(current) = seen.security_group(&wanted.name) else {
         plan.steps.push(Step::CreateSecurityGroup(wanted.clone()));
         return None;
     };
-    tags(&current.id, &wanted.tags, &current.tags, prune, plan);
+    tags(&current.id, &wanted.tags, &current.tags, tagging, plan);
     let have: BTreeSet<_> = current.rules.iter().map(|rule| rule.rule.key()).collect();
     let want: BTreeSet<_> = wanted.rules.iter().map(super::types::Rule::key).collect();
     let rules: Vec<_> = wanted.rules.iter().filter(|rule| !have.contains(&rule.key())).cloned().collect();
@@ -85,8 +86,8 @@ fn security_group(wanted: &SecurityGroup, seen: &Seen, prune: bool, plan: &mut P
     Some(current.id.clone())
 }
 
-fn balancer(wanted: &Balancer, current: &SeenBalancer, prune: bool, plan: &mut Plan) {
-    tags(&current.arn, &wanted.tags, &current.tags, prune, plan);
+fn balancer(wanted: &Balancer, current: &SeenBalancer, tagging: &Tagging, plan: &mut Plan) {
+    tags(&current.arn, &wanted.tags, &current.tags, tagging, plan);
     let name = &wanted.name;
     if current.address_type != wanted.address_type {
         let address_type = wanted.address_type;
@@ -164,7 +165,7 @@ fn target_group(
     listener: &Listener,
     current: Option<&SeenListener>,
     seen: &Seen,
-    prune: bool,
+    tagging: &Tagging,
     claims: &mut Claims,
     plan: &mut Plan,
     leave: &mut Vec<Step>,
@@ -182,7 +183,7 @@ fn target_group(
         return group.clone();
     };
     claims.wanted.insert(group.arn.clone());
-    tags(&group.arn, &wanted.tags, &group.tags, prune, plan);
+    tags(&group.arn, &wanted.tags, &group.tags, tagging, plan);
     if !wanted.health.is_met_by(&group.health) {
         plan.steps.push(Step::SetHealthCheck { group: group.name.clone(), health: wanted.health.clone() });
     }
@@ -205,14 +206,8 @@ pub(crate) fn targets(
 ) -> (Vec<Step>, Vec<Step>) {
     let live = current.iter().filter(|(_, health)| **health != TargetHealth::Draining);
     let live: BTreeSet<Target> = live.map(|(target, _)| target.clone()).collect();
-    let Change { before, add, gone, after } = match wanted.shared {
-        true => sharing::change(&wanted.targets, &live, recorded),
-        false => Change {
-            add: wanted.targets.difference(&live).cloned().collect(),
-            gone: live.difference(&wanted.targets).cloned().collect(),
-            ..Change::default()
-        },
-    };
+    let shared = wanted.shared.then_some(recorded);
+    let Change { before, add, gone, after } = sharing::bring(&wanted.targets, &live, shared, wanted.most);
     let group = || group.to_owned();
     let record = |targets| Step::Record { group: group(), targets };
     let register = (!add.is_empty()).then(|| Step::Register { group: group(), targets: add });
@@ -322,7 +317,7 @@ fn change_listener(
     if !attributes.is_empty() {
         plan.steps.push(Step::SetListenerAttributes { arn: current.arn.clone(), attributes });
     }
-    tags(&current.arn, &wanted.tags, &current.tags, desired.prune_tags, plan);
+    tags(&current.arn, &wanted.tags, &current.tags, &desired.tagging, plan);
 }
 
 /// No policy is the same as the policy `None`.
@@ -401,12 +396,14 @@ fn missing(wanted: &Attributes, current: &Attributes) -> Attributes {
     wanted.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn tags(arn: &str, wanted: &Tags, current: &Tags, prune: bool, plan: &mut Plan) {
-    let add = missing(wanted, current);
+fn tags(arn: &str, wanted: &Tags, current: &Tags, tagging: &Tagging, plan: &mut Plan) {
+    let mut add = missing(wanted, current);
+    add.retain(|key, _| !tagging.foreign.contains(key));
     if !add.is_empty() {
         plan.steps.push(Step::AddTags { arn: arn.to_owned(), tags: add });
     }
-    let extra = current.keys().filter(|key| prune && !wanted.contains_key(*key) && !key.starts_with("aws:"));
+    let others = |key: &&String| key.starts_with("aws:") || tagging.foreign.contains(*key);
+    let extra = current.keys().filter(|key| tagging.prunes && !wanted.contains_key(*key) && !others(key));
     let keys: BTreeSet<String> = extra.cloned().collect();
     if !keys.is_empty() {
         plan.steps.push(Step::RemoveTags { arn: arn.to_owned(), keys });

@@ -10,7 +10,8 @@ use super::reading::PREFIX;
 use super::seen::{Seen, SeenBalancer, State};
 use super::subnets::{self, Network};
 use super::types::{
-    AddressType, Balancer, Desired, Listener, Rule, Scheme, SecurityGroup, Source, Target, TargetGroup, TargetType,
+    AddressType, Balancer, Desired, Listener, Rule, Scheme, SecurityGroup, Source, Tagging, Target, TargetGroup,
+    TargetType,
 };
 use crate::tags::ClusterTags;
 
@@ -96,6 +97,10 @@ pub(crate) fn desired(settings: &Settings, around: &Surroundings<'_>) -> Result<
     for asked in &settings.listeners {
         let part = format!("{}:{}", around.id, asked.port);
         let group = group(settings, &asked.group, asked.port, &name, ipv6, tags(&part), around);
+        if let Some(most) = settings.max_targets.filter(|most| group.targets.len() > *most) {
+            let all = group.targets.len();
+            warnings.push(format!("port {} has {most} of {all} targets: --max-targets-per-target-group", asked.port));
+        }
         listeners.insert(asked.port, listener(asked, group, tags(&asked.port.to_string())));
     }
     let backend = around.backend.filter(|_| wants_backend(settings, existing)).map(str::to_owned);
@@ -118,8 +123,8 @@ pub(crate) fn desired(settings: &Settings, around: &Surroundings<'_>) -> Result<
         tags: tags("ManagedLBSecurityGroup"),
         rules: front_rules(settings, dualstack),
     });
-    let prune_tags = settings.flavour == Flavour::Controller;
-    Ok((Desired { balancer, security_group, listeners, prune_tags }, warnings))
+    let tagging = Tagging { prunes: settings.flavour == Flavour::Controller, foreign: settings.foreign_tags.clone() };
+    Ok((Desired { balancer, security_group, listeners, tagging }, warnings))
 }
 
 /// The name of the own group that there is, whoever named it, or upstream's.
@@ -185,6 +190,7 @@ fn group(
         attributes: asked.attributes.clone(),
         tags,
         targets: targets(settings, asked, ipv6, around.targets),
+        most: settings.max_targets,
         shared: settings.shared_groups,
     }
 }

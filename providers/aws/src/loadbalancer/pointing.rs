@@ -1,6 +1,5 @@
 //! Pointing balancers that are there at other targets: without a look at them, if this process knows them.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use providers::{CloudError, ErrorKind};
@@ -8,13 +7,12 @@ use tokio::time::Instant;
 
 use super::balancers::{Balancers, Work};
 use super::calls;
-use super::course::{Course, KnownGroup, known_group};
+use super::course::{Course, known_group};
 use super::model;
 use super::noderules;
 use super::seen::Seen;
 use super::shared::node_groups;
-use super::sharing::{self, Change};
-use super::types::Target;
+use super::sharing;
 
 /// A look this old still tells which groups are machines'.
 const LONG: Duration = Duration::from_secs(30 * 60);
@@ -41,11 +39,12 @@ impl Balancers {
                 return Ok(None);
             };
             let wanted = model::targets(work.settings, &asked.group, group.ipv6, work.targets);
-            changes.push((change(work, group, &wanted), wanted));
+            let shared = work.settings.shared_groups.then_some(group.recorded.as_ref());
+            changes.push(sharing::bring(&wanted, &group.targets, shared, work.settings.max_targets));
         }
         // Everything is added before anything is taken away.
         course.changed = Some(Instant::now());
-        for (group, (change, _)) in groups.iter().zip(&changes) {
+        for (group, change) in groups.iter().zip(&changes) {
             if let Some(before) = &change.before {
                 caller.record(&group.name, before).await?;
             }
@@ -53,7 +52,7 @@ impl Balancers {
                 caller.register(&group.arn, group.target_type, &change.add).await?;
             }
         }
-        for (group, (change, _)) in groups.iter().zip(&changes) {
+        for (group, change) in groups.iter().zip(&changes) {
             if !change.gone.is_empty() {
                 caller.deregister(&group.arn, &change.gone).await?;
             }
@@ -64,12 +63,10 @@ impl Balancers {
         for warning in caller.warnings {
             tracing::warn!(service = %work.id, "{warning}");
         }
-        for (group, (change, wanted)) in groups.iter_mut().zip(changes) {
-            group.targets.extend(wanted.iter().cloned());
+        for (group, change) in groups.iter_mut().zip(changes) {
+            group.targets.extend(change.add);
             group.targets.retain(|target| !change.gone.contains(target));
-            if work.settings.shared_groups {
-                group.recorded = Some(wanted);
-            }
+            group.recorded = change.after.or(change.before).or(group.recorded.take());
         }
         course.changed = Some(Instant::now());
         course.known = Some(groups);
@@ -130,17 +127,5 @@ impl Balancers {
         }
         self.shared.lock().await.open(work.session, &groups, &backend, &ports).await?;
         Ok(true)
-    }
-}
-
-/// What brings a known target group to the wanted targets.
-fn change(work: &Work<'_>, group: &KnownGroup, wanted: &BTreeSet<Target>) -> Change {
-    match work.settings.shared_groups {
-        true => sharing::change(wanted, &group.targets, group.recorded.as_ref()),
-        false => Change {
-            add: wanted.difference(&group.targets).cloned().collect(),
-            gone: group.targets.difference(wanted).cloned().collect(),
-            ..Change::default()
-        },
     }
 }

@@ -239,6 +239,8 @@ pub(crate) struct TargetGroup {
     pub attributes: Attributes,
     pub tags: Tags,
     pub targets: BTreeSet<Target>,
+    /// Targets at most.
+    pub most: Option<usize>,
     /// Other clusters register targets too: only what this cluster registered is taken out.
     pub shared: bool,
 }
@@ -250,6 +252,14 @@ pub(crate) struct Desired {
     pub security_group: Option<SecurityGroup>,
     /// By port.
     pub listeners: BTreeMap<u16, Listener>,
+    pub tagging: Tagging,
+}
+
+/// How tags that are there already are brought to what is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tagging {
     /// Tags that are not asked for are taken away, as the Load Balancer Controller does.
-    pub prune_tags: bool,
+    pub prunes: bool,
+    /// Keys that are somebody else's.
+    pub foreign: BTreeSet<String>,
 }

@@ -114,6 +114,22 @@ fn health_checks() {
 }
 
 #[test]
+fn what_the_command_line_says_holds_for_all_services() {
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let policy = Policy {
+        tags: [pair("team", "infra"), pair("stage", "live")].into(),
+        foreign_tags: ["cost".to_owned()].into(),
+        max_targets: Some(2),
+        ..Policy::default()
+    };
+    let all = read(&spec(&[("additional-resource-tags", "team=web,a=b")]), &policy).unwrap().1.unwrap();
+    assert_eq!(all.tags, [pair("a", "b"), pair("stage", "live"), pair("team", "infra")].into());
+    assert_eq!((all.foreign_tags, all.max_targets), (policy.foreign_tags.clone(), Some(2)));
+    let error = read(&spec(&[("additional-resource-tags", "cost=7")]), &policy).unwrap_err();
+    assert!(error.is_invalid() && error.message.contains("--external-managed-tags"), "{error}");
+}
+
+#[test]
 fn listeners_are_encrypted_where_asked() {
     let mut two = spec(&[("ssl-cert", "arn:a, arn:b"), ("ssl-ports", "443"), ("backend-protocol", "ssl")]);
     two.ports = vec![port(Transport::Tcp, 80), port(Transport::Tcp, 443), port(Transport::Udp, 53)];

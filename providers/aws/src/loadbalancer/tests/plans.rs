@@ -6,7 +6,7 @@ use super::world::{World, name};
 use crate::loadbalancer::diff;
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::samples::{nodes, port, spec};
-use crate::loadbalancer::types::{Attributes, TargetHealth};
+use crate::loadbalancer::types::{Attributes, Listener, Protocol as ListenerProtocol, Tagging, TargetHealth};
 
 fn settled(annotations: &[(&str, &str)]) -> World {
     let mut world = World::default();
@@ -239,6 +239,34 @@ fn what_hands_changed_is_put_back() {
         world.settle(&spec(&[]), &nodes([1, 2]));
         assert_eq!(world.names(), *steps, "{what}");
     }
+}
+
+#[test]
+fn tags_of_others_are_left_alone() {
+    let mut world = settled(&[]);
+    let mut desired = world.desired(&spec(&[]), &nodes([1, 2]));
+    desired.tagging = Tagging { prunes: true, foreign: ["cost".to_owned()].into() };
+    desired.balancer.tags.insert("cost".into(), "1".into());
+    world.seen.balancers[0].tags.extend([("cost".into(), "7".into()), ("by-hand".into(), "x".into())]);
+    let steps = diff::ensure(&desired, &world.seen).steps;
+    let [Step::RemoveTags { keys, .. }] = &steps[..] else { panic!("{steps:?}") };
+    assert_eq!(*keys, ["by-hand".to_owned()].into());
+}
+
+#[test]
+fn a_listener_of_another_protocol_can_be_made_anew() {
+    let world = settled(&[]);
+    let mut wanted = world.desired(&spec(&[]), &nodes([1, 2])).listeners[&80].clone();
+    let arn = world.seen.balancers[0].listeners[0].arn.clone();
+    let change = |wanted: &Listener| Step::ModifyListener {
+        arn: arn.clone(),
+        listener: Box::new(wanted.clone()),
+        forwards: Vec::new(),
+    };
+    assert_eq!(world.seen.made_anew(&change(&wanted)), None, "that is not why it was refused");
+    wanted.protocol = ListenerProtocol::Udp;
+    let steps = world.seen.made_anew(&change(&wanted)).map(|steps| steps.iter().map(name).collect::<Vec<_>>());
+    assert_eq!(steps.unwrap(), ["DeleteListener", "CreateListener"]);
 }
 
 #[test]
