@@ -233,10 +233,12 @@ impl Caller<'_> {
             }
             Step::ModifyListener { arn, listener, forwards } => {
                 let (certificates, policy, alpn) = encryption(listener);
+                // Not each that a listener can have may be asked for again.
+                let protocol = Some(elb::ProtocolEnum::from(listener.protocol.as_str()));
                 let request = elb
                     .modify_listener()
                     .listener_arn(arn)
-                    .protocol(elb::ProtocolEnum::from(listener.protocol.as_str()))
+                    .set_protocol(protocol.filter(|_| seen.protocol(arn) != Some(listener.protocol)))
                     .set_certificates(certificates)
                     .set_ssl_policy(policy)
                     .set_alpn_policy(alpn)

@@ -146,6 +146,12 @@ impl Seen {
         forwards.any(|(arn, _)| arn == group)
     }
 
+    /// A listener's protocol.
+    pub(crate) fn protocol(&self, listener: &str) -> Option<Protocol> {
+        let mut listeners = self.balancers.iter().flat_map(|balancer| &balancer.listeners);
+        listeners.find(|one| one.arn == listener).map(|one| one.protocol)
+    }
+
     /// A change of a listener's protocol as the deletion of the old one and a new one.
     pub(crate) fn made_anew(&self, step: &Step) -> Option<[Step; 2]> {
         let Step::ModifyListener { arn, listener, forwards } = step else { return None };
