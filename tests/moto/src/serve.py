@@ -1,4 +1,4 @@
-"""Serves moto, and looks up once what it would look up for each call: its folders, and the methods of its classes."""
+"""Serves moto: quicker, and more like AWS where load balancers are concerned."""
 
 import functools
 import sys
@@ -6,12 +6,48 @@ import sys
 import moto.backends
 import moto.core.responses
 import moto.server
+from moto.elbv2.models import ELBv2Backend
 
+# Looked up for each call else: folders, and the methods of classes.
 modules = tuple(moto.backends.list_of_moto_modules())
 moto.backends.list_of_moto_modules = lambda: modules
 moto.core.responses.method_names_from_class = functools.cache(moto.core.responses.method_names_from_class)
-
 # Calls are not logged.
 moto.server.MotoRequestHandler.log_request = lambda *_, **__: None
+
+describe_target_groups = ELBv2Backend.describe_target_groups
+modify_listener = ELBv2Backend.modify_listener
+
+
+def described(self, balancer, *more):
+    """A target group is a balancer's as long as one of its listeners leads there; a balancer may have none."""
+    used = {}
+    for one in self.load_balancers.values():
+        for listener in one.listeners.values():
+            for rule in listener.rules.values():
+                for action in rule.actions:
+                    for arn in self._get_target_group_arns_from(action_data=action.data):
+                        used.setdefault(arn, set()).add(one.arn)
+    for arn, group in self.target_groups.items():
+        group.load_balancer_arns = sorted(used.get(arn, ()))
+    if balancer in self.load_balancers and not any(balancer in arns for arns in used.values()):
+        return []
+    return describe_target_groups(self, balancer, *more)
+
+
+def modified(self, arn, port=None, protocol=None, policy=None, certificates=None, actions=None):
+    """A listener can have any protocol of network load balancers, and one for TLS another certificate."""
+    network = protocol in ("UDP", "TCP_UDP", "TLS")
+    listener = modify_listener(self, arn, port, None if network else protocol, policy, certificates, actions)
+    if network:
+        listener.protocol = protocol
+    if certificates and listener.protocol == "TLS":
+        listener.certificates = [one["CertificateArn"] for one in certificates]
+        listener.certificate = listener.certificates[0]
+    return listener
+
+
+ELBv2Backend.describe_target_groups = described
+ELBv2Backend.modify_listener = modified
 
 sys.exit(moto.server.main())

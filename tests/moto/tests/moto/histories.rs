@@ -93,6 +93,7 @@ fn random_fault(rng: &mut StdRng) -> Fault {
         ("CreateTargetGroup", refused("TooManyTargetGroups")),
         ("AuthorizeSecurityGroupIngress", refused("RulesPerSecurityGroupLimitExceeded")),
         ("RegisterTargets", refused("InvalidTarget")),
+        ("ModifyListener", refused("UnsupportedProtocol")),
         ("DeleteSecurityGroup", Effect::in_use()),
         ("DeleteTargetGroup", refused("ResourceInUse")),
         ("DeleteLoadBalancer", Effect::Pending(Duration::from_millis(700))),
