@@ -118,7 +118,10 @@ pub fn work<R: Reconcile>(
                 let outcome = run.instrument(span.clone()).await;
                 let (ended, error) = span.in_scope(|| settle(&options, &queue, &counts, &key, outcome));
                 counts.journal.record(key.to_string(), ended, begun.elapsed(), Notes::take(&notes), error);
-                queue.done(&key);
+                match ended {
+                    Ended::Parked => queue.parked(&key),
+                    _ => queue.done(&key),
+                }
             }
         });
     }

@@ -22,10 +22,11 @@ pub struct Patience {
 }
 
 /// For EndpointSlices: traffic follows them.
-pub const SLICES: Patience = Patience { window: (Duration::from_millis(20), Duration::from_millis(100)), rest: 1 };
+pub const SLICES: Patience = Patience { window: (Duration::from_millis(20), Duration::from_millis(100)), rest: 14 };
 
 /// For Endpoints: each write is that of all addresses, and what follows traffic reads EndpointSlices.
-pub const ENDPOINTS: Patience = Patience { window: (Duration::from_millis(100), Duration::from_millis(1000)), rest: 3 };
+pub const ENDPOINTS: Patience =
+    Patience { window: (Duration::from_millis(100), Duration::from_millis(1000)), rest: 20 };
 
 /// After so many failures in a row a key is dropped until it changes (pkg/controller/endpoint and others, maxRetries).
 pub const MAX_RETRIES: u32 = 15;

@@ -289,17 +289,37 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         }
     }
 
+    /// Says that nothing could be done about a key yet, and that it will be added again: what was known of its quiet
+    /// time still holds.
+    pub fn parked(&self, key: &K) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let Some(item) = state.items.get_mut(key) else { return };
+        self.end_work(item, now);
+        item.busy |= std::mem::take(&mut item.busy_while_working);
+        if let Some(priority) = item.again.take() {
+            self.push(&mut state, key.clone(), priority, now);
+        } else if item.is_idle(now) && self.options.window.is_zero() {
+            state.items.remove(key);
+        }
+    }
+
+    fn end_work(&self, item: &mut Item, now: Instant) -> Duration {
+        let worked = item.working.take().map(|since| now - since);
+        worked.into_iter().for_each(|worked| self.metrics.work_duration.observe(worked.as_secs_f64()));
+        worked.unwrap_or_default()
+    }
+
     /// Says that the work on a key is over; it comes back if it was added meanwhile.
     pub fn done(&self, key: &K) {
         let mut state = self.lock();
         let now = Instant::now();
         let Some(item) = state.items.get_mut(key) else { return };
-        let worked = item.working.take().map(|since| now - since);
-        worked.into_iter().for_each(|worked| self.metrics.work_duration.observe(worked.as_secs_f64()));
+        let worked = self.end_work(item, now);
         let again = item.again.take();
         let mut coalesced = None;
         if !self.options.window.is_zero() {
-            let rest = (worked.unwrap_or_default() * self.options.rest).min(LONGEST_REST);
+            let rest = (worked * self.options.rest).min(LONGEST_REST);
             item.window = match item.busy || item.busy_while_working {
                 true => (item.window * 2).min(self.options.longest_window).max(self.options.window).max(rest),
                 false => self.options.window,

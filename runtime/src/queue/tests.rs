@@ -117,6 +117,29 @@ async fn a_key_rests_by_how_long_its_run_took_while_changes_keep_coming() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_run_that_had_to_wait_changes_no_quiet_time() {
+    let window = Duration::from_millis(100);
+    let queue = Queue::new(QueueOptions { window, longest_window: window * 8, ..QueueOptions::named("test") });
+    queue.add_coalesced("a");
+    for expected in [0, 100, 200, 400, 800] {
+        let begun = Instant::now();
+        assert_eq!(queue.next().await, Some("a"));
+        let waited = begun.elapsed().as_millis() as u64;
+        assert!((expected..=expected + 2).contains(&waited), "{waited} ms instead of {expected}");
+        queue.add_coalesced("a");
+        queue.parked(&"a");
+        assert_eq!(now(&queue), None, "it will be added by whom it waits for");
+        queue.add("a");
+        assert_eq!(now(&queue), Some("a"));
+        queue.add_coalesced("a");
+        queue.done(&"a");
+    }
+    assert_eq!(queue.next().await, Some("a"));
+    queue.parked(&"a");
+    assert!(queue.lock().items.len() <= 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_window_grows_while_changes_keep_coming_and_shrinks_in_quiet() {
     let options = QueueOptions {
         window: Duration::from_millis(100),
