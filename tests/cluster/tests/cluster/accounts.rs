@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::invariants::only_declared;
+use crate::stories::Story;
 
 /// An RSA key pair that the API server takes tokens of, beside its own.
 const RSA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kcm/src/credentials/testdata/rsa");
@@ -150,7 +151,7 @@ pub async fn pods_of_a_deployment_carry_a_token(space: Space) -> Result<()> {
 }
 
 /// A secret in which somebody asks for a token.
-fn asking(name: &str, account: &str, data: Value) -> Value {
+pub fn asking(name: &str, account: &str, data: Value) -> Value {
     json!({
         "metadata": {"name": name, "annotations": {"kubernetes.io/service-account.name": account}},
         "type": "kubernetes.io/service-account-token",
@@ -159,7 +160,7 @@ fn asking(name: &str, account: &str, data: Value) -> Value {
 }
 
 /// Waits until a secret has its token; answers it and the certificates beside it.
-async fn filled(space: &Space, name: &str) -> Result<(String, String)> {
+pub async fn filled(space: &Space, name: &str) -> Result<(String, String)> {
     eventually(format!("{name} is filled"), || async {
         let secret: Secret = space.get(name).await?;
         let data = secret.data.clone().unwrap_or_default();
@@ -316,3 +317,31 @@ pub async fn pods_wait_for_their_account(space: Space) -> Result<()> {
     manager.stop().await?;
     Ok(())
 }
+
+/// A token comes, another one finds nobody, and then its account goes.
+async fn robot(space: Space) -> Result<()> {
+    space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
+    space.create::<Secret>(asking("token", "robot", json!({}))).await?;
+    filled(&space, "token").await?;
+    space.create::<Secret>(asking("lost", "nobody", json!({}))).await?;
+    gone(&space, "lost", "nobody's token goes").await?;
+    space.delete::<ServiceAccount>("robot").await?;
+    gone(&space, "token", "tokens go with their account").await
+}
+
+pub const STORY: Story = Story {
+    name: "serviceaccount_token",
+    flags: &[
+        "--controllers=serviceaccount-token-controller",
+        concat!(
+            "--service-account-private-key-file=",
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../kcm/src/credentials/testdata/rsa-pkcs1.pem"
+        ),
+    ],
+    kind: "secrets",
+    tell: |space| Box::pin(robot(space)),
+    writes: 3,
+    fails: &[("update secrets ", 1), ("delete secrets ", 1), ("delete secrets ", 2)],
+    ..Story::BLANK
+};

@@ -18,7 +18,7 @@ use crate::accounts::strict;
 use crate::invariants::only_declared;
 
 /// A request of `organization` as `common_name`; answers its PEM and that of its key.
-fn ask(organization: &str, common_name: &str, dns_names: &[&str]) -> Result<(String, String)> {
+pub fn ask(organization: &str, common_name: &str, dns_names: &[&str]) -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     let names: Vec<String> = dns_names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = CertificateParams::new(names)?;
@@ -28,7 +28,7 @@ fn ask(organization: &str, common_name: &str, dns_names: &[&str]) -> Result<(Str
     Ok((params.serialize_request(&key)?.pem()?, key.serialize_pem()))
 }
 
-fn object(name: &str, request: &str, signer: &str, usages: &[&str]) -> Value {
+pub fn object(name: &str, request: &str, signer: &str, usages: &[&str]) -> Value {
     json!({
         "metadata": {"name": name},
         "spec": {
@@ -38,13 +38,13 @@ fn object(name: &str, request: &str, signer: &str, usages: &[&str]) -> Value {
     })
 }
 
-async fn create(api: &Api<CertificateSigningRequest>, object: Value) -> Result<()> {
+pub async fn create(api: &Api<CertificateSigningRequest>, object: Value) -> Result<()> {
     api.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
     Ok(())
 }
 
 /// Waits for the certificate of a request.
-async fn issued(api: &Api<CertificateSigningRequest>, name: &str) -> Result<String> {
+pub async fn issued(api: &Api<CertificateSigningRequest>, name: &str) -> Result<String> {
     eventually(format!("{name} has a certificate"), || async {
         let status = api.get(name).await?.status.unwrap_or_default();
         let pem = status.certificate.with_context(|| format!("conditions {:?}", status.conditions))?;

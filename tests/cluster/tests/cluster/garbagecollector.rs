@@ -2,13 +2,15 @@
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, names};
-use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use cluster_tests::{Call, Faults, Manager, QUIET, Space, Verb, during, eventually};
 use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
+
+use crate::stories::Story;
 
 const ON: &[&str] = &["--enable-garbage-collector=true"];
 
@@ -257,22 +259,39 @@ async fn tree_is_gone(space: &Space) -> Result<()> {
     .await
 }
 
-pub async fn a_crash_in_the_middle_loses_nothing(space: Space) -> Result<()> {
-    for crash_at in [1, 4, 7] {
-        tree(&space).await?;
-        let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter).nth(crash_at)]);
-        // One at a time, so that the crash comes between two.
-        let one = [ALONE, &["--concurrent-gc-syncs=1"]].concat();
-        let manager = Manager::start_with(&space, &faults, &one).await?;
-        space.delete::<ConfigMap>("root").await?;
-        faults.crashes().await;
-        manager.crash().await;
-        let manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
-        tree_is_gone(&space).await?;
-        manager.stop().await?;
+/// One owner goes before what it owns, one after, and one without.
+async fn three_ways(space: Space) -> Result<()> {
+    tree(&space).await?;
+    space.delete::<ConfigMap>("root").await?;
+    tree_is_gone(&space).await?;
+    for cascade in ["foreground", "orphan"] {
+        let owner = config_map(&space, "owner", vec![]).await?;
+        let blocks = cluster_tests::objects::with(reference(&owner), json!({"blockOwnerDeletion": true}));
+        config_map(&space, "owned", vec![blocks]).await?;
+        let cascade_flag = format!("--cascade={cascade}");
+        space.kubectl(&["delete", "configmap", "owner", &cascade_flag, "--timeout=60s"]).await?;
+        left(&space, if cascade == "orphan" { &["owned"] } else { &[] }).await?;
     }
+    let orphan: ConfigMap = space.get("owned").await?;
+    ensure!(orphan.owner_references().is_empty(), "{:?}", orphan.owner_references());
     Ok(())
 }
+
+/// Ten deletions, then one of a dependent before its owner's finalizer, then one patch of an orphan before another one.
+pub const STORY: Story = Story {
+    name: "garbagecollector",
+    flags: ALONE,
+    kind: "configmaps",
+    tell: |space| Box::pin(three_ways(space)),
+    writes: 14,
+    fails: &[
+        ("delete secrets ", 1),
+        ("delete configmaps owned ", 1),
+        ("patch configmaps ", 1),
+        ("patch configmaps ", 3),
+    ],
+    ..Story::BLANK
+};
 
 pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {
     let faults = Faults::default();

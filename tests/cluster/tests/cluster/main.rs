@@ -12,6 +12,8 @@ mod cloud_lifecycle;
 mod cloud_service;
 mod cloud_stories;
 mod cloud_takeover;
+mod cluster_handover;
+mod cluster_stories;
 mod cluster_wide;
 mod connections;
 mod cronjob;
@@ -140,15 +142,17 @@ fn main() -> std::process::ExitCode {
         garbagecollector::{
             a_deployment_goes_with_all_that_it_owns, a_recreated_owner_holds_nothing, custom_resources_own_and_are_owned,
             owners_that_went_unseen_are_found, references_into_another_namespace_are_told_of,
-            a_crash_in_the_middle_loses_nothing, solid_owners_hold_and_dangling_references_go, one_request_a_deletion,
-            no_kind_is_watched_twice,
+            solid_owners_hold_and_dangling_references_go, one_request_a_deletion, no_kind_is_watched_twice,
         },
         manifests::{charts_are_taken_by_helm_and_by_the_server, patches_change_what_they_mean_to},
         monitoring::{alerts_and_panels_ask_for_what_is_served},
         namespace::{
-            twenty_kinds_go_with_their_namespace, what_holds_a_namespace_up_is_told, pods_go_first,
-            a_broken_group_is_named_and_holds_up_nothing_else, a_crash_at_any_write_only_delays,
+            twenty_kinds_go_with_their_namespace, what_the_watches_show_is_not_asked_for,
+            a_watch_that_stands_still_is_no_proof, the_last_pod_to_go_wakes_the_controller,
+            what_holds_a_namespace_up_is_told, pods_go_first,
+            a_broken_group_is_named_and_holds_up_nothing_else,
         },
+        cluster_stories::{crash_after_every_write},
         node_ranges::{nodes_get_ranges_of_both_families, a_failed_answer_costs_no_range},
         nodes::{
             a_dead_node_is_left_and_comes_back, one_zone_dies_and_then_all, a_frozen_watch_convicts_nobody,
@@ -179,6 +183,7 @@ fn main() -> std::process::ExitCode {
     .into();
     cases.extend(cases![Ignored:
         cloud_takeover::{nodes_and_services_stay_under_the_other},
+        cluster_handover::{a_cluster_goes_on_under_the_other},
         devices::{evictions_go_on_under_the_other}, differential::{the_same_is_left_behind}, node_story::{
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, endpoints::{upstreams_slices_are_taken_over},

@@ -4,13 +4,19 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{pod, with};
-use cluster_tests::{Call, Effect, Faults, Manager, Rule, Space, Verb, eventually};
+use cluster_tests::{Call, Faults, Manager, Space, Verb, eventually};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
+
+use crate::stories::Story;
 
 /// The controller alone.
 const ALONE: &[&str] = &["--controllers=namespace-controller"];
+
+/// The controller beside the one that watches every kind.
+const WATCHING: &[&str] =
+    &["--enable-garbage-collector=true", "--controllers=namespace-controller,garbage-collector-controller"];
 
 fn namespaces(space: &Space) -> Api<Namespace> {
     Api::all(space.bed.client.clone())
@@ -122,6 +128,75 @@ pub async fn twenty_kinds_go_with_their_namespace(space: Space) -> Result<()> {
     Ok(())
 }
 
+pub async fn what_the_watches_show_is_not_asked_for(space: Space) -> Result<()> {
+    fill(&space).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
+    delete(&space).await?;
+    gone(&space).await?;
+    let ours: Vec<Call> = faults.seen().into_iter().map(|seen| seen.call).collect();
+    let ours = || ours.iter().filter(|call| call.account == "namespace-controller");
+    let lists: Vec<_> = ours().filter(|call| call.verb == Verb::List).collect();
+    ensure!(lists.is_empty(), "{lists:?}");
+    let mut deletions = BTreeMap::<(&str, &str), usize>::new();
+    for call in ours().filter(|call| call.verb == Verb::Delete) {
+        *deletions.entry((&call.group, &call.resource)).or_default() += 1;
+    }
+    ensure!(deletions.len() >= 25, "{deletions:?}");
+    ensure!(!deletions.contains_key(&("events.k8s.io", "events")), "the same objects as core events");
+    // Unless another test's broken group held it up.
+    let updates: Vec<_> = ours().filter(|call| call.verb == Verb::Update).map(|call| &*call.resource).collect();
+    if !updates.contains(&"namespaces/status") {
+        ensure!(deletions.values().all(|times| *times == 1), "once each: {deletions:?}");
+        ensure!(updates == ["namespaces/finalize"], "{updates:?}");
+    }
+    Ok(())
+}
+
+pub async fn a_watch_that_stands_still_is_no_proof(space: Space) -> Result<()> {
+    let held = json!({"metadata": {"name": "held"}});
+    space.create::<ConfigMap>(held).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
+    let settled = |call: &Call| call.verb == Verb::Watch && call.resource == "configmaps";
+    eventually("the watch is there", || async {
+        ensure!(faults.count(settled) > 0);
+        Ok(())
+    })
+    .await?;
+    faults.freeze("configmaps");
+    delete(&space).await?;
+    gone(&space).await?;
+    let asked = faults.count(|call| {
+        call.verb == Verb::List && call.resource == "configmaps" && call.account == "namespace-controller"
+    });
+    ensure!(asked > 0, "nobody asked the server whether the ConfigMap is gone");
+    Ok(())
+}
+
+pub async fn the_last_pod_to_go_wakes_the_controller(space: Space) -> Result<()> {
+    // By its grace alone it would be looked at again after five minutes.
+    let slow = with(
+        pod("slow", "web"),
+        json!({"metadata": {"finalizers": ["example.com/hold"]},
+            "spec": {"nodeName": "nobody", "terminationGracePeriodSeconds": 600}}),
+    );
+    space.create::<Pod>(slow).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
+    delete(&space).await?;
+    // Once for the deletion, once for the conditions that it writes itself.
+    eventually("it has looked twice and waits", || async {
+        let looks = faults.count(|call| call.verb == Verb::Delete && call.resource == "pods");
+        ensure!(looks >= 2, "{looks}");
+        Ok(())
+    })
+    .await?;
+    space.patch::<Pod>("slow", json!({"metadata": {"finalizers": null}})).await?;
+    space.api::<Pod>().delete("slow", &DeleteParams::default().grace_period(0)).await?;
+    gone(&space).await
+}
+
 pub async fn what_holds_a_namespace_up_is_told(space: Space) -> Result<()> {
     let held = json!({"metadata": {"name": "held", "finalizers": ["example.com/hold"]}});
     let held: ConfigMap = space.create(held).await?;
@@ -212,23 +287,19 @@ pub async fn a_broken_group_is_named_and_holds_up_nothing_else(space: Space) -> 
     gone(&space).await
 }
 
-pub async fn a_crash_at_any_write_only_delays(space: Space) -> Result<()> {
-    for crash_at in [1, 2, 9, 25] {
-        let name = format!("{}-{crash_at}", space.namespace);
-        let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
-        namespaces(&space).create(&PostParams::default(), &namespace).await?;
-        let inner = Space { bed: space.bed.clone(), namespace: name };
-        fill(&inner).await?;
-        let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter).nth(crash_at)]);
-        let manager = Manager::start_with(&inner, &faults, ALONE).await?;
-        delete(&inner).await?;
-        tokio::select! {
-            () = faults.crashes() => manager.crash().await,
-            gone = gone(&inner) => gone?,
-        }
-        let _manager = Manager::start_with(&inner, &Faults::default(), ALONE).await?;
-        gone(&inner).await?;
-    }
-    ensure!(namespaces(&space).list(&ListParams::default()).await?.items.len() > 3, "others stay");
-    Ok(())
+/// A full namespace goes.
+async fn goes(space: Space) -> Result<()> {
+    fill(&space).await?;
+    delete(&space).await?;
+    gone(&space).await
 }
+
+pub const STORY: Story = Story {
+    name: "namespace",
+    flags: ALONE,
+    kind: "namespaces",
+    tell: |space| Box::pin(goes(space)),
+    writes: 28,
+    fails: &[("delete configmaps ", 1), ("update namespaces/finalize ", 1)],
+    ..Story::BLANK
+};

@@ -28,7 +28,8 @@ fn nodes(space: &Space) -> Api<Node> {
     Api::all(space.bed.client.clone())
 }
 
-async fn add(space: &Space, name: &str, ranges: &[&str]) -> Result<()> {
+/// A node that exists on paper only.
+pub async fn add(space: &Space, name: &str, ranges: &[&str]) -> Result<()> {
     let spec = if ranges.is_empty() { json!({}) } else { json!({"podCIDR": ranges[0], "podCIDRs": ranges}) };
     let node: Node = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec}))?;
     nodes(space).create(&PostParams::default(), &node).await?;
@@ -36,7 +37,7 @@ async fn add(space: &Space, name: &str, ranges: &[&str]) -> Result<()> {
 }
 
 /// The ranges of a node.
-async fn ranges(space: &Space, name: &str) -> Result<Vec<String>> {
+pub async fn ranges(space: &Space, name: &str) -> Result<Vec<String>> {
     let spec = nodes(space).get(name).await?.spec.unwrap_or_default();
     let ranges = spec.pod_cidrs.unwrap_or_default();
     ensure!(spec.pod_cidr.as_ref() == ranges.first(), "{:?} and {ranges:?}", spec.pod_cidr);
