@@ -245,14 +245,17 @@ impl View<'_> {
     }
 }
 
-/// For how long counts of running pods may wait to be written; `None` when they are the same. Pods that are on their way
-/// need not hurry; that a Job has begun, that all its pods are ready, and that one is not ready any more do.
+/// For how long counts of running pods may wait to be written; `None` when they are the same. Pods that are on their
+/// way, or have ended while others run, need not hurry; that a Job has begun, that all its pods are ready, and that one
+/// is not ready any more do.
 fn patience(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
     if counts(was) == counts(status) {
         return None;
     }
-    let is_settled = status.ready == Some(status.active) && status.terminating.unwrap_or(0) == 0;
+    let terminating = |status: &JobStatus| status.terminating.unwrap_or(0);
+    let some_ended = 0 < status.active && status.active < was.active && terminating(was) == 0;
+    let is_settled = status.ready == Some(status.active) && terminating(status) == 0 && !some_ended;
     let lost = status.active == was.active && status.ready < was.ready;
     Some(if was.start != status.start || is_settled || lost { Duration::ZERO } else { ON_THEIR_WAY })
 }

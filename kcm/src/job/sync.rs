@@ -195,10 +195,15 @@ impl Jobs {
     ) -> Result<(), Result<Outcome, ReconcileError>> {
         let Account { mut status, flush, counts, patience, release, mut tracked, end, judged } = account;
         let mut job = job.clone();
-        if flush || counts.is_some_and(|patience| !self.waits(key, patience)) {
-            self.lazy.forget(key);
-            job = self.write(key, &job, &status).await.map_err(not_written)?;
-            self.remember(key, &job.meta.uid, |memory| memory.backoff = backoff);
+        match flush.into_iter().chain(counts).min().map(|patience| self.waits(key, patience)) {
+            Some(false) => {
+                self.lazy.forget(key);
+                job = self.write(key, &job, &status).await.map_err(not_written)?;
+                self.remember(key, &job.meta.uid, |memory| memory.backoff = backoff);
+            }
+            // What was not written down must not be let go.
+            Some(true) if flush.is_some() => return Ok(()),
+            Some(true) | None => {}
         }
         judged.into_iter().for_each(|action| self.tally.judged(action));
         let failure = self.release(key, &job, &release, &mut tracked).await;

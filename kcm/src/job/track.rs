@@ -30,8 +30,8 @@ const MOST_UNCOUNTED: usize = 500;
 pub struct Account {
     /// The status with everything that is to be counted.
     pub status: JobStatus,
-    /// It must be written before any finalizer goes.
-    pub flush: bool,
+    /// It must be written before any finalizer goes: for how long both may wait.
+    pub flush: Option<Duration>,
     /// It has other counts: for how long they may wait to be written.
     pub counts: Option<Duration>,
     /// For how long counters may wait to be written after the finalizers are gone.
@@ -60,13 +60,15 @@ impl View<'_> {
         let mut release = Vec::new();
         let mut completed = Vec::new();
         let mut judgements = Vec::new();
-        let mut full = false;
+        let (mut full, mut urgent) = (false, flush);
         for pod in tracked_pods {
             let failed = self.is_failed(pod);
             if !self.may_release(standing.indexed.as_ref(), verdict.is_some(), pod, failed) {
                 continue;
             }
             release.push(pod.clone());
+            // Who deletes a pod waits for its finalizer to go.
+            urgent |= failed || pod.meta.is_deleting();
             let uncounted = status.uncounted.get_or_insert_default();
             let uid = &pod.meta.uid;
             let seen_failed = known_failed.failed.contains(uid);
@@ -102,7 +104,10 @@ impl View<'_> {
             flush |= write_indexes(&mut status, indexed, completed);
         }
         let (end, decided) = self.enter(&mut status, verdict);
-        let (flush, end, judged) = (flush || decided, end.filter(|_| !full), judgements);
+        urgent |= full || decided || end.is_some() || self.job.meta.is_deleting();
+        // Successes are known by their finalizers until they are written down.
+        let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { patience });
+        let (end, judged) = (end.filter(|_| !full), judgements);
         Account { status, flush, counts, patience, release, tracked, end, judged }
     }
 

@@ -41,7 +41,8 @@ impl Server {
         Self { job, pods: Vec::new(), created: 0, writes: 0 }
     }
 
-    /// One look, in the order in which `sync.rs` writes; counts that may wait do so if it is `patient`. `Err` when the process dies after its last allowed write.
+    /// One look, in the order in which `sync.rs` writes; what may wait does so if it is `patient`. `Err` when the
+    /// process dies after its last allowed write.
     fn sync(&mut self, dies_after: Option<usize>, late: i64, patient: bool) -> Result<(), ()> {
         let mut left = dies_after;
         let mut write = |server: &mut Self| {
@@ -93,9 +94,13 @@ impl Server {
         let outcome = view.outcome(&standing, &plan, deeds);
         let account = view.account(&standing, outcome);
         let (mut status, mut tracked) = (account.status, account.tracked);
-        if account.flush || account.counts.is_some_and(|patience| !patient || patience.is_zero()) {
-            self.job.status = status.clone();
-            write(self)?;
+        match account.flush.into_iter().chain(account.counts).min().map(|patience| patient && !patience.is_zero()) {
+            Some(false) => {
+                self.job.status = status.clone();
+                write(self)?;
+            }
+            Some(true) if account.flush.is_some() => return Ok(()),
+            Some(true) | None => {}
         }
         for pod in &account.release {
             self.untrack(&pod.meta.uid);

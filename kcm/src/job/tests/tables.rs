@@ -169,6 +169,7 @@ fn counts_of_running_pods_wait_while_others_are_on_their_way() {
         ("all are ready", true, (3, 1), (3, 3), Some(0)),
         ("one is not ready any more", true, (3, 3), (3, 2), Some(0)),
         ("one has ended", true, (3, 0), (2, 0), Some(3)),
+        ("one has ended, the others are ready", true, (3, 3), (2, 2), Some(3)),
         ("none is left", true, (1, 0), (0, 0), Some(0)),
     ] {
         let job = with(a_job(3, Some(9)), |job| {
@@ -186,6 +187,42 @@ fn counts_of_running_pods_wait_while_others_are_on_their_way() {
         let outcome = view.outcome(&view.standing(), &Plan::Nothing, Deeds::default());
         assert_eq!(outcome.counts.map(|wait| wait.as_secs()), waits, "{what}");
         assert!(!outcome.flush, "{what}");
+    }
+}
+
+#[test]
+fn successes_wait_for_others_while_pods_run() {
+    let settled = HashSet::new();
+    let (good, bad, runs) = (Phase::Succeeded, Phase::Failed, Phase::Running);
+    for (what, phases, deleted, indexed, waits) in [
+        ("none ended", [runs, runs], false, false, None),
+        ("one of two", [good, runs], false, false, Some(3)),
+        ("one of two, by index", [good, runs], false, true, Some(3)),
+        ("it failed", [bad, runs], false, false, Some(0)),
+        ("somebody waits for it to go", [good, runs], true, false, Some(0)),
+        ("the last", [good, good], false, false, Some(0)),
+        ("the last, by index", [good, good], false, true, Some(0)),
+    ] {
+        let job = with(a_job(2, Some(2)), |job| {
+            job.completion_mode = if indexed { CompletionMode::Indexed } else { CompletionMode::NonIndexed };
+            (job.status.start, job.backoff_limit) = (Time(NOW - 10), 6);
+        });
+        let mut index = 0..;
+        let pods: Vec<_> = phases
+            .into_iter()
+            .map(|phase| {
+                let mut pod = a_pod(&format!("pod-{}", index.start), phase, indexed.then_some(index.start));
+                if deleted && index.start == 0 {
+                    pod.meta.deletion = Time(NOW);
+                }
+                index.next();
+                Arc::new(pod)
+            })
+            .collect();
+        let view = view(&job, &pods, &settled);
+        let standing = view.standing();
+        let account = view.account(&standing, view.outcome(&standing, &Plan::Nothing, Deeds::default()));
+        assert_eq!(account.flush.map(|wait| wait.as_secs()), waits, "{what}");
     }
 }
 
