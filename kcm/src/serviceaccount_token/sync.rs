@@ -49,14 +49,18 @@ impl Tokens {
         if self.known(account, Some(uid)).is_some() {
             return Ok(Outcome::Done);
         }
-        let mut failed = None;
+        let (mut outcome, mut failed) = (Outcome::Done, None);
         for secret in self.secrets.by_index(&BY_ACCOUNT, of(&account.namespace, &account.name)) {
             let is_ours = |token: &AccountToken| token.account == account.name && is_token_of(token, uid);
             if *secret.meta.namespace == *account.namespace && secret.account_token().is_some_and(is_ours) {
-                failed = failed.or(self.delete(&secret).await.err());
+                match self.delete(&secret).await {
+                    Ok(Outcome::Done) => {}
+                    Ok(again) => outcome = again,
+                    Err(error) => failed = failed.or(Some(error)),
+                }
             }
         }
-        failed.map_or(Ok(Outcome::Done), |error| Err(error.into()))
+        failed.map_or(Ok(outcome), |error| Err(error.into()))
     }
 
     async fn sync_secret(
@@ -74,8 +78,7 @@ impl Tokens {
             Some(account) => self.fill(secret, token, &account).await,
             None => {
                 info!(secret = %key, %account, "deleting a token without its service account");
-                self.delete(secret).await?;
-                Ok(Outcome::Done)
+                Ok(self.delete(secret).await?)
             }
         }
     }
@@ -142,8 +145,8 @@ impl Tokens {
         let annotations = [(ACCOUNT_NAME, &*account.meta.name), (ACCOUNT_UID, &uid)];
         let object = whole(live.update(&annotations, &data))?;
         match self.writer.replace(&Secret::RESOURCE, &key, None, &object).await {
-            // What changed meanwhile leads here again.
-            Err(error) if !error.is_conflict() && !error.is_not_found() => Err(error.into()),
+            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(Outcome::Done),
         }
     }
@@ -170,11 +173,11 @@ impl Tokens {
         }
     }
 
-    async fn delete(&self, secret: &Secret) -> Result<(), WriteError> {
+    async fn delete(&self, secret: &Secret) -> Result<Outcome, WriteError> {
         match self.writer.delete(&Secret::RESOURCE, &secret.meta.key(), &secret.meta.uid).await {
-            // Gone already, or another one has its name.
-            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
-            _ => Ok(()),
+            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(Outcome::Done),
         }
     }
 }

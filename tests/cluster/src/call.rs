@@ -66,7 +66,8 @@ impl Call {
         let _version = parts.next()?;
         let mut rest: Vec<&str> = parts.collect();
         let mut namespace = "";
-        if rest.len() > 2 && rest[0] == "namespaces" {
+        let of_namespace = |part: &str| matches!(part, "status" | "finalize");
+        if rest.len() > 2 && rest[0] == "namespaces" && !(rest.len() == 3 && of_namespace(rest[2])) {
             namespace = rest[1];
             rest.drain(..2);
         }
@@ -131,6 +132,7 @@ mod tests {
             ("GET", "/api/v1/namespaces/a/pods", "watch=true&x=1", Some("watch pods")),
             ("GET", "/api/v1/pods", "limit=1", Some("list pods")),
             ("GET", "/api/v1/namespaces/a", "", Some("get namespaces a")),
+            ("PUT", "/api/v1/namespaces/a/finalize", "", Some("update namespaces/finalize a")),
             ("POST", "/api/v1/namespaces/a/pods", "", Some("create pods")),
             ("PUT", "/apis/apps/v1/namespaces/a/replicasets/b/status", "", Some("update replicasets/status b")),
             ("DELETE", "/api/v1/namespaces/a/pods/b", "", Some("delete pods b")),

@@ -117,7 +117,9 @@ async fn tell(story: &Story, space: &Space, (fault, must_come): (Rule, bool)) ->
     ensure!(faults.unmet() == 0 || !must_come, "the fault did not come: this proves nothing");
     let deeds = faults.count(Call::is_deed);
     finds_nothing_to_do(story, space).await.with_context(|| calls(&faults))?;
-    observer.verdict()?;
+    if story.pods > 0 {
+        observer.verdict()?;
+    }
     let made = observer.view().pods_ever.len();
     ensure!(made == story.pods, "there were {made} pods instead of {}\n{}", story.pods, calls(&faults));
     (story.clear)(space.clone()).await?;
