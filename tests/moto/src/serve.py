@@ -6,7 +6,7 @@ import sys
 import moto.backends
 import moto.core.responses
 import moto.server
-from moto.elbv2.models import ELBv2Backend
+from moto.elbv2.models import ELBv2Backend, FakeTargetGroup
 
 # Looked up for each call else: folders, and the methods of classes.
 modules = tuple(moto.backends.list_of_moto_modules())
@@ -17,6 +17,7 @@ moto.server.MotoRequestHandler.log_request = lambda *_, **__: None
 
 describe_target_groups = ELBv2Backend.describe_target_groups
 modify_listener = ELBv2Backend.modify_listener
+deregister = FakeTargetGroup.deregister
 
 
 def described(self, balancer, *more):
@@ -47,7 +48,13 @@ def modified(self, arn, port=None, protocol=None, policy=None, certificates=None
     return listener
 
 
+def deregistered(self, targets):
+    """What is not registered is taken out without a word."""
+    deregister(self, [target for target in targets if target["Id"] in self.targets])
+
+
 ELBv2Backend.describe_target_groups = described
 ELBv2Backend.modify_listener = modified
+FakeTargetGroup.deregister = deregistered
 
 sys.exit(moto.server.main())

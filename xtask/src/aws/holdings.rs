@@ -276,7 +276,10 @@ async fn security_groups(moto: &Moto, groups: &[Element], names: &Names, lines: 
         let ports = format!("{} {}-{}", rule.text("ipProtocol"), rule.text("fromPort"), rule.text("toPort"));
         let fact = format!("{ports} from {}: {}", names.of(&from), names.of(rule.text("description")));
         lines.add(
-            &format!("security group {}", group.trim_matches(['<', '>']).trim_start_matches("group ")),
+            &format!(
+                "security group {}",
+                group.strip_prefix("<group ").and_then(|name| name.strip_suffix('>')).unwrap_or(&group)
+            ),
             "lets in",
             &fact,
         );

@@ -22,16 +22,157 @@ pub struct Intended {
     pub here: &'static str,
     /// Why.
     pub why: &'static str,
+    /// It shows each time, and not only as it happens.
+    pub always: bool,
 }
 
 /// All of them, as they are in `docs/differences.md`.
-pub const INTENDED: [Intended; 1] = [Intended {
-    ours: &["*: tag kubernetes.io/service-uid=*"],
-    upstreams: &[],
-    upstream: "what is made for a Service has its name in a tag",
-    here: "and its uid",
-    why: "what an earlier Service of that name left behind is not taken for this one's",
-}];
+pub const INTENDED: [Intended; 16] = [
+    Intended {
+        ours: &["*: tag kubernetes.io/service-uid=*"],
+        upstreams: &[],
+        upstream: "what is made for a Service has its name in a tag",
+        here: "and its uid",
+        why: "what an earlier Service of that name left behind is not taken for this one's",
+        always: true,
+    },
+    Intended {
+        ours: &[
+            "Service both-protocols: *",
+            "* of both-protocols: *",
+            "security group nodes.try: lets in * 30253-30253 *",
+        ],
+        upstreams: &["Service both-protocols: event service-controller Warning SyncLoadBalancerFailed"],
+        upstream: "TCP and UDP on one Service are refused",
+        here: "they share a listener, or have one each",
+        why: "kubernetes asks for both since 1.26",
+        always: true,
+    },
+    Intended {
+        ours: &[
+            "balancer of with-groups: security group *",
+            "security group k8s-*",
+            "security group nodes.try: lets in tcp 30000-32767 *",
+        ],
+        upstreams: &["security group nodes.try: lets in tcp 30880-30880 *"],
+        upstream: "balancers have no security groups by default, and nodes' groups a rule for each port and range",
+        here: "balancers have two unless `disable-nlb-sg` says otherwise, and nodes' groups one rule for all Services",
+        why: "a security group holds sixty rules",
+        always: true,
+    },
+    Intended {
+        ours: &[
+            "balancer of internal: scheme internet-facing",
+            "balancer of internal: name k8s-*",
+            "Service internal: way in k8s-*",
+        ],
+        upstreams: &[
+            "balancer of internal: scheme internal",
+            "balancer of internal: name *",
+            "Service internal: way in *",
+        ],
+        upstream: "a change between internal and internet-facing has no effect",
+        here: "another balancer is made, and the old one serves until it works",
+        why: "what is asked for is done",
+        always: true,
+    },
+    Intended {
+        ours: &["balancer of *: scheme internet-facing"],
+        upstreams: &[],
+        upstream: "internet-facing balancers are asked for by asking for nothing",
+        here: "by their name",
+        why: "moto shows what was asked for",
+        always: true,
+    },
+    Intended {
+        ours: &[],
+        upstreams: &["balancer of *: attribute access_logs.s3.enabled=false"],
+        upstream: "attributes are set that new balancers have anyway",
+        here: "they are not",
+        why: "a call less; moto shows what was asked for",
+        always: true,
+    },
+    Intended {
+        ours: &["* of tags: tag team=red", "* of tags: tag more=1"],
+        upstreams: &["* of tags: tag team=blue"],
+        upstream: "`additional-resource-tags` count when a balancer is made",
+        here: "later too",
+        why: "what is asked for is done",
+        always: true,
+    },
+    Intended {
+        ours: &["balancer of two-subnets: subnet *"],
+        upstreams: &[],
+        upstream: "`subnets` count when a balancer is made",
+        here: "later too",
+        why: "cloud-provider-aws#206",
+        always: true,
+    },
+    Intended {
+        ours: &["target group TCP:31040 of probe-tcp: health timeout 5"],
+        upstreams: &["target group TCP:31040 of probe-tcp: health timeout 10"],
+        upstream: "`healthcheck-timeout` has no effect",
+        here: "it has",
+        why: "what is asked for is done",
+        always: true,
+    },
+    Intended {
+        ours: &["target group TCP:30580 of local: health*"],
+        upstreams: &["target group TCP:30580 of local: health*"],
+        upstream: "another protocol of health checks is another target group",
+        here: "it is changed in place; moto keeps the path",
+        why: "traffic goes on",
+        always: false,
+    },
+    Intended {
+        ours: &[],
+        upstreams: &["security group nodes.try: lets in tcp 32100-32100 *"],
+        upstream: "rules for health checks that are not made any more stay",
+        here: "they go",
+        why: "nobody needs them; a security group holds sixty rules",
+        always: true,
+    },
+    Intended {
+        ours: &["target group TCP:31070 of proxy-protocol: attribute *"],
+        upstreams: &[],
+        upstream: "attributes of target groups are set if AWS lists them",
+        here: "whatever AWS lists",
+        why: "moto does not list all that AWS does",
+        always: true,
+    },
+    Intended {
+        ours: &["security group nodes.try: lets in tcp 31070-31070 *"],
+        upstreams: &["security group nodes.try: lets in tcp 31070-31070 *"],
+        upstream: "nodes are opened to clients though they see the balancer's addresses only",
+        here: "to the balancer's subnets",
+        why: "nobody else has to reach them",
+        always: true,
+    },
+    Intended {
+        ours: &["listener TLS:443 of *: ALPN None"],
+        upstreams: &[],
+        upstream: "TLS listeners name no ALPN policy",
+        here: "they name `None`",
+        why: "a policy that was taken away goes; the same to clients",
+        always: true,
+    },
+    Intended {
+        ours: &[],
+        upstreams: &["Service sticky: *"],
+        upstream: "what AWS can't do is found out once the Service is held",
+        here: "before",
+        why: "a Service that can't work is deleted at once",
+        always: true,
+    },
+    Intended {
+        ours: &["Node *: event route_controller Warning FailedToCreateRoute"],
+        upstreams: &["Node *: event route_controller Warning FailedToCreateRoute"],
+        upstream: "passes over routes are ten seconds apart",
+        here: "one also follows a change within a second; both may find that a Node's machine is gone before the Node",
+        why: "new nodes work sooner",
+        always: false,
+    },
+];
 
 /// What is to be said of differences.
 #[derive(Debug, PartialEq, Eq)]
@@ -107,8 +248,8 @@ mod tests {
     #[test]
     fn what_is_not_in_the_table_is_unexpected() {
         let table = [
-            Intended { ours: &["x *"], upstreams: &["y"], upstream: "", here: "", why: "" },
-            Intended { ours: &["z"], upstreams: &[], upstream: "", here: "", why: "" },
+            Intended { ours: &["x *"], upstreams: &["y"], upstream: "", here: "", why: "", always: true },
+            Intended { ours: &["z"], upstreams: &[], upstream: "", here: "", why: "", always: true },
         ];
         let fact = |side, fact: &str| (side, "s".to_owned(), fact.to_owned());
         let found = [fact(Side::Ours, "x 1"), fact(Side::Upstream, "x 1"), fact(Side::Upstream, "y")];
