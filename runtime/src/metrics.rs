@@ -5,15 +5,16 @@
 //! this runtime counts is called `controllers_*`.
 
 mod own;
+mod process;
+mod text;
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use own::{Count, Counts, Gauges, Seconds, StaleSyncs};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -21,6 +22,7 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+pub use text::exposition;
 
 use crate::controller::WorkCounts;
 use crate::election::Fence;
@@ -42,7 +44,7 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let metrics = Self::default();
-        metrics.collect(Process);
+        metrics.collect(process::Process);
         metrics
     }
 
@@ -79,64 +81,6 @@ impl Metrics {
 
     fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A registry in Prometheus' classic text format. The library writes OpenMetrics, whose samples are the same; the
-/// lines about them differ: there a counter is called without its `_total`, and there are units and an end.
-#[must_use]
-pub fn exposition(registry: &Registry) -> String {
-    let mut open = String::new();
-    // Writing to a String cannot fail; a collector that fails leaves what came before it.
-    let _ = encode_registry(&mut open, registry);
-    let mut text = String::with_capacity(open.len());
-    let mut help = None;
-    for line in open.lines() {
-        if let Some(about) = line.strip_prefix("# HELP ") {
-            help = about.split_once(' ');
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|about| about.split_once(' ')) {
-            let (suffix, kind) = match kind {
-                "counter" => ("_total", "counter"),
-                "unknown" => ("", "untyped"),
-                kind => ("", kind),
-            };
-            if let Some((_, words)) = help.take() {
-                let _ = writeln!(text, "# HELP {name}{suffix} {words}");
-            }
-            let _ = writeln!(text, "# TYPE {name}{suffix} {kind}");
-        } else if !line.starts_with('#') {
-            push_sample(&mut text, line);
-        }
-    }
-    text
-}
-
-/// A sample, with the bound of a bucket in Go's words: a sum over upstream's and our buckets must find them equal.
-fn push_sample(text: &mut String, line: &str) {
-    const BOUND: &str = "le=\"";
-    let bound = line.split_once(BOUND).and_then(|(before, rest)| {
-        let (bound, after) = rest.split_once('"')?;
-        Some((before, bound.parse().ok()?, after))
-    });
-    let _ = match bound {
-        Some((before, bound, after)) => writeln!(text, "{before}{BOUND}{}\"{after}", go_number(bound)),
-        None => writeln!(text, "{line}"),
-    };
-}
-
-/// A number as Go's `strconv.FormatFloat(x, 'g', -1, 64)` writes it.
-fn go_number(number: f64) -> String {
-    if number.is_infinite() {
-        return if number > 0.0 { "+Inf".into() } else { "-Inf".into() };
-    }
-    let scientific = format!("{number:e}");
-    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
-    match exponent.parse::<i32>() {
-        Ok(exponent) if !(-4..6).contains(&exponent) => {
-            let sign = if exponent < 0 { '-' } else { '+' };
-            format!("{digits}e{sign}{:02}", exponent.abs())
-        }
-        _ => number.to_string(),
     }
 }
 
@@ -483,74 +427,6 @@ impl Collector for BuildInfo {
     }
 }
 
-/// `process_*`, from `/proc`.
-#[derive(Debug)]
-struct Process;
-
-impl Collector for Process {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
-        let stat = read("/proc/self/stat");
-        let open = std::fs::read_dir("/proc/self/fd").map(|files| files.count() as f64).ok();
-        if let Some(seconds) = cpu_seconds(&stat) {
-            let help = "Total user and system CPU time spent in seconds.";
-            counters(&mut encoder, "process_cpu_seconds", help, [([], seconds)])?;
-        }
-        for (name, help, value) in [
-            ("process_max_fds", "Maximum number of open file descriptors.", max_fds(&read("/proc/self/limits"))),
-            ("process_open_fds", "Number of open file descriptors.", open),
-            (
-                "process_resident_memory_bytes",
-                "Resident memory size in bytes.",
-                kilobytes(&read("/proc/self/status"), "VmRSS:"),
-            ),
-            (
-                "process_start_time_seconds",
-                "Start time of the process since unix epoch in seconds.",
-                start_seconds(&stat, &read("/proc/stat")),
-            ),
-            (
-                "process_virtual_memory_bytes",
-                "Virtual memory size in bytes.",
-                kilobytes(&read("/proc/self/status"), "VmSize:"),
-            ),
-        ] {
-            if let Some(value) = value {
-                gauges(&mut encoder, name, help, [([], value)])?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The kernel tells user space times in hundredths of a second, on every architecture that is served.
-const TICKS: f64 = 100.0;
-
-/// A field of `/proc/<pid>/stat` by its number in proc(5), from 3 on: those behind the command in brackets.
-fn stat_field(stat: &str, number: usize) -> Option<f64> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
-}
-
-fn cpu_seconds(stat: &str) -> Option<f64> {
-    Some((stat_field(stat, 14)? + stat_field(stat, 15)?) / TICKS)
-}
-
-fn start_seconds(stat: &str, system: &str) -> Option<f64> {
-    let booted: f64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    Some(booted + stat_field(stat, 22)? / TICKS)
-}
-
-fn kilobytes(status: &str, name: &str) -> Option<f64> {
-    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(value.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
-}
-
-/// The soft limit; "unlimited" is no number.
-fn max_fds(limits: &str) -> Option<f64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -652,26 +528,6 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
             let value: f64 = line.and_then(|line| line.rsplit_once(' ')).expect(name).1.parse().expect(name);
             assert!(value >= 0.0 && (name.contains("cpu") || value > 0.0), "{name} {value}");
-        }
-        let stat = "1 (a) b) S 1 1 1 0 -1 4 0 0 0 0 150 50 0 0 20 0 9 0 1000 7";
-        assert_eq!(cpu_seconds(stat), Some(2.0));
-        assert_eq!(start_seconds(stat, "cpu 1\nbtime 500\n"), Some(510.0));
-    }
-
-    #[test]
-    fn numbers_are_written_as_go_does() {
-        for (number, text) in [
-            (1e-8, "1e-08"),
-            (9.999_999_999_999_999e-5, "9.999999999999999e-05"),
-            (0.0001, "0.0001"),
-            (0.025, "0.025"),
-            (1.0, "1"),
-            (1000.0, "1000"),
-            (16_777_216.0, "1.6777216e+07"),
-            (1e6, "1e+06"),
-            (f64::INFINITY, "+Inf"),
-        ] {
-            assert_eq!(go_number(number), text);
         }
     }
 }

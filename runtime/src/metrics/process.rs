@@ -1,0 +1,88 @@
+//! What the process uses of the system, from `/proc`.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::{counters, gauges};
+
+/// `process_*`.
+#[derive(Debug)]
+pub(super) struct Process;
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        let stat = read("/proc/self/stat");
+        let open = std::fs::read_dir("/proc/self/fd").map(|files| files.count() as f64).ok();
+        if let Some(seconds) = cpu_seconds(&stat) {
+            let help = "Total user and system CPU time spent in seconds.";
+            counters(&mut encoder, "process_cpu_seconds", help, [([], seconds)])?;
+        }
+        for (name, help, value) in [
+            ("process_max_fds", "Maximum number of open file descriptors.", max_fds(&read("/proc/self/limits"))),
+            ("process_open_fds", "Number of open file descriptors.", open),
+            (
+                "process_resident_memory_bytes",
+                "Resident memory size in bytes.",
+                kilobytes(&read("/proc/self/status"), "VmRSS:"),
+            ),
+            (
+                "process_start_time_seconds",
+                "Start time of the process since unix epoch in seconds.",
+                start_seconds(&stat, &read("/proc/stat")),
+            ),
+            (
+                "process_virtual_memory_bytes",
+                "Virtual memory size in bytes.",
+                kilobytes(&read("/proc/self/status"), "VmSize:"),
+            ),
+        ] {
+            if let Some(value) = value {
+                gauges(&mut encoder, name, help, [([], value)])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The kernel tells user space times in hundredths of a second, on every architecture that is served.
+const TICKS: f64 = 100.0;
+
+/// A field of `/proc/<pid>/stat` by its number in proc(5), from 3 on: those behind the command in brackets.
+fn stat_field(stat: &str, number: usize) -> Option<f64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
+}
+
+fn cpu_seconds(stat: &str) -> Option<f64> {
+    Some((stat_field(stat, 14)? + stat_field(stat, 15)?) / TICKS)
+}
+
+fn start_seconds(stat: &str, system: &str) -> Option<f64> {
+    let booted: f64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Some(booted + stat_field(stat, 22)? / TICKS)
+}
+
+fn kilobytes(status: &str, name: &str) -> Option<f64> {
+    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(value.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
+}
+
+/// The soft limit; "unlimited" is no number.
+fn max_fds(limits: &str) -> Option<f64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_behind_the_command() {
+        let stat = "1 (a) b) S 1 1 1 0 -1 4 0 0 0 0 150 50 0 0 20 0 9 0 1000 7";
+        assert_eq!(cpu_seconds(stat), Some(2.0));
+        assert_eq!(start_seconds(stat, "cpu 1\nbtime 500\n"), Some(510.0));
+    }
+}
