@@ -24,7 +24,9 @@ macro_rules! every_kind {
             device_taint_rule::DeviceTaintRule,
             endpoint_slice::EndpointSlice,
             endpoints::Endpoints,
+            gated_pod::GatedPod,
             horizontal_pod_autoscaler::HorizontalPodAutoscaler,
+            ip_address::IpAddress,
             job::Job,
             lease::Lease,
             namespace::Namespace,
@@ -43,6 +45,7 @@ macro_rules! every_kind {
             secret::Secret,
             service::Service,
             service_account::ServiceAccount,
+            service_cidr::ServiceCidr,
             statefulset::StatefulSet,
         )
     };
