@@ -6,7 +6,7 @@ use super::world::{World, name};
 use crate::loadbalancer::diff;
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::samples::{nodes, port, spec};
-use crate::loadbalancer::types::{Attributes, Listener, Protocol as ListenerProtocol, Tagging, TargetHealth};
+use crate::loadbalancer::types::{Attributes, Listener, Protocol as ListenerProtocol, Tagging, Target, TargetHealth};
 
 fn settled(annotations: &[(&str, &str)]) -> World {
     let mut world = World::default();
@@ -285,9 +285,14 @@ fn a_local_policy_changes_only_the_health_check() {
 fn what_others_register_in_a_shared_group_stays() {
     let shared = [("multi-cluster-target-group", "true")];
     let mut world = settled(&shared);
+    let others = Target { id: "i-others".into(), port: 1 };
+    world.seen.target_groups[0].targets.insert(others.clone(), TargetHealth::Healthy);
     let desired = world.desired(&spec(&shared), &nodes([3]));
     let plan = diff::ensure(&desired, &world.seen);
-    assert_eq!(plan.steps.iter().map(name).collect::<Vec<_>>(), ["Register"]);
+    // What may be ours is on record before it is there, and until it is gone.
+    assert_eq!(plan.steps.iter().map(name).collect::<Vec<_>>(), ["Record", "Register", "Deregister", "Record"]);
     plan.steps.iter().for_each(|step: &Step| world.make(step));
-    assert_eq!(world.seen.target_groups[0].targets.len(), 3);
+    let left = &world.seen.target_groups[0];
+    assert!(left.targets.len() == 2 && left.targets.contains_key(&others), "{:?}", left.targets);
+    assert!(left.recorded.as_ref().is_some_and(|ours| ours.len() == 1 && !ours.contains(&others)), "{left:?}");
 }
