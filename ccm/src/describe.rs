@@ -1,7 +1,7 @@
 //! Questions about machines, asked one by one and sent to the cloud together.
 //!
-//! Workers ask for one node each. Questions that come within a moment of each other become one call of the provider,
-//! which makes as few requests of its cloud as that allows.
+//! Workers ask for one node each. Questions that come within a moment of each other, or while a call is under way,
+//! become one call of the provider, which makes as few requests of its cloud as that allows.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +14,9 @@ use tracing::error;
 
 /// How long the first question waits for others.
 const GATHER: Duration = Duration::from_millis(50);
+/// How long it then waits for the answer of the call before: the slower the cloud, the more questions a call takes along,
+/// but one call that hangs holds up nobody for longer.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// What a cloud is asked about a node.
 pub fn instance_ref(node: &Node) -> InstanceRef {
@@ -49,12 +52,14 @@ type Question = (InstanceRef, oneshot::Sender<InstanceState>);
 pub struct Describer {
     instances: Arc<dyn Instances>,
     waiting: Arc<Mutex<Vec<Question>>>,
+    /// Held while the cloud is asked.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Describer {
     /// A describer that asks these.
     pub fn new(instances: Arc<dyn Instances>) -> Self {
-        Self { instances, waiting: Arc::default() }
+        Self { instances, waiting: Arc::default(), turn: Arc::default() }
     }
 
     /// The state of one machine.
@@ -69,6 +74,7 @@ impl Describer {
             let all = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(GATHER).await;
+                let _turn = tokio::time::timeout(ANSWER, all.turn.lock()).await;
                 all.ask().await;
             });
         }
@@ -116,6 +122,38 @@ mod tests {
         let describer = Describer::new(Arc::new(instances));
         for _ in 0..2 {
             describer.describe(InstanceRef::named("n")).await;
+        }
+    }
+
+    /// A cloud that answers after so many seconds, and counts who was asked for in each call.
+    struct Slow(Duration, Mutex<Vec<usize>>);
+
+    #[providers::async_trait]
+    impl Instances for Slow {
+        async fn describe(&self, asked: &[InstanceRef]) -> Vec<InstanceState> {
+            self.1.lock().expect("no panic").push(asked.len());
+            tokio::time::sleep(self.0).await;
+            asked.iter().map(running).collect()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn questions_gather_while_a_call_is_under_way_but_not_for_long() {
+        // Ten questions, one each tenth of a second.
+        for (seconds, calls) in [(0.0, vec![1; 10]), (0.9, vec![1, 9]), (60.0, vec![1, 9])] {
+            let cloud = Arc::new(Slow(Duration::from_secs_f64(seconds), Mutex::default()));
+            let describer = Describer::new(cloud.clone());
+            let begun = tokio::time::Instant::now();
+            let ask = |number: u32| {
+                let describer = describer.clone();
+                async move {
+                    tokio::time::sleep(Duration::from_millis(100) * number).await;
+                    describer.describe(InstanceRef::named(format!("n{number}"))).await
+                }
+            };
+            futures::future::join_all((0..10).map(ask)).await;
+            assert_eq!(*cloud.1.lock().expect("no panic"), calls, "{seconds} s");
+            assert!(begun.elapsed() < Duration::from_secs_f64(2.0 * seconds + 1.2).min(Duration::from_secs(62)));
         }
     }
 

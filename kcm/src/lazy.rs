@@ -20,6 +20,9 @@ const PER_POD: Duration = Duration::from_millis(80);
 /// and at most.
 const LONGEST: Duration = Duration::from_secs(4);
 
+/// Shortest time between two changes that are told while counts that matter go up and down.
+pub const UPS_AND_DOWNS: Duration = Duration::from_millis(400);
+
 /// How long news of pods that have arrived waits for others that are on their way: for few of them a moment only, and
 /// the less the more have arrived already.
 pub fn patience(arrived: i32, coming: i32) -> Duration {
@@ -32,6 +35,8 @@ pub fn patience(arrived: i32, coming: i32) -> Duration {
 #[derive(Debug, Default)]
 pub struct Lazy {
     since: Mutex<HashMap<ObjectKey, Instant>>,
+    /// When something was last told of objects that go up and down.
+    unsteady: Mutex<HashMap<ObjectKey, Instant>>,
 }
 
 impl Lazy {
@@ -48,9 +53,26 @@ impl Lazy {
         remaining
     }
 
+    /// As [`Lazy::wait`], for counts that may go up and down without end. The first loss goes at once. From then on, and
+    /// for as long as there is news, one change is told each [`UPS_AND_DOWNS`].
+    pub fn wait_damped(&self, key: &ObjectKey, patience: Duration, is_loss: bool) -> Option<Duration> {
+        let mut unsteady = self.unsteady.lock().unwrap_or_else(PoisonError::into_inner);
+        let since_told = unsteady.get(key).map(Instant::elapsed);
+        let rest = since_told.and_then(|since| UPS_AND_DOWNS.checked_sub(since)).filter(|rest| !rest.is_zero());
+        let waits = self.wait(key, patience.max(rest.unwrap_or_default())).max(rest);
+        if waits.is_none() {
+            match is_loss || since_told.is_some_and(|since| since < 2 * UPS_AND_DOWNS) {
+                true => _ = unsteady.insert(key.clone(), Instant::now()),
+                false => _ = unsteady.remove(key),
+            }
+        }
+        waits
+    }
+
     /// Says that no change of an object waits any more.
     pub fn forget(&self, key: &ObjectKey) {
         self.since.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.unsteady.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 
@@ -73,6 +95,33 @@ mod tests {
         assert_eq!(lazy.wait(&key, patience), Some(patience));
         lazy.forget(&key);
         assert!(lazy.since.lock().expect("no panic").is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_loss_goes_at_once_and_ups_and_downs_are_told_now_and_then() {
+        let (lazy, key) = (Lazy::default(), ObjectKey::new("ns", "web"));
+        let moment = Duration::from_millis(100);
+        // Something new each tenth of a second, by turns lost and there again.
+        let mut told = Vec::new();
+        for tenth in 0..100 {
+            if lazy.wait_damped(&key, Duration::ZERO, tenth % 2 == 0).is_none() {
+                told.push(tenth);
+            }
+            tokio::time::advance(moment).await;
+        }
+        assert_eq!(told, (0..100).step_by(4).collect::<Vec<_>>());
+        // Steady for a while: what comes then goes at once, and the next one, too.
+        tokio::time::advance(2 * UPS_AND_DOWNS).await;
+        assert_eq!(lazy.wait_damped(&key, Duration::ZERO, false), None);
+        assert!(lazy.unsteady.lock().expect("no panic").is_empty());
+        assert_eq!(lazy.wait_damped(&key, Duration::ZERO, false), None);
+        // What may wait longer does so, from when it was first said.
+        assert_eq!(lazy.wait_damped(&key, Duration::ZERO, true), None);
+        assert_eq!(lazy.wait_damped(&key, moment, false), Some(UPS_AND_DOWNS));
+        tokio::time::advance(moment).await;
+        assert_eq!(lazy.wait_damped(&key, 6 * moment, false), Some(5 * moment));
+        lazy.forget(&key);
+        assert_eq!(lazy.wait_damped(&key, Duration::ZERO, false), None);
     }
 
     #[test]

@@ -151,9 +151,7 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
 /// for some of them.
 pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     let was = &set.status;
-    // A Deployment counts available pods up to the scale only.
-    let counted = |status: &ReplicaSetStatus| status.available_replicas.min(set.replicas);
-    let arrived = counted(status) - counted(was);
+    let arrived = arrived(set, status);
     let is_settled = status.replicas == set.replicas && status.available_replicas == set.replicas;
     let emptied = set.replicas == 0 && status.replicas == 0 && was.replicas > 0;
     if *status == *was || status.conditions != was.conditions || arrived < 0 || emptied {
@@ -163,10 +161,25 @@ pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     } else if is_settled && arrived == 0 {
         lazy::patience(0, status.terminating_replicas.unwrap_or(0)).min(lazy::UNIMPORTANT)
     } else if arrived > 0 {
-        lazy::patience(arrived, set.replicas - counted(status))
+        lazy::patience(arrived, set.replicas - counted(set, status))
     } else {
         lazy::UNIMPORTANT
     }
+}
+
+/// True when pods are lost that a Deployment counts on.
+pub fn is_loss(set: &ReplicaSet, status: &ReplicaSetStatus) -> bool {
+    arrived(set, status) < 0
+}
+
+/// How many more pods a Deployment would count on than the set's status tells.
+fn arrived(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
+    counted(set, status) - counted(set, &set.status)
+}
+
+/// A Deployment counts available pods up to the scale only.
+fn counted(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
+    status.available_replicas.min(set.replicas)
 }
 
 /// When to look again because a ready pod will have become available (pkg/controller, FindMinNextPodAvailabilityCheck).

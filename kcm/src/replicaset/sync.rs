@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
@@ -102,7 +103,11 @@ impl<K: PodSet> PodSets<K> {
         let terminating = K::TELLS_TERMINATING.then_some(terminating);
         let status = decide::status(set, &active, terminating, failure.as_deref(), now);
         let mut next = decide::next_check(&status, &active, set.min_ready_seconds, now);
-        match self.lazy.wait(key, decide::patience(set, &status)) {
+        let wait = match status == set.status {
+            true => self.lazy.wait(key, Duration::ZERO),
+            false => self.lazy.wait_damped(key, decide::patience(set, &status), decide::is_loss(set, &status)),
+        };
+        match wait {
             Some(later) => next = Some(next.map_or(later, |next| next.min(later))),
             None if status != set.status => {
                 if let Some(outcome) = self.put_status(key, &owner, &status).await? {
