@@ -3,8 +3,8 @@
 //! A record of its own, so that nobody else's pods grow by it; a process that needs it watches pods in this form only.
 
 use crate::intern::Str;
-use crate::meta::Meta;
-use crate::schema::{pod as f, pod_condition, pod_readiness_gate, pod_spec, pod_status};
+use crate::meta::{Meta, Parts};
+use crate::schema::{pod_condition, pod_readiness_gate, pod_spec, pod_status};
 use crate::wire::{WireError, fields, find};
 use crate::{Decode, DecodeError, Kind, Resource};
 
@@ -85,16 +85,7 @@ impl Kind for GatedPod {
     const MANY: bool = true;
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut spec, mut status) = (&[][..], &[][..], &[][..]);
-        for field in fields(object) {
-            let field = field?;
-            match field.number {
-                f::METADATA => meta = field.value.bytes(),
-                f::SPEC => spec = field.value.bytes(),
-                f::STATUS => status = field.value.bytes(),
-                _ => {}
-            }
-        }
+        let Parts { meta, spec, status } = Parts::read(object)?;
         let mut pod = Self {
             meta: Meta::decode(&context.interner, meta, |_, _| {})?,
             containers_ready: false,
@@ -168,18 +159,18 @@ mod tests {
 
     fn pod(gates: &[&str], conditions: &[(&str, &str)]) -> GatedPod {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| {
+        object.put_message(Parts::METADATA, |meta| {
             meta.put_str(object_meta::NAME, "web-0");
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         });
-        object.put_message(f::SPEC, |spec| {
+        object.put_message(Parts::SPEC, |spec| {
             for gate in gates {
                 spec.put_message(pod_spec::READINESS_GATES, |out| {
                     out.put_str(pod_readiness_gate::CONDITION_TYPE, gate);
                 });
             }
         });
-        object.put_message(f::STATUS, |out| {
+        object.put_message(Parts::STATUS, |out| {
             for (kind, status) in conditions {
                 out.put_message(pod_status::CONDITIONS, |out| {
                     out.put_str(pod_condition::TYPE, kind);

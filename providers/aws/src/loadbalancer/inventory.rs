@@ -36,6 +36,14 @@ pub(crate) struct ListedGroup {
     pub tags: Tags,
 }
 
+impl ListedGroup {
+    /// As a Service's own; its rules are not known yet.
+    pub(super) fn seen(&self) -> SeenSecurityGroup {
+        let Self { id, name, tags } = self.clone();
+        SeenSecurityGroup { id, name, tags, rules: Vec::new() }
+    }
+}
+
 /// One look at everything.
 #[derive(Debug)]
 pub(crate) struct Listing {
@@ -233,14 +241,7 @@ impl Listing {
             .filter(|group| group.name == name || owner(&group.tags).is_some_and(|owner| owner.uid.is_some()));
         Seen {
             target_groups: groups.map(|(group, _)| group.clone()).collect(),
-            security_groups: security
-                .map(|group| SeenSecurityGroup {
-                    id: group.id.clone(),
-                    name: group.name.clone(),
-                    tags: group.tags.clone(),
-                    rules: Vec::new(),
-                })
-                .collect(),
+            security_groups: security.map(ListedGroup::seen).collect(),
             balancers,
         }
     }

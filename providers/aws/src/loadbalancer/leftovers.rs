@@ -16,7 +16,7 @@ use super::inventory::{ListedGroup, Listing};
 use super::names::{self, Flavour, Owner};
 use super::network;
 use super::noderules;
-use super::seen::{Seen, SeenBalancer, SeenSecurityGroup, State};
+use super::seen::{Seen, SeenBalancer, State};
 use super::types::{Scheme, SeenRule, Tags};
 use crate::session::Session;
 use crate::tags::ClusterTags;
@@ -205,14 +205,7 @@ fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Seen {
             .filter(|(group, _)| its(&group.arn, &group.tags))
             .map(|(group, _)| group.clone())
             .collect(),
-        security_groups: security
-            .map(|group| SeenSecurityGroup {
-                id: group.id.clone(),
-                name: group.name.clone(),
-                tags: group.tags.clone(),
-                rules: Vec::new(),
-            })
-            .collect(),
+        security_groups: security.map(ListedGroup::seen).collect(),
     }
 }
 
