@@ -38,8 +38,8 @@ pub use load_balancer::{
     Phase, Progress, ReadinessGate, Targeting,
 };
 pub use model::{
-    Ingress, IpFamily, IpFamilyPolicy, IpMode, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, Port, PortStatus,
-    Protocol, SessionAffinity, TargetPort, TrafficPolicy,
+    Ingress, IpFamily, IpFamilyPolicy, IpMode, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, OtherService,
+    Port, PortStatus, Protocol, SessionAffinity, TargetPort, TrafficPolicy,
 };
 pub use provider::CloudProvider;
 #[cfg(feature = "doubles")]

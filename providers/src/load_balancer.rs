@@ -1,5 +1,6 @@
 //! Load balancers: made, looked at, pointed at targets, and deleted until nothing is left.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -244,6 +245,15 @@ pub trait LoadBalancers: Send + Sync {
     /// `Invalid` for what can never work; the message names the annotation or field, its value, and the fix. `ensure`
     /// with the same spec fails alike, before it changes anything.
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError>;
+
+    /// The other Services of the same namespace that the balancer sends traffic to as well, by name; most providers know
+    /// none. A pure function of the annotations, asked before `targeting`: those that are there are then in
+    /// `spec.others`, and their endpoints in `Targets::others`. What is missing is `targeting`'s to refuse: the Service is
+    /// looked at again when one of these comes, goes or changes, and until then its balancer stays as it was.
+    fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
+        let _ = spec;
+        BTreeSet::new()
+    }
 
     /// Looks, and changes nothing. For reports and tests; no decision to delete or to create rests on it.
     ///

@@ -152,6 +152,17 @@ pub enum TrafficPolicy {
     Local,
 }
 
+/// Another Service of the same namespace, as far as a balancer that sends traffic to it as well needs to know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherService {
+    /// Its ports, in its order; the node ports are `None` for a Service of type ClusterIP.
+    pub ports: Vec<Port>,
+    /// Its families, the first one first; never empty.
+    pub ip_families: Vec<IpFamily>,
+    /// As [`LoadBalancerSpec::health_check_node_port`], of this Service.
+    pub health_check_node_port: Option<u16>,
+}
+
 /// What a Service of type LoadBalancer asks for: all that a provider may decide by, except the targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadBalancerSpec {
@@ -190,6 +201,9 @@ pub struct LoadBalancerSpec {
     pub publish_not_ready_addresses: bool,
     /// `spec.trafficDistribution`, as given.
     pub traffic_distribution: Option<String>,
+    /// Those of the Services that [`LoadBalancers::others`](crate::LoadBalancers::others) named which are there, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub others: BTreeMap<String, OtherService>,
 }
 
 impl LoadBalancerSpec {
@@ -213,6 +227,7 @@ impl LoadBalancerSpec {
             health_check_node_port: None,
             publish_not_ready_addresses: false,
             traffic_distribution: None,
+            others: BTreeMap::new(),
         }
     }
 }

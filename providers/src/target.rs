@@ -65,12 +65,14 @@ pub struct Targets {
     /// Ordered by port name, address and port; empty unless the provider asked for endpoints with
     /// [`Targeting::Endpoints`](crate::Targeting).
     pub endpoints: Arc<[EndpointTarget]>,
+    /// The same for each of [`LoadBalancerSpec::others`](crate::LoadBalancerSpec::others), by name.
+    pub others: BTreeMap<String, Arc<[EndpointTarget]>>,
 }
 
 impl Targets {
     /// Nodes only.
     pub fn nodes(nodes: impl Into<Arc<[NodeTarget]>>) -> Self {
-        Self { nodes: nodes.into(), endpoints: Arc::default() }
+        Self { nodes: nodes.into(), ..Self::default() }
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Course {
     pub confirmed: bool,
     /// Whose targets its balancer wants; set before they are gathered, so that their changes are not missed.
     pub targeting: Option<Targeting>,
+    /// The other Services that its balancer sends traffic to as well; set before they are looked at, for the same reason.
+    pub others: BTreeSet<ObjectKey>,
     /// The balancer as it was when all was as asked; nothing is known of it from a call's begin until that went well.
     pub settled: Option<Settled>,
     /// What the status should say, once known.
@@ -89,54 +91,100 @@ impl Course {
 
     /// There is nothing to remember.
     fn is_blank(&self) -> bool {
-        self.made.is_none() && self.targeting.is_none() && self.pause.is_none() && self.told.is_blank()
+        self.made.is_none()
+            && self.targeting.is_none()
+            && self.others.is_empty()
+            && self.pause.is_none()
+            && self.told.is_blank()
     }
 }
 
 /// All courses.
 #[derive(Debug, Default)]
-pub struct Courses(Mutex<HashMap<ObjectKey, Course>>);
+pub struct Courses(Mutex<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    courses: HashMap<ObjectKey, Course>,
+    /// By a Service, those that have it among their `others`.
+    referring: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
+}
+
+impl All {
+    /// Replaces the others that a Service refers to.
+    fn refer(&mut self, key: &ObjectKey, others: &BTreeSet<ObjectKey>) {
+        let before = self.courses.get(key).map(|course| course.others.clone()).unwrap_or_default();
+        for dropped in before.difference(others) {
+            if let Some(referring) = self.referring.get_mut(dropped) {
+                referring.remove(key);
+            }
+            if self.referring.get(dropped).is_some_and(BTreeSet::is_empty) {
+                self.referring.remove(dropped);
+            }
+        }
+        for other in others.difference(&before) {
+            self.referring.entry(other.clone()).or_default().insert(key.clone());
+        }
+    }
+}
 
 impl Courses {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Course>> {
+    fn lock(&self) -> MutexGuard<'_, All> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A Service's course.
     pub fn get(&self, key: &ObjectKey) -> Course {
-        self.lock().get(key).cloned().unwrap_or_default()
+        self.lock().courses.get(key).cloned().unwrap_or_default()
     }
 
     /// Remembers a Service's course.
     pub fn put(&self, key: &ObjectKey, course: Course) {
+        let mut all = self.lock();
+        all.refer(key, &course.others);
         if course.is_blank() {
-            self.lock().remove(key);
+            all.courses.remove(key);
         } else {
-            self.lock().insert(key.clone(), course);
+            all.courses.insert(key.clone(), course);
         }
     }
 
-    /// Whether a Service's endpoints are its balancer's targets.
-    pub fn wants_endpoints(&self, key: &ObjectKey) -> bool {
-        self.lock().get(key).is_some_and(|course| course.targeting == Some(Targeting::Endpoints))
+    /// The Services of whose balancers a Service's endpoints are targets: itself, and those that refer to it.
+    pub fn with_endpoints_of(&self, key: &ObjectKey) -> Vec<ObjectKey> {
+        let all = self.lock();
+        let wants = |key: &&ObjectKey| {
+            all.courses.get(*key).is_some_and(|course| course.targeting == Some(Targeting::Endpoints))
+        };
+        let referring = all.referring.get(key).into_iter().flatten().filter(|one| *one != key);
+        std::iter::once(key).chain(referring).filter(wants).cloned().collect()
+    }
+
+    /// The Services whose balancers send traffic to this one as well, or would if it were there.
+    pub fn referring(&self, key: &ObjectKey) -> Vec<ObjectKey> {
+        self.lock().referring.get(key).into_iter().flatten().cloned().collect()
+    }
+
+    /// Whether there is any such Service.
+    pub fn refer_to_any(&self) -> bool {
+        !self.lock().referring.is_empty()
     }
 
     /// The Services whose balancers send traffic to nodes.
     pub fn with_nodes(&self) -> Vec<ObjectKey> {
-        let courses = self.lock();
-        let with = courses.iter().filter(|(_, course)| course.targeting == Some(Targeting::Nodes));
+        let all = self.lock();
+        let with = all.courses.iter().filter(|(_, course)| course.targeting == Some(Targeting::Nodes));
         with.map(|(key, _)| key.clone()).collect()
     }
 
     /// Whether there may be a balancer of this id.
     pub fn knows(&self, id: &LoadBalancerId) -> bool {
         let key = ObjectKey::new(id.namespace.as_str(), id.name.as_str());
-        self.lock().get(&key).is_some_and(|course| course.made.as_ref() == Some(id))
+        self.lock().courses.get(&key).is_some_and(|course| course.made.as_ref() == Some(id))
     }
 
     /// How many Services are remembered.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().courses.len()
     }
 }

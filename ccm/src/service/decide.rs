@@ -11,7 +11,7 @@ use kinds::service::{self, Balancing, ServicePort, ServiceType};
 use kinds::{Service, Str};
 use providers::{
     ClassFilter, CloudError, IpFamily, IpFamilyPolicy, IpMode, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus,
-    Port, Protocol, SessionAffinity, TargetPort, TrafficPolicy,
+    OtherService, Port, Protocol, SessionAffinity, TargetPort, TrafficPolicy,
 };
 use serde_json::{Value, json};
 
@@ -103,13 +103,24 @@ pub fn spec(service: &Service, cluster: &str, read: &[String]) -> Result<LoadBal
         },
         external_traffic_policy: policy(asked.external_local),
         internal_traffic_policy: policy(asked.internal_local),
-        health_check_node_port: u16::try_from(asked.health_check_node_port)
-            .ok()
-            .filter(|port| asked.external_local && *port != 0),
+        health_check_node_port: health_check_node_port(asked),
         publish_not_ready_addresses: service.publish_not_ready_addresses,
         traffic_distribution: service.traffic_distribution.as_deref().map(str::to_owned),
         ..LoadBalancerSpec::new(id(&service.meta, cluster), ports)
     })
+}
+
+/// A Service as the balancer of another one sees it; ports that no cloud could serve are left out.
+pub fn other(service: &Service) -> OtherService {
+    OtherService {
+        ports: service.ports.iter().filter_map(|asked| port(asked).ok()).collect(),
+        ip_families: families(&service.ip_families),
+        health_check_node_port: service.balancing.as_deref().and_then(health_check_node_port),
+    }
+}
+
+fn health_check_node_port(asked: &Balancing) -> Option<u16> {
+    u16::try_from(asked.health_check_node_port).ok().filter(|port| asked.external_local && *port != 0)
 }
 
 fn port(port: &ServicePort) -> Result<Port, CloudError> {

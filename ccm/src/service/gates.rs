@@ -127,11 +127,11 @@ impl<S: Surroundings> Balancers<S> {
         again
     }
 
-    /// The pods among a Service's endpoints that wait for nothing but gates of this prefix, with their endpoints.
+    /// The pods among a balancer's endpoints that wait for nothing but gates of this prefix, with their endpoints.
     fn waiting(&self, wanted: &Wanted<'_>, prefix: &str) -> Vec<Waiting> {
-        let endpoints = self.kubernetes.endpoints(wanted.service).unwrap_or_default();
+        let targets = self.targets(wanted).unwrap_or_default();
         let mut of_pods: BTreeMap<(&str, &str), Vec<&EndpointTarget>> = BTreeMap::new();
-        for endpoint in endpoints.iter() {
+        for endpoint in targets.others.values().chain([&targets.endpoints]).flat_map(|endpoints| endpoints.iter()) {
             if let Some(pod) = &endpoint.pod {
                 of_pods.entry((&pod.namespace, &pod.name)).or_default().push(endpoint);
             }

@@ -10,7 +10,7 @@ use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
 use super::course::Courses;
-use super::decide::concerns;
+use super::decide::{self, concerns};
 use super::targets;
 
 /// Changes of nodes are taken together over this time.
@@ -72,6 +72,30 @@ pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Que
     });
 }
 
+/// The Services to look at after a change of another one that their balancers send traffic to.
+pub fn referring(change: &Change<'_, Service>, courses: &Courses) -> Vec<ObjectKey> {
+    let seen = |service: &Arc<Service>| decide::other(service);
+    let Some(service) = change.new.or(change.old).filter(|_| courses.refer_to_any()) else { return Vec::new() };
+    let referring = courses.referring(&service.meta.key());
+    match referring.is_empty() || change.old.map(seen) == change.new.map(seen) {
+        true => Vec::new(),
+        false => referring,
+    }
+}
+
+/// Connects the store of Services with the queue once more: one that others refer to wakes them.
+pub fn subscribe_others<S: Send + Sync + 'static>(
+    services: &Store<Service>,
+    queue: &Arc<Queue<Key>>,
+    balancers: &Arc<S>,
+    courses: fn(&S) -> &Courses,
+) {
+    let (changed, balancers) = (queue.clone(), balancers.clone());
+    services.subscribe(move |change| {
+        referring(change, courses(&balancers)).into_iter().for_each(|key| changed.add(Key::Service(key)));
+    });
+}
+
 /// Connects the store of slices with the queue: their changes are taken together, and only those of Services count
 /// whose endpoints are targets.
 pub fn subscribe_slices<S: Send + Sync + 'static>(
@@ -82,7 +106,7 @@ pub fn subscribe_slices<S: Send + Sync + 'static>(
 ) {
     let (changed, balancers) = (queue.clone(), balancers.clone());
     slices.subscribe(move |change| {
-        if let Some(key) = of_slice(change).filter(|key| courses(&balancers).wants_endpoints(key)) {
+        for key in of_slice(change).iter().flat_map(|key| courses(&balancers).with_endpoints_of(key)) {
             changed.add_coalesced(Key::Service(key));
         }
     });
@@ -109,7 +133,7 @@ pub fn subscribe_pods<S: Send + Sync + 'static>(
         for slice in slices.by_index(&targets::BY_POD, targets::slices_with(&pod.meta)) {
             let Some(name) = slice.service() else { continue };
             let key = ObjectKey { namespace: slice.meta.namespace.clone(), name: name.into() };
-            if courses(&balancers).wants_endpoints(&key) {
+            for key in courses(&balancers).with_endpoints_of(&key) {
                 changed.add_coalesced(Key::Service(key));
             }
         }

@@ -157,6 +157,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
         cloud: settings.cloud.clone(),
         queue: queue.clone(),
     });
+    let services = manager.registry().store::<Service>();
+    keys::subscribe_others(&services, &queue, &reconciler, |own| &own.balancers.courses);
     if let Some(slices) = slices {
         keys::subscribe_slices(&slices, &queue, &reconciler, |own| &own.balancers.courses);
         if let Some((pods, prefix)) = pods {

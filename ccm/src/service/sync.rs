@@ -90,9 +90,15 @@ impl<S: Surroundings> Balancers<S> {
             Wish::Cleanup => self.clean_up(&id, service, course, true).await,
             Wish::Balancer => {
                 let read = decide::spec(service, &self.cluster, &self.cloud.features().annotations);
-                let read = read.and_then(|spec| Ok((self.cloud.targeting(&spec)?, spec)));
+                let read = read.and_then(|mut spec| {
+                    self.find_others(key, &mut spec, course);
+                    Ok((self.cloud.targeting(&spec)?, spec))
+                });
                 match read {
-                    Err(error) => self.refuse(&id, service, course, &error),
+                    Err(error) => {
+                        self.refuse(&id, service, course, &error)?;
+                        Ok(self.keep(key, service, course).await)
+                    }
                     Ok((Targeting::Elsewhere, _)) if decide::is_held(&service.meta) || course.made.is_some() => {
                         // Whoever makes it now may have written the status already.
                         let ours = course.ingress.as_deref() == Some(decide::published(service));
@@ -108,6 +114,63 @@ impl<S: Surroundings> Balancers<S> {
                         Ok(gates::sooner(outcome, self.tell_pods(&wanted, course).await))
                     }
                 }
+            }
+        }
+    }
+
+    /// Looks up the other Services that a balancer is to send traffic to; from before that on their changes wake this one.
+    fn find_others(&self, key: &ObjectKey, spec: &mut LoadBalancerSpec, course: &mut Course) {
+        let named = |name: String| ObjectKey { namespace: key.namespace.clone(), name: name.into() };
+        let others = self.cloud.others(spec).into_iter().map(named).collect();
+        if course.others != others {
+            course.others = others;
+            self.courses.put(key, course.clone());
+        }
+        let found = course.others.iter().filter_map(|other| self.kubernetes.service(other));
+        spec.others = found.map(|other| (other.meta.name.to_string(), decide::other(&other))).collect();
+    }
+
+    /// A balancer whose Service asks for what can't work stays as it was, and sends traffic where its targets are now.
+    async fn keep(&self, key: &ObjectKey, service: &Service, course: &mut Course) -> Outcome {
+        let (Some(settled), Some(targeting)) = (course.settled.clone(), course.targeting) else {
+            return Outcome::Done;
+        };
+        let wanted = Wanted { key, service, spec: settled.spec.clone(), targeting };
+        let outcome = self.keep_targets(&wanted, settled, course).await;
+        match targeting {
+            Targeting::Endpoints => gates::sooner(outcome, self.tell_pods(&wanted, course).await),
+            _ => outcome,
+        }
+    }
+
+    async fn keep_targets(&self, wanted: &Wanted<'_>, settled: Settled, course: &mut Course) -> Outcome {
+        let now = Instant::now();
+        if let Some(left) = course.held_back(Some(&wanted.spec), now) {
+            return left.map_or(Outcome::Done, Outcome::After);
+        }
+        let differ = |targets: &Targets| !same_targets(wanted.targeting, &settled.targets, targets);
+        let Some(targets) = self.targets(wanted).filter(differ) else { return Outcome::Done };
+        let set = self.cloud.set_targets(&wanted.spec, &targets).await;
+        self.hosts.updated(now.elapsed(), set.is_ok());
+        match set {
+            Ok(()) => {
+                (course.failures, course.pause) = (0, None);
+                course.settled = Some(Settled { targets, ..settled });
+                Outcome::Done
+            }
+            // There is nothing to keep.
+            Err(error) if error.is_not_found() => {
+                course.settled = None;
+                Outcome::Done
+            }
+            // What keeps it from working was said.
+            Err(error) => {
+                course.failures = course.failures.saturating_add(1);
+                warn!(service = %wanted.spec.id, %error, "a balancer whose Service asks for what cannot work has old targets");
+                let again = failure::retry_after(error.kind, course.failures);
+                let (until, firm) = (again.map(|again| now + again), error.retry_after().is_some());
+                course.pause = Some(Pause { until, asked: Some(wanted.spec.clone()), firm });
+                again.map_or(Outcome::Done, Outcome::After)
             }
         }
     }
@@ -166,12 +229,18 @@ impl<S: Surroundings> Balancers<S> {
     }
 
     /// Where traffic may go; `None` if that is not known here.
-    fn targets(&self, wanted: &Wanted<'_>) -> Option<Targets> {
-        let endpoints = match wanted.targeting {
-            Targeting::Endpoints => self.kubernetes.endpoints(wanted.service)?,
-            _ => Arc::default(),
+    pub(super) fn targets(&self, wanted: &Wanted<'_>) -> Option<Targets> {
+        let nodes = self.kubernetes.nodes();
+        if wanted.targeting != Targeting::Endpoints {
+            return Some(Targets { nodes, ..Targets::default() });
+        }
+        let endpoints = self.kubernetes.endpoints(wanted.service)?;
+        let of_other = |name: &String| {
+            let key = ObjectKey { namespace: wanted.key.namespace.clone(), name: name.as_str().into() };
+            let endpoints = self.kubernetes.service(&key).and_then(|other| self.kubernetes.endpoints(&other));
+            (name.clone(), endpoints.unwrap_or_default())
         };
-        Some(Targets { nodes: self.kubernetes.nodes(), endpoints })
+        Some(Targets { nodes, endpoints, others: wanted.spec.others.keys().map(of_other).collect() })
     }
 
     fn updated(&self, wanted: &Wanted<'_>, course: &mut Course, targets: &Targets) {
@@ -429,7 +498,7 @@ impl<S: Surroundings> Balancers<S> {
 /// Whether what a balancer sends traffic to is still what it should be.
 fn same_targets(targeting: Targeting, old: &Targets, new: &Targets) -> bool {
     match targeting {
-        Targeting::Endpoints => old.endpoints == new.endpoints,
+        Targeting::Endpoints => old.endpoints == new.endpoints && old.others == new.others,
         _ => Arc::ptr_eq(&old.nodes, &new.nodes) || old.nodes == new.nodes,
     }
 }

@@ -231,8 +231,8 @@ mod tests {
             ..NodeTarget::default()
         };
         let given = |endpoints: Vec<EndpointTarget>| Targets {
-            nodes: vec![node("a", Some("mock://r/a")), node("b", None)].into(),
             endpoints: endpoints.into(),
+            ..Targets::nodes(vec![node("a", Some("mock://r/a")), node("b", None)])
         };
         let config = MockConfig::default();
         let nodes = read(&spec(&[]), &config).unwrap();

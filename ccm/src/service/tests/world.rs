@@ -21,12 +21,14 @@ use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOp
 use runtime::events::{EventType, ObjectReference};
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
+use runtime::store::Change;
 use tokio::task::JoinSet;
 
 use crate::service::audit::Audit;
 use crate::service::course::Courses;
 use crate::service::decide::FINALIZER;
 use crate::service::gates::Told;
+use crate::service::keys;
 use crate::service::metrics::{Hosts, Leaks};
 use crate::service::surroundings::{Refusal, Surroundings};
 use crate::service::sync::Balancers;
@@ -64,6 +66,8 @@ pub struct World {
     truth: Mutex<Truth>,
     nodes: Mutex<Arc<[NodeTarget]>>,
     endpoints: Mutex<Arc<[EndpointTarget]>>,
+    /// Those of single Services, where they are not the same for all.
+    pub endpoints_of: Mutex<BTreeMap<String, Vec<EndpointTarget>>>,
     /// Pods with readiness gates, by name.
     pub pods: Mutex<BTreeMap<String, GatedPod>>,
     /// Whether processes that start delete leaks, and from one audit to the next.
@@ -148,6 +152,7 @@ impl World {
             truth: Mutex::default(),
             nodes: Mutex::new(Arc::new([node("node-0"), node("node-1")])),
             endpoints: Mutex::new(Arc::new([])),
+            endpoints_of: Mutex::default(),
             pods: Mutex::default(),
             audit: Mutex::default(),
             dead: AtomicBool::new(false),
@@ -345,7 +350,10 @@ impl Surroundings for View {
         self.world.nodes()
     }
 
-    fn endpoints(&self, _: &Service) -> Option<Arc<[EndpointTarget]>> {
+    fn endpoints(&self, service: &Service) -> Option<Arc<[EndpointTarget]>> {
+        if let Some(own) = lock(&self.world.endpoints_of).get(&*service.meta.name) {
+            return Some(own.clone().into());
+        }
         Some(lock(&self.world.endpoints).clone())
     }
 
@@ -426,6 +434,9 @@ impl LoadBalancers for Calls {
     }
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
         self.cloud.targeting(spec)
+    }
+    fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
+        self.cloud.others(spec)
     }
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
         self.cloud.observe(id).await
@@ -531,8 +542,22 @@ impl Process {
 
     /// The watch delivers what has become of a Service.
     pub fn deliver(&self, key: &ObjectKey) {
-        self.balancers.kubernetes.refresh(key);
+        let view = &self.balancers.kubernetes;
+        let old = view.service(key);
+        view.refresh(key);
+        let new = view.service(key);
         self.queue.add(key.name.to_string());
+        let change = Change { old: old.as_ref(), new: new.as_ref() };
+        for key in keys::referring(&change, &self.balancers.courses) {
+            self.queue.add(key.name.to_string());
+        }
+    }
+
+    /// The watch delivers that a Service has other endpoints.
+    pub fn endpoints_changed(&self, key: &ObjectKey) {
+        for key in self.balancers.courses.with_endpoints_of(key) {
+            self.queue.add(key.name.to_string());
+        }
     }
 
     /// The watch delivers everything.

@@ -143,8 +143,8 @@ impl History {
         });
         let mut endpoints: Vec<EndpointTarget> = endpoints.collect();
         endpoints.sort_by(|a, b| (&a.port_name, a.address, a.port).cmp(&(&b.port_name, b.address, b.port)));
-        self.targets =
-            Targets { nodes: machines.iter().map(node).collect::<Vec<_>>().into(), endpoints: endpoints.into() };
+        let nodes = Targets::nodes(machines.iter().map(node).collect::<Vec<_>>());
+        self.targets = Targets { endpoints: endpoints.into(), ..nodes };
     }
 
     /// A Service as somebody might write it; what can't be changed later stays as `before` had it.

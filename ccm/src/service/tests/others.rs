@@ -1,0 +1,238 @@
+//! Services whose balancers send traffic to other Services as well: what wakes them, what they are told, and what is kept
+//! while something is missing.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kinds::service::ServiceType;
+use provider_mock::{Effect, Fault, MockConfig, Operation, Pattern};
+use providers::{
+    CloudError, Deletion, EndpointTarget, Ensured, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed,
+    Owned, Targeting, Targets, async_trait,
+};
+
+use super::world::{CLUSTER, Process, World, annotated, key, node, pass, port, service};
+
+/// Names the other Services, with commas between them.
+const OTHERS: &str = "example.com/others";
+
+/// What was asked last.
+#[derive(Default)]
+struct Asked {
+    spec: Option<LoadBalancerSpec>,
+    targets: Targets,
+    ensured: usize,
+    pointed: usize,
+}
+
+/// The mock cloud with balancers that send traffic to other Services as well.
+struct Forwarding {
+    cloud: Arc<dyn LoadBalancers>,
+    asked: Mutex<Asked>,
+}
+
+impl Forwarding {
+    fn over(world: &Arc<World>) -> Arc<Self> {
+        let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock balances");
+        Arc::new(Self { cloud, asked: Mutex::default() })
+    }
+
+    fn asked<T>(&self, look: impl FnOnce(&mut Asked) -> T) -> T {
+        look(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How often the whole was made, and targets only, since this was asked last.
+    fn calls(&self) -> (usize, usize) {
+        self.asked(|asked| (std::mem::take(&mut asked.ensured), std::mem::take(&mut asked.pointed)))
+    }
+
+    /// The node ports of another Service, as asked for last.
+    fn node_ports(&self, name: &str) -> Vec<Option<u16>> {
+        let of = |spec: &LoadBalancerSpec| spec.others.get(name).map(|other| other.ports.clone()).unwrap_or_default();
+        let ports = self.asked(|asked| asked.spec.as_ref().map(of)).unwrap_or_default();
+        ports.iter().map(|port| port.node_port).collect()
+    }
+}
+
+#[async_trait]
+impl LoadBalancers for Forwarding {
+    fn features(&self) -> Features {
+        self.cloud.features()
+    }
+    fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
+        for name in self.others(spec) {
+            if spec.others.get(&name).is_none_or(|other| other.ports.is_empty()) {
+                return Err(CloudError::invalid_annotation(OTHERS, &name, "make this Service"));
+            }
+        }
+        self.cloud.targeting(spec)
+    }
+    fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
+        let names = spec.annotations.get(OTHERS).into_iter().flat_map(|names| names.split(','));
+        names.map(str::to_owned).collect()
+    }
+    async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
+        self.cloud.observe(id).await
+    }
+    async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
+        self.asked(|asked| {
+            (asked.spec, asked.targets) = (Some(spec.clone()), targets.clone());
+            asked.ensured += 1;
+        });
+        self.cloud.ensure(spec, targets).await
+    }
+    async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
+        self.asked(|asked| {
+            (asked.spec, asked.targets) = (Some(spec.clone()), targets.clone());
+            asked.pointed += 1;
+        });
+        self.cloud.set_targets(spec, targets).await
+    }
+    async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        self.cloud.delete(id).await
+    }
+    async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
+        self.cloud.list_owned().await
+    }
+}
+
+/// A Service, `blue`, whose balancer sends traffic to `green` as well, which is there if asked.
+async fn world(annotations: &[(&str, &str)], with_green: bool) -> (Arc<World>, Arc<Forwarding>, Process) {
+    let world = World::new(MockConfig::default());
+    let mut blue = service("blue");
+    annotated(&mut blue, &[annotations, &[(OTHERS, "green")]].concat());
+    world.create(blue);
+    if with_green {
+        world.create(green());
+    }
+    let cloud = Forwarding::over(&world);
+    let process = Process::over(&world, 2, cloud.clone());
+    pass(1.0).await;
+    (world, cloud, process)
+}
+
+fn green() -> kinds::Service {
+    let mut green = service("green");
+    (green.kind, green.balancing) = (ServiceType::NodePort, None);
+    green
+}
+
+fn endpoint(last: u8) -> EndpointTarget {
+    EndpointTarget {
+        port_name: "80".into(),
+        address: [10, 1, 0, last].into(),
+        port: 8080,
+        node: None,
+        zone: None,
+        ready: true,
+        serving: true,
+        terminating: false,
+        pod: None,
+    }
+}
+
+fn told(world: &World) -> Vec<String> {
+    world.take_events().into_iter().filter(|event| event.contains("Failed")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_other_service_is_taken_over_and_nothing_else_of_it_costs_a_call() {
+    let (world, cloud, process) = world(&[], true).await;
+    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (1, 0)));
+    let change = |change: fn(&mut kinds::Service)| {
+        world.change(&key("green"), change);
+        process.deliver(&key("green"));
+    };
+    change(|green| green.ports[0].node_port = 31_000);
+    pass(1.0).await;
+    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(31_000)], (1, 0)));
+    change(|green| green.ports.push(port(81)));
+    pass(1.0).await;
+    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(31_000), Some(30_081)], (1, 0)));
+    change(|green| annotated(green, &[("a", "b")]));
+    change(|green| green.selector = [("app".into(), "green".into())].into());
+    pass(1.0).await;
+    assert_eq!(cloud.calls(), (0, 0));
+    // Not referred to any more.
+    world.change(&key("blue"), |blue| annotated(blue, &[]));
+    process.deliver(&key("blue"));
+    pass(1.0).await;
+    assert_eq!(cloud.calls(), (1, 0));
+    assert_eq!(process.balancers.courses.referring(&key("green")), []);
+    change(|green| green.ports.truncate(1));
+    pass(1.0).await;
+    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![], (0, 0)));
+    assert_eq!(told(&world), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_service_is_told_once_and_taken_when_it_comes() {
+    let (world, cloud, process) = world(&[], false).await;
+    for _ in 0..5 {
+        pass(10.0).await;
+        process.deliver(&key("blue"));
+    }
+    let expected = "Warning SyncLoadBalancerFailed blue: Error syncing load balancer: ReadAnnotations: annotation \
+                    example.com/others is \"green\": make this Service";
+    assert_eq!((told(&world), cloud.calls()), (vec![expected.to_owned()], (0, 0)));
+    world.create(green());
+    process.deliver(&key("green"));
+    pass(1.0).await;
+    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (1, 0)));
+
+    // It goes again: what was there stays, and follows the nodes.
+    world.delete(&key("green"));
+    process.deliver(&key("green"));
+    pass(1.0).await;
+    assert_eq!((told(&world), cloud.calls()), (vec![expected.to_owned()], (0, 0)));
+    world.set_nodes(vec![node("node-0"), node("node-1"), node("node-2")]);
+    process.nodes_changed();
+    pass(1.0).await;
+    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (0, 1)));
+    assert_eq!(world.cloud.snapshot().balancers[0].targets.len(), 3);
+    let fault = Fault::at(Pattern::One(Operation::SetTargets), 1, Effect::Transient);
+    world.cloud.add_fault(fault).expect("a fault");
+    world.set_nodes(vec![node("node-0")]);
+    process.nodes_changed();
+    pass(60.0).await;
+    assert_eq!((world.cloud.snapshot().balancers[0].targets.len(), cloud.calls()), (1, (0, 2)), "it is tried again");
+    assert_eq!(told(&world), [""; 0], "what is wrong was said");
+
+    world.delete(&key("blue"));
+    process.deliver(&key("blue"));
+    pass(10.0).await;
+    process.deliver_all();
+    pass(1.0).await;
+    assert!(world.cloud.snapshot().balancers.is_empty() && world.get(&key("blue")).is_none());
+    assert_eq!(process.balancers.courses.len(), 0, "nothing is remembered");
+    assert_eq!(process.balancers.courses.referring(&key("green")), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_of_the_other_service_are_targets_too() {
+    let (world, cloud, process) = world(&[("mock.cloud/targets", "endpoints")], true).await;
+    cloud.calls();
+    let set = |name: &str, last: &[u8]| {
+        let endpoints = last.iter().map(|last| endpoint(*last)).collect();
+        world.endpoints_of.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), endpoints);
+        process.endpoints_changed(&key(name));
+    };
+    let have = || {
+        let last =
+            |endpoints: &[EndpointTarget]| endpoints.iter().map(|one| one.address.to_string()).collect::<Vec<_>>();
+        cloud.asked(|asked| (last(&asked.targets.endpoints), last(&asked.targets.others["green"])))
+    };
+    set("blue", &[1]);
+    set("green", &[2, 3]);
+    pass(1.0).await;
+    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    assert_eq!(have(), (texts(&["10.1.0.1"]), texts(&["10.1.0.2", "10.1.0.3"])));
+    cloud.calls();
+    set("green", &[3]);
+    pass(1.0).await;
+    assert_eq!((have(), cloud.calls()), ((texts(&["10.1.0.1"]), texts(&["10.1.0.3"])), (0, 1)), "one call");
+    set("another", &[9]);
+    pass(1.0).await;
+    assert_eq!(cloud.calls(), (0, 0));
+    assert_eq!(told(&world), [""; 0]);
+}
