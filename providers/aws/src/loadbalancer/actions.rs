@@ -1,29 +1,58 @@
-//! Forward actions: a listener's traffic spread by weight over the Service's own target group and others that are there
-//! already (Load Balancer Controller: `buildActionConfigViaAnnotation`).
+//! Forward actions: a listener's traffic spread by weight over the Service's own target group, those of other Services,
+//! and others that are there already (Load Balancer Controller: `buildActionConfigViaAnnotation`).
+
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 /// Target groups of one listener at most, the own one included.
-const MOST: usize = 5;
+pub(crate) const MOST: usize = 5;
 /// The greatest weight.
 const HEAVIEST: i64 = 999;
 
-/// How a listener's traffic is spread.
+/// How a listener's traffic is spread; `P` says who gets the parts of others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Spread {
+pub(crate) struct Spread<P> {
     /// The weight of the own target group.
     pub own: i32,
-    /// Other target groups by ARN, with their weights.
-    pub others: Vec<(String, i32)>,
+    /// Others, with their weights.
+    pub others: Vec<(P, i32)>,
     /// A client stays with its target group.
     pub sticky: bool,
+}
+
+impl<P> Spread<P> {
+    /// The same with the others called otherwise.
+    pub(crate) fn map<Q>(&self, mut name: impl FnMut(&P) -> Q) -> Spread<Q> {
+        let others = self.others.iter().map(|(other, weight)| (name(other), *weight)).collect();
+        Spread { own: self.own, others, sticky: self.sticky }
+    }
+}
+
+/// Who gets a part, as an annotation names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A target group that is there already, by ARN.
+    Arn(String),
+    /// Another Service of the same namespace.
+    Service(ServicePort),
+}
+
+/// A port of another Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ServicePort {
+    pub service: String,
+    /// The port's name or number.
+    pub port: String,
+    /// What comes by TLS goes on as TCP.
+    pub decrypt: bool,
 }
 
 /// Reads an annotation's value.
 ///
 /// # Errors
 /// What is wrong, as what to write instead.
-pub(crate) fn parse(text: &str) -> Result<Spread, String> {
+pub(crate) fn parse(text: &str) -> Result<Spread<Part>, String> {
     let action: Value = serde_json::from_str(text).map_err(|error| format!("use JSON: {error}"))?;
     if action["type"] != "forward" {
         return Err("use type forward, the only one that a Network Load Balancer has".into());
@@ -33,15 +62,13 @@ pub(crate) fn parse(text: &str) -> Result<Spread, String> {
     if groups.len() >= MOST {
         return Err(format!("use at most {} target groups beside the Service's own", MOST - 1));
     }
-    let mut others = Vec::new();
+    let mut others: Vec<(Part, i32)> = Vec::new();
     for group in groups {
-        let arn = group["targetGroupARN"].as_str().filter(|arn| arn.starts_with("arn:"));
-        let Some(arn) = arn.filter(|_| group["serviceName"].is_null()) else {
-            return Err("name each of targetGroups by targetGroupARN: target groups for other Services by \
-                        serviceName are not made here"
-                .into());
-        };
-        others.push((arn.to_owned(), weight(&group["weight"], groups.len() == 1)?));
+        let part = part(group)?;
+        if others.iter().any(|(other, _)| *other == part) {
+            return Err("name each of targetGroups once".into());
+        }
+        others.push((part, weight(&group["weight"], groups.len() == 1)?));
     }
     let own = weight(&config["baseServiceWeight"], true)?;
     if own + others.iter().map(|(_, weight)| weight).sum::<i32>() == 0 {
@@ -49,6 +76,29 @@ pub(crate) fn parse(text: &str) -> Result<Spread, String> {
     }
     let sticky = config["targetGroupStickinessConfig"]["enabled"] == true;
     Ok(Spread { own, others, sticky })
+}
+
+/// The Services that an annotation's value names, whatever else is wrong with it.
+pub(crate) fn services(text: &str) -> BTreeSet<String> {
+    let action: Value = serde_json::from_str(text).unwrap_or_default();
+    let groups = action["forwardConfig"]["targetGroups"].as_array().map(Vec::as_slice).unwrap_or_default();
+    groups.iter().filter_map(|group| group["serviceName"].as_str()).map(str::to_owned).collect()
+}
+
+fn part(group: &Value) -> Result<Part, String> {
+    match (&group["targetGroupARN"], &group["serviceName"]) {
+        (Value::String(arn), Value::Null) if arn.starts_with("arn:") => Ok(Part::Arn(arn.clone())),
+        (Value::Null, Value::String(service)) if !service.is_empty() => {
+            let port = match &group["servicePort"] {
+                Value::Number(number) => number.as_u64().map(|number| number.to_string()),
+                Value::String(name) => Some(name.clone()).filter(|name| !name.is_empty()),
+                _ => None,
+            };
+            let port = port.ok_or_else(|| format!("name a port of {service} as servicePort, by name or number"))?;
+            Ok(Part::Service(ServicePort { service: service.clone(), port, decrypt: group["decrypt"] == true }))
+        }
+        _ => Err("name each of targetGroups by its targetGroupARN, or else by serviceName and servicePort".into()),
+    }
 }
 
 /// A weight; 1 where it may be left out, as AWS takes it.
@@ -69,9 +119,11 @@ mod tests {
     fn actions_are_read_as_upstream_reads_them() {
         let spread = |own, others: &[(&str, i32)], sticky| Spread {
             own,
-            others: others.iter().map(|(arn, weight)| ((*arn).to_owned(), *weight)).collect(),
+            others: others.iter().map(|(arn, weight)| (Part::Arn((*arn).to_owned()), *weight)).collect(),
             sticky,
         };
+        let service =
+            |port: &str, decrypt| Part::Service(ServicePort { service: "b".into(), port: port.into(), decrypt });
         for (text, expected) in [
             (r#"{"type": "forward"}"#, Ok(spread(1, &[], false))),
             (
@@ -87,7 +139,35 @@ mod tests {
             (r#"{"type": "redirect"}"#, Err("use type forward")),
             (
                 r#"{"type": "forward", "forwardConfig": {"targetGroups": [{"serviceName": "b", "servicePort": 80}]}}"#,
-                Err("name each of targetGroups by targetGroupARN"),
+                Ok(Spread { own: 1, others: vec![(service("80", false), 1)], sticky: false }),
+            ),
+            (
+                r#"{"type": "forward", "forwardConfig": {"baseServiceWeight": 0, "targetGroups":
+                    [{"serviceName": "b", "servicePort": "web", "decrypt": true, "weight": 7},
+                     {"serviceName": "b", "servicePort": "80", "weight": 0}]}}"#,
+                Ok(Spread {
+                    own: 0,
+                    others: vec![(service("web", true), 7), (service("80", false), 0)],
+                    sticky: false,
+                }),
+            ),
+            (
+                r#"{"type": "forward", "forwardConfig": {"targetGroups": [{"serviceName": "b"}]}}"#,
+                Err("name a port of b as servicePort"),
+            ),
+            (
+                r#"{"type": "forward", "forwardConfig": {"targetGroups": [{"weight": 1}]}}"#,
+                Err("name each of targetGroups by its targetGroupARN, or else by serviceName"),
+            ),
+            (
+                r#"{"type": "forward", "forwardConfig": {"targetGroups":
+                    [{"serviceName": "b", "servicePort": 80, "targetGroupARN": "arn:a"}]}}"#,
+                Err("name each of targetGroups by its targetGroupARN, or else by serviceName"),
+            ),
+            (
+                r#"{"type": "forward", "forwardConfig": {"targetGroups":
+                    [{"targetGroupARN": "arn:a", "weight": 1}, {"targetGroupARN": "arn:a", "weight": 2}]}}"#,
+                Err("name each of targetGroups once"),
             ),
             (
                 r#"{"type": "forward", "forwardConfig": {"targetGroups":
@@ -107,5 +187,13 @@ mod tests {
                 (found, expected) => panic!("{text} gives {found:?}, not {expected:?}"),
             }
         }
+    }
+
+    #[test]
+    fn services_are_found_even_where_something_else_is_wrong() {
+        let text = r#"{"type": "redirect", "forwardConfig": {"targetGroups":
+            [{"serviceName": "b"}, {"targetGroupARN": "arn:a"}, {"serviceName": "c"}, {"serviceName": 1}]}}"#;
+        assert_eq!(services(text), ["b".to_owned(), "c".to_owned()].into());
+        assert_eq!(services("{"), BTreeSet::new());
     }
 }

@@ -62,7 +62,25 @@ pub(crate) struct ListenerSettings {
     pub alpn: Option<String>,
     pub attributes: Attributes,
     pub group: GroupSettings,
-    pub spread: Option<Spread>,
+    pub spread: Option<Spread<Other>>,
+}
+
+/// Who gets a part of a listener's traffic beside the Service itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Other {
+    /// A target group that is there already, by ARN.
+    Arn(String),
+    /// A target group that is made for a port of another Service.
+    Group(Box<GroupSettings>),
+}
+
+/// A port of another Service that a target group is made for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Backend {
+    pub service: String,
+    pub port: u16,
+    /// Its targets are reached by IPv6.
+    pub ipv6: bool,
 }
 
 /// A target group.
@@ -77,6 +95,8 @@ pub(crate) struct GroupSettings {
     pub attributes: Attributes,
     /// Targets see the clients' addresses.
     pub preserves_client: bool,
+    /// `None`: the Service's own.
+    pub backend: Option<Backend>,
 }
 
 /// All that a Service asks for.
@@ -121,6 +141,17 @@ pub(crate) struct Settings {
     /// No type was asked for, so that cloud-provider-aws would have made a Classic Load Balancer.
     pub untyped: bool,
     pub warnings: Vec<String>,
+}
+
+impl Settings {
+    /// The target groups that are made for other Services; one for each listener that sends traffic there.
+    pub(crate) fn backends(&self) -> impl Iterator<Item = &GroupSettings> {
+        let spreads = self.listeners.iter().filter_map(|listener| listener.spread.as_ref());
+        spreads.flat_map(|spread| &spread.others).filter_map(|(other, _)| match other {
+            Other::Arn(_) => None,
+            Other::Group(group) => Some(&**group),
+        })
+    }
 }
 
 /// Whose targets a Service needs, and what it asks for; nothing if somebody else makes its balancer.

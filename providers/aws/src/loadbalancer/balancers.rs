@@ -26,7 +26,7 @@ use super::network::{self, Networks};
 use super::noderules;
 use super::observe::{ingress, instances, observed};
 use super::plan::Step;
-use super::reading::PREFIX;
+use super::reading::{PREFIX, others};
 use super::seen::Seen;
 use super::shared::{Shared, node_groups};
 use super::subnets::Network;
@@ -255,7 +255,7 @@ impl Balancers {
             warnings.push(format!("changes by somebody else were undone: {}", done.join("; ")));
         }
         warnings.append(&mut caller.warnings);
-        course.known = Some(known(&desired, &seen));
+        course.known = Some(known(work.id, &desired, &seen));
         let balancer = seen.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
         let progress = match again || !dying.is_empty() {
@@ -299,7 +299,7 @@ impl Balancers {
                         step.clone()
                     }
                     // Not every listener may send traffic to several groups.
-                    Err(error) if error.is_invalid() && step.is_weighted() => {
+                    Err(error) if error.is_invalid() && step.is_on_the_way() => {
                         let at_once = step.at_once();
                         self.step(caller, &at_once, seen, course).await?;
                         at_once
@@ -448,6 +448,10 @@ impl LoadBalancers for Balancers {
 
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
         annotations::read(spec, &self.policy).map(|(targeting, _)| targeting)
+    }
+
+    fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
+        others(spec)
     }
 
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {

@@ -231,7 +231,7 @@ impl Caller<'_> {
                 let arn = answer.listeners().first().and_then(|listener| listener.listener_arn());
                 return Ok(Made { id: arn.unwrap_or_default().to_owned(), ..Made::default() });
             }
-            Step::ModifyListener { arn, listener, forwards } => {
+            Step::ModifyListener { arn, listener, forwards, .. } => {
                 let (certificates, policy, alpn) = encryption(listener);
                 // Not each that a listener can have may be asked for again.
                 let protocol = Some(elb::ProtocolEnum::from(listener.protocol.as_str()));

@@ -8,8 +8,9 @@ use providers::{LoadBalancerId, LoadBalancerSpec};
 use tokio::time::Instant;
 
 use super::diff::PACE;
+use super::names;
 use super::seen::{Seen, SeenTargetGroup};
-use super::types::{Desired, Target, TargetHealth, TargetType};
+use super::types::{Desired, Protocol, Target, TargetHealth, TargetType};
 
 /// The first pause while AWS is at something; it doubles up to [`PACE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -17,11 +18,14 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// A target group, as it was when this process last looked or changed it.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownGroup {
-    /// The listener's port.
+    /// The port of a listener that uses it.
     pub port: u16,
+    /// The part of the stack that it is, if it was made for another Service.
+    pub backend: Option<String>,
     pub arn: String,
     pub name: String,
     pub target_type: TargetType,
+    pub protocol: Protocol,
     pub ipv6: bool,
     pub targets: BTreeSet<Target>,
     /// As [`SeenTargetGroup::recorded`].
@@ -89,13 +93,15 @@ impl Courses {
 }
 
 /// A target group with the targets that are not on their way out.
-pub(crate) fn known_group(port: u16, group: &SeenTargetGroup) -> KnownGroup {
+pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &SeenTargetGroup) -> KnownGroup {
     let live = group.targets.iter().filter(|(_, health)| **health != TargetHealth::Draining);
     KnownGroup {
         port,
+        backend: names::part_of_another(&group.tags, id).map(str::to_owned),
         arn: group.arn.clone(),
         name: group.name.clone(),
         target_type: group.target_type,
+        protocol: group.protocol,
         ipv6: group.ipv6,
         targets: live.map(|(target, _)| target.clone()).collect(),
         recorded: group.recorded.clone(),
@@ -103,11 +109,17 @@ pub(crate) fn known_group(port: u16, group: &SeenTargetGroup) -> KnownGroup {
 }
 
 /// The target groups that traffic goes to, with what they have now.
-pub(crate) fn known(desired: &Desired, seen: &Seen) -> Vec<KnownGroup> {
+pub(crate) fn known(id: &LoadBalancerId, desired: &Desired, seen: &Seen) -> Vec<KnownGroup> {
     let listeners = seen.balancer(&desired.balancer.name).map(|one| one.listeners.as_slice()).unwrap_or_default();
     let groups = listeners.iter().flat_map(|listener| {
         let arns = listener.forwards.iter().filter_map(|(arn, _)| seen.target_group_by_arn(arn));
-        arns.map(|group| known_group(listener.port, group)).collect::<Vec<_>>()
+        arns.map(|group| known_group(id, listener.port, group)).collect::<Vec<_>>()
     });
-    groups.collect()
+    once(groups)
+}
+
+/// Each group once: those of other Services may be several listeners'.
+pub(crate) fn once(groups: impl IntoIterator<Item = KnownGroup>) -> Vec<KnownGroup> {
+    let mut arns = BTreeSet::new();
+    groups.into_iter().filter(|group| arns.insert(group.arn.clone())).collect()
 }

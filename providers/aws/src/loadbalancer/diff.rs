@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::exchange::{self, Forwards, Turn};
+use super::names;
 use super::plan::{Plan, Step};
 use super::seen::{Seen, SeenBalancer, SeenListener, SeenTargetGroup, State, balancer_defaults, group_defaults};
 use super::sharing::{self, Change};
@@ -18,11 +20,6 @@ use super::types::{
 
 /// AWS needs minutes to bring a balancer up, and about this long to try a new target.
 pub(crate) const PACE: Duration = Duration::from_secs(10);
-
-/// A target group takes all of a listener's traffic.
-const ALL: i32 = 1;
-/// The weight of a target group that is about to be replaced, beside one that gets nothing yet but is probed.
-const STILL: i32 = 100;
 
 /// What brings a Service's balancer to what is asked for.
 pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
@@ -52,12 +49,22 @@ pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
     }
     let mut claims = Claims::default();
     let mut leave = Vec::new();
+    let listeners = current.map(|current| current.listeners.as_slice()).unwrap_or_default();
+    let mut names = BTreeMap::new();
+    for (name, wanted) in &desired.backends {
+        let group = find_backend(wanted, listeners, seen, &claims);
+        let group = target_group(wanted, group, &desired.tagging, &mut claims, &mut plan, &mut leave);
+        names.insert(name.as_str(), group);
+    }
+    let name = |other: &str| names.get(other).map_or(other, String::as_str).to_owned();
     for wanted in desired.listeners.values() {
-        let listener = current.and_then(|current| current.listeners.iter().find(|one| one.port == wanted.port));
-        let group = target_group(wanted, listener, seen, &desired.tagging, &mut claims, &mut plan, &mut leave);
+        let listener = listeners.iter().find(|one| one.port == wanted.port);
+        let group = find_group(&wanted.group, listener, seen, &claims);
+        let group = target_group(&wanted.group, group, &desired.tagging, &mut claims, &mut plan, &mut leave);
+        let finals = exchange::finals(wanted, &group, name);
         match listener {
-            Some(listener) => change_listener(desired, wanted, listener, &group, seen, &mut claims, &mut plan),
-            None => add_listener(&desired.balancer.name, wanted, &group, &mut plan),
+            Some(listener) => change_listener(desired, wanted, listener, finals, seen, &mut claims, &mut plan),
+            None => add_listener(&desired.balancer.name, wanted, finals, &mut plan),
         }
     }
     plan.steps.append(&mut leave);
@@ -159,19 +166,17 @@ struct Claims {
     used: BTreeSet<String>,
 }
 
-/// The target group of a listener: its name, after what it lacks was added to the plan. What has to leave it goes
-/// to `leave`, for after all that comes.
+/// A target group, `current` if there is one: its name, after what it lacks was added to the plan. What has to leave it
+/// goes to `leave`, for after all that comes.
 fn target_group(
-    listener: &Listener,
-    current: Option<&SeenListener>,
-    seen: &Seen,
+    wanted: &TargetGroup,
+    current: Option<&SeenTargetGroup>,
     tagging: &Tagging,
     claims: &mut Claims,
     plan: &mut Plan,
     leave: &mut Vec<Step>,
 ) -> String {
-    let wanted = &listener.group;
-    let Some(group) = find_group(wanted, current, seen, claims) else {
+    let Some(group) = current else {
         plan.steps.push(Step::CreateTargetGroup(Box::new(wanted.clone())));
         let attributes = unlike(&wanted.attributes, &Attributes::new(), &group_defaults());
         let group = &wanted.name;
@@ -218,6 +223,13 @@ pub(crate) fn targets(
     )
 }
 
+/// Whether a group could be the wanted one.
+fn fits(wanted: &TargetGroup, group: &SeenTargetGroup) -> bool {
+    let port = wanted.target_type != TargetType::Instance || wanted.shared || group.port == wanted.port;
+    let kind = group.target_type == wanted.target_type && group.protocol == wanted.protocol;
+    kind && port && group.ipv6 == wanted.ipv6
+}
+
 /// The group of the wanted name; else the one that the listener uses, whoever made it, if it could be the wanted one.
 fn find_group<'a>(
     wanted: &TargetGroup,
@@ -225,36 +237,36 @@ fn find_group<'a>(
     seen: &'a Seen,
     claims: &Claims,
 ) -> Option<&'a SeenTargetGroup> {
-    let fits = |group: &&SeenTargetGroup| {
-        let port = wanted.target_type != TargetType::Instance || wanted.shared || group.port == wanted.port;
-        let kind = group.target_type == wanted.target_type && group.protocol == wanted.protocol;
-        kind && port && group.ipv6 == wanted.ipv6
-    };
+    let fits = |group: &&SeenTargetGroup| fits(wanted, group);
     let forwards = current.map(|listener| listener.forwards.as_slice()).unwrap_or_default();
     let in_use = forwards.iter().filter(|(_, weight)| *weight > 0 || forwards.len() == 1);
-    let used = in_use.filter_map(|(arn, _)| seen.target_group_by_arn(arn)).find(fits);
+    let own = |group: &&SeenTargetGroup| part_of_another(group, wanted).is_none();
+    let used = in_use.filter_map(|(arn, _)| seen.target_group_by_arn(arn)).filter(own).find(fits);
     seen.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
-/// Where a listener's traffic goes when nothing is being exchanged.
-fn finals(wanted: &Listener, group: &str) -> Vec<(String, i32)> {
-    match &wanted.spread {
-        None => vec![(group.to_owned(), ALL)],
-        Some(spread) => std::iter::once((group.to_owned(), spread.own)).chain(spread.others.iter().cloned()).collect(),
-    }
+/// The group of the wanted name; else one that a listener uses and that is the same part of the Service's stack.
+fn find_backend<'a>(
+    wanted: &TargetGroup,
+    listeners: &[SeenListener],
+    seen: &'a Seen,
+    claims: &Claims,
+) -> Option<&'a SeenTargetGroup> {
+    let part = |group: &&SeenTargetGroup| group.tags.get(names::RESOURCE) == wanted.tags.get(names::RESOURCE);
+    let fits = |group: &&SeenTargetGroup| fits(wanted, group);
+    let forwards = listeners.iter().flat_map(|listener| &listener.forwards);
+    let used = forwards.filter_map(|(arn, _)| seen.target_group_by_arn(arn)).filter(part).find(fits);
+    seen.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
-/// Whether traffic goes to the same groups; the weight of an only one means nothing.
-fn same_forwards(one: &[(String, i32)], other: &[(String, i32)]) -> bool {
-    let set = |forwards: &[(String, i32)]| forwards.iter().cloned().collect::<BTreeSet<_>>();
-    match (one, other) {
-        ([(one, _)], [(other, _)]) => one == other,
-        _ => set(one) == set(other),
-    }
+/// The other Service that a group was made for, if it is not the one that `wanted` is made for.
+fn part_of_another<'a>(group: &'a SeenTargetGroup, wanted: &TargetGroup) -> Option<&'a str> {
+    let (service, _) = group.tags.get(names::RESOURCE)?.rsplit_once(':')?;
+    (wanted.tags.get(names::SERVICE).map(String::as_str) != Some(service)).then_some(service)
 }
 
-fn add_listener(balancer: &str, wanted: &Listener, group: &str, plan: &mut Plan) {
-    let (listener, forwards) = (Box::new(wanted.clone()), finals(wanted, group));
+fn add_listener(balancer: &str, wanted: &Listener, forwards: Forwards, plan: &mut Plan) {
+    let listener = Box::new(wanted.clone());
     plan.steps.push(Step::CreateListener { balancer: balancer.to_owned(), listener, forwards });
     if wanted.certificates.len() > 1 {
         let certificates = wanted.certificates[1..].to_vec();
@@ -266,38 +278,18 @@ fn change_listener(
     desired: &Desired,
     wanted: &Listener,
     current: &SeenListener,
-    group: &str,
+    last: Forwards,
     seen: &Seen,
     claims: &mut Claims,
     plan: &mut Plan,
 ) {
-    let old: Vec<&SeenTargetGroup> = current
-        .forwards
-        .iter()
-        .filter_map(|(arn, _)| seen.target_group_by_arn(arn))
-        .filter(|old| old.name != group)
-        .collect();
-    let new = seen.target_group(group);
-    let healthy = |group: &SeenTargetGroup| group.targets.values().any(|health| *health == TargetHealth::Healthy);
-    let mut forwards = finals(wanted, group);
-    let arrived = old.is_empty() && new.is_some() && same_forwards(&seen.arns(&forwards), &current.forwards);
-    let listed = new.is_some_and(|new| current.forwards.iter().any(|(arn, _)| *arn == new.arn));
-    // Nobody is served worse by a change at once.
-    let free =
-        current.protocol != wanted.protocol || wanted.group.targets.is_empty() || !old.iter().any(|old| healthy(old));
-    let ready = free || new.is_some_and(healthy);
-    let waits = !arrived && !free && (!listed || !ready);
+    let Turn { forwards, done, leaving, waits } = exchange::turn(desired, wanted, current, &last, seen);
     if waits {
         plan.wait(PACE);
-        claims.used.extend(old.iter().map(|old| old.arn.clone()));
-        let others = forwards.split_off(1);
-        let still = if others.is_empty() { STILL } else { forwards[0].1 };
-        forwards = old.iter().map(|old| (old.name.clone(), still)).chain([(group.to_owned(), 0)]).collect();
-        forwards.extend(others);
+        claims.used.extend(leaving);
     }
-    let forwarded = arrived || (waits && listed && current.forwards.len() == forwards.len());
     let default = |certificates: &[String]| certificates.first().cloned();
-    let changed = !forwarded
+    let changed = !done
         || wanted.is_sticky() != current.sticky
         || current.protocol != wanted.protocol
         || default(&current.certificates) != default(&wanted.certificates)
@@ -308,6 +300,7 @@ fn change_listener(
             arn: current.arn.clone(),
             listener: Box::new(wanted.clone()),
             forwards,
+            last,
         });
     }
     if wanted.protocol == Protocol::Tls {
@@ -360,7 +353,7 @@ fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims
         let forwards = others.iter().flat_map(|other| &other.listeners).flat_map(|listener| &listener.forwards);
         claims.used.extend(forwards.map(|(arn, _)| arn.clone()));
     }
-    let names: BTreeSet<&str> = desired.listeners.values().map(|listener| listener.group.name.as_str()).collect();
+    let names: BTreeSet<&str> = desired.groups().map(|group| group.name.as_str()).collect();
     for group in &seen.target_groups {
         let kept = claims.wanted.contains(&group.arn) || claims.used.contains(&group.arn);
         if !kept && !names.contains(group.name.as_str()) {

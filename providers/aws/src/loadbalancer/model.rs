@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use providers::{CloudError, IpFamily, IpNet, LoadBalancerId, Targets};
 
-use super::annotations::{Families, GroupSettings, ListenerSettings, SecurityGroups, Settings};
+use super::actions::Spread;
+use super::annotations::{Backend, Families, GroupSettings, ListenerSettings, Other, SecurityGroups, Settings};
 use super::names::{self, Flavour};
 use super::reading::PREFIX;
 use super::seen::{Seen, SeenBalancer, State};
 use super::subnets::{self, Network};
 use super::types::{
-    AddressType, Balancer, Desired, Listener, Rule, Scheme, SecurityGroup, Source, Tagging, Target, TargetGroup,
+    AddressType, Balancer, Desired, Listener, Rule, Scheme, SecurityGroup, Source, Tagging, Tags, Target, TargetGroup,
     TargetType,
 };
 use crate::tags::ClusterTags;
@@ -87,21 +88,37 @@ pub(crate) fn desired(settings: &Settings, around: &Surroundings<'_>) -> Result<
         ));
     }
     let name = balancer_name(settings, around, existing, scheme);
-    let ipv6 = settings.ipv6_targets && dualstack;
     let tags = |resource: &str| {
         let mut tags = settings.tags.clone();
         tags.extend(names::tags(around.cluster, settings.flavour, around.id, resource));
         tags
     };
-    let mut listeners = BTreeMap::new();
+    let (mut listeners, mut backends) = (BTreeMap::new(), BTreeMap::new());
     for asked in &settings.listeners {
-        let part = format!("{}:{}", around.id, asked.port);
-        let group = group(settings, &asked.group, asked.port, &name, ipv6, tags(&part), around);
-        if let Some(most) = settings.max_targets.filter(|most| group.targets.len() > *most) {
-            let all = group.targets.len();
-            warnings.push(format!("port {} has {most} of {all} targets: --max-targets-per-target-group", asked.port));
-        }
-        listeners.insert(asked.port, listener(asked, group, tags(&asked.port.to_string())));
+        let mut made = |group_of: &GroupSettings| {
+            let group = group(settings, group_of, asked.port, (&name, dualstack), &tags, around);
+            if let Some(most) = settings.max_targets.filter(|most| group.targets.len() > *most) {
+                let all = group.targets.len();
+                let of = group_of.backend.as_ref().map(|backend| format!(" of {}", backend.service));
+                let port = group_of.backend.as_ref().map_or(asked.port, |backend| backend.port);
+                let of = of.unwrap_or_default();
+                warnings.push(format!("port {port}{of} has {most} of {all} targets: --max-targets-per-target-group"));
+            }
+            group
+        };
+        let own = made(&asked.group);
+        let spread = asked.spread.as_ref().map(|spread| {
+            spread.map(|other| match other {
+                Other::Arn(arn) => arn.clone(),
+                Other::Group(asked) => {
+                    let group = made(asked);
+                    let name = group.name.clone();
+                    backends.insert(name.clone(), group);
+                    name
+                }
+            })
+        });
+        listeners.insert(asked.port, listener(asked, own, spread, tags(&asked.port.to_string())));
     }
     let backend = around.backend.filter(|_| wants_backend(settings, existing)).map(str::to_owned);
     let given = if bare { &[][..] } else { around.given };
@@ -124,7 +141,7 @@ pub(crate) fn desired(settings: &Settings, around: &Surroundings<'_>) -> Result<
         rules: front_rules(settings, dualstack),
     });
     let tagging = Tagging { prunes: settings.flavour == Flavour::Controller, foreign: settings.foreign_tags.clone() };
-    Ok((Desired { balancer, security_group, listeners, tagging }, warnings))
+    Ok((Desired { balancer, security_group, listeners, backends, tagging }, warnings))
 }
 
 /// The name of the own group that there is, whoever named it, or upstream's.
@@ -156,7 +173,7 @@ fn balancer_name(
     names.find(|name| around.seen.balancer(name).is_none()).unwrap_or_default()
 }
 
-fn listener(asked: &ListenerSettings, group: TargetGroup, tags: super::types::Tags) -> Listener {
+fn listener(asked: &ListenerSettings, group: TargetGroup, spread: Option<Spread<String>>, tags: Tags) -> Listener {
     Listener {
         port: asked.port,
         protocol: asked.protocol,
@@ -166,7 +183,7 @@ fn listener(asked: &ListenerSettings, group: TargetGroup, tags: super::types::Ta
         attributes: asked.attributes.clone(),
         tags,
         group,
-        spread: asked.spread.clone(),
+        spread,
     }
 }
 
@@ -174,14 +191,31 @@ fn group(
     settings: &Settings,
     asked: &GroupSettings,
     port: u16,
-    balancer: &str,
-    ipv6: bool,
-    tags: super::types::Tags,
+    (balancer, dualstack): (&str, bool),
+    tags: &impl Fn(&str) -> Tags,
     around: &Surroundings<'_>,
 ) -> TargetGroup {
-    let node_port = (settings.target_type == TargetType::Instance && !settings.shared_groups).then_some(asked.port);
+    let (id, kind, protocol) = (around.id, settings.target_type, asked.protocol);
+    let node_port = (kind == TargetType::Instance && !settings.shared_groups).then_some(asked.port);
+    let (name, part, ipv6) = match &asked.backend {
+        None => {
+            let ipv6 = settings.ipv6_targets && dualstack;
+            let name = names::target_group(id, balancer, (port, node_port), kind, protocol, ipv6);
+            (name, names::part(&id.namespace, &id.name, port), ipv6)
+        }
+        Some(Backend { service, port, ipv6 }) => {
+            let ipv6 = *ipv6 && dualstack;
+            let name = names::backend(id, balancer, (service, *port, node_port), kind, protocol, ipv6);
+            (name, names::part(&id.namespace, service, *port), ipv6)
+        }
+    };
+    let mut tags = tags(&part);
+    if asked.backend.is_some() {
+        // Whose targets it has can't be told otherwise.
+        tags.insert(names::RESOURCE.into(), part);
+    }
     TargetGroup {
-        name: names::target_group(around.id, balancer, (port, node_port), settings.target_type, asked.protocol, ipv6),
+        name,
         target_type: settings.target_type,
         protocol: asked.protocol,
         port: asked.port,
@@ -192,6 +226,7 @@ fn group(
         targets: targets(settings, asked, ipv6, around.targets),
         most: settings.max_targets,
         shared: settings.shared_groups,
+        preserves_client: asked.preserves_client,
     }
 }
 
@@ -210,7 +245,11 @@ pub(crate) fn targets(settings: &Settings, asked: &GroupSettings, ipv6: bool, al
         }
         TargetType::Ip => {
             let family = if ipv6 { IpFamily::IPv6 } else { IpFamily::IPv4 };
-            let fit = all.endpoints.iter().filter(|endpoint| {
+            let endpoints = match &asked.backend {
+                None => all.endpoints.as_ref(),
+                Some(backend) => all.others.get(&backend.service).map(AsRef::as_ref).unwrap_or_default(),
+            };
+            let fit = endpoints.iter().filter(|endpoint| {
                 endpoint.ready
                     && IpFamily::of(endpoint.address) == family
                     && asked.port_names.contains(&endpoint.port_name)

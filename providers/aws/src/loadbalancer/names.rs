@@ -70,6 +70,34 @@ pub(crate) fn target_group(
     hashed(id, &parts)
 }
 
+/// The name of a target group that is made for a port of another Service; it differs where an own one's would.
+pub(crate) fn backend(
+    id: &LoadBalancerId,
+    balancer: &str,
+    (service, port, node_port): (&str, u16, Option<u16>),
+    target_type: TargetType,
+    protocol: Protocol,
+    ipv6: bool,
+) -> String {
+    let family = if ipv6 { "ipv6" } else { "ipv4" };
+    let ports = node_port.map_or_else(|| port.to_string(), |node_port| format!("{port}:{node_port}"));
+    let behind = format!("{service}:{ports}");
+    let parts = [&id.cluster, &id.uid, balancer, &behind, target_type.as_str(), protocol.as_str(), family];
+    format!("k8s-{}-{}-{}", plain(&id.namespace, 8), plain(service, 8), &hash(&parts)[..10])
+}
+
+/// The part of a Service's stack that the target group of a port is, be it its own or another Service's port.
+pub(crate) fn part(namespace: &str, service: &str, port: u16) -> String {
+    format!("{namespace}/{service}:{port}")
+}
+
+/// The part of a Service's stack that a target group is, if it was made for another Service.
+pub(crate) fn part_of_another<'a>(tags: &'a Tags, id: &LoadBalancerId) -> Option<&'a str> {
+    let part = tags.get(RESOURCE)?;
+    let (service, _) = part.rsplit_once(':')?;
+    (service != id.to_string()).then_some(part)
+}
+
 /// The name of a Service's own security group, the same in both upstreams.
 pub(crate) fn security_group(id: &LoadBalancerId) -> String {
     hashed(id, &[&id.cluster, &id.name, &id.namespace, &id.uid])
@@ -190,9 +218,29 @@ mod tests {
             name("a", 80, TargetType::Ip, Protocol::Tcp, false),
             name("a", 80, TargetType::Instance, Protocol::Tls, false),
             name("a", 80, TargetType::Instance, Protocol::Tcp, true),
+            backend(&id(), "a", ("my-web-service", 80, None), TargetType::Instance, Protocol::Tcp, false),
         ] {
             assert_ne!(base, other);
         }
+        let name = |service, port, node_port| {
+            backend(&id(), "a", (service, port, node_port), TargetType::Instance, Protocol::Tcp, false)
+        };
+        let green = name("green-service", 80, None);
+        assert!(green.starts_with("k8s-defaults-greenser-") && green.len() == 32, "{green}");
+        let others = [("green-service", 81, None), ("green-server", 80, None), ("green-service", 80, Some(31_000))];
+        assert!(others.into_iter().all(|(service, port, node_port)| name(service, port, node_port) != green));
+    }
+
+    #[test]
+    fn parts_of_other_services_are_told_by_their_tag() {
+        let of = |part: &str| {
+            let tags = Tags::from([(RESOURCE.to_owned(), part.to_owned())]);
+            part_of_another(&tags, &id()).map(str::to_owned)
+        };
+        assert_eq!(of(&part("default-space", "green", 80)).as_deref(), Some("default-space/green:80"));
+        assert_eq!(of(&part("default-space", "my-web-service", 80)), None);
+        assert_eq!(of("LoadBalancer"), None);
+        assert_eq!(part_of_another(&Tags::new(), &id()), None);
     }
 
     #[test]

@@ -30,8 +30,7 @@ pub(crate) type Ports = BTreeSet<(&'static str, u16)>;
 /// The ports of nodes or pods that a stack sends traffic and probes to.
 pub(crate) fn ports(desired: &Desired) -> Ports {
     let mut ports = Ports::new();
-    for listener in desired.listeners.values() {
-        let group = &listener.group;
+    for group in desired.groups() {
         let traffic: BTreeSet<u16> = match group.target_type {
             TargetType::Instance => [group.port].into(),
             TargetType::Ip => group.targets.iter().map(|target| target.port).collect(),
@@ -124,7 +123,7 @@ pub(crate) fn bare_rules(
 ) -> BTreeSet<Rule> {
     let known = rule_names(id);
     let name = known.iter().find(|name| **name == balancer.name).unwrap_or(&known[0]);
-    let dualstack = desired.listeners.values().any(|listener| listener.group.ipv6);
+    let dualstack = desired.groups().any(|group| group.ipv6);
     let everybody = clients(settings, dualstack);
     let subnets = network.ranges_of(&balancer.subnets, dualstack);
     let rule = |protocol: &str, from: u16, to: u16, range, description: &str| Rule {
@@ -136,9 +135,8 @@ pub(crate) fn bare_rules(
     };
     let mut rules = BTreeSet::new();
     let (client, health) = (format!("{CLIENT}={name}"), format!("{HEALTH}={name}"));
-    for asked in &settings.listeners {
-        let ranges = if asked.group.preserves_client { &everybody } else { &subnets };
-        let Some(group) = desired.listeners.get(&asked.port).map(|listener| &listener.group) else { continue };
+    for group in desired.groups() {
+        let ranges = if group.preserves_client { &everybody } else { &subnets };
         let traffic: BTreeSet<u16> = match group.target_type {
             TargetType::Instance => [group.port].into(),
             TargetType::Ip => group.targets.iter().map(|target| target.port).collect(),
@@ -158,7 +156,7 @@ pub(crate) fn bare_rules(
         for port in probed.into_iter().filter(|port| !open(*port)) {
             rules.extend(subnets.iter().map(|range| rule("tcp", port, port, *range, &health)));
         }
-        if asked.group.preserves_client {
+        if group.preserves_client {
             let v4 = everybody.iter().filter(|range| range.addr().is_ipv4());
             rules.extend(v4.map(|range| rule("icmp", 3, 4, *range, MTU)));
         }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::seen::ARN;
 use super::types::{
     AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, Rule, SecurityGroup, Tags, Target, TargetGroup,
 };
@@ -83,10 +82,12 @@ pub(crate) enum Step {
         listener: Box<Listener>,
         forwards: Vec<(String, i32)>,
     },
+    /// `last` is where traffic goes in the end, if `forwards` is only the way there.
     ModifyListener {
         arn: String,
         listener: Box<Listener>,
         forwards: Vec<(String, i32)>,
+        last: Vec<(String, i32)>,
     },
     SetListenerAttributes {
         arn: String,
@@ -134,21 +135,18 @@ impl Step {
         matches!(self, Self::DeleteTargetGroup { .. } | Self::DeleteSecurityGroup { .. })
     }
 
-    /// A listener sends traffic to several of our groups, while one gives way to another.
-    pub(crate) fn is_weighted(&self) -> bool {
-        let Self::ModifyListener { forwards, .. } = self else { return false };
-        forwards.len() > 1 && !forwards.iter().any(|(name, _)| name.starts_with(ARN))
+    /// A listener sends traffic to several groups, while one gives way to another.
+    pub(crate) fn is_on_the_way(&self) -> bool {
+        matches!(self, Self::ModifyListener { forwards, last, .. } if forwards != last)
     }
 
-    /// The same with all traffic for the last group.
+    /// The same without the way.
     pub(crate) fn at_once(&self) -> Self {
-        match self {
-            Self::ModifyListener { arn, listener, forwards } => {
-                let forwards = forwards.last().map(|(name, _)| (name.clone(), 1)).into_iter().collect();
-                Self::ModifyListener { arn: arn.clone(), listener: listener.clone(), forwards }
-            }
-            other => other.clone(),
+        let mut step = self.clone();
+        if let Self::ModifyListener { forwards, last, .. } = &mut step {
+            forwards.clone_from(last);
         }
+        step
     }
 
     /// Targets come and go by themselves: that is nobody's meddling.

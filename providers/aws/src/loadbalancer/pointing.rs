@@ -5,10 +5,12 @@ use std::time::Duration;
 use providers::{CloudError, ErrorKind};
 use tokio::time::Instant;
 
+use super::annotations::{GroupSettings, Other};
 use super::balancers::{Balancers, Work};
 use super::calls;
-use super::course::{Course, known_group};
+use super::course::{Course, KnownGroup, known_group, once};
 use super::model;
+use super::names;
 use super::noderules;
 use super::seen::Seen;
 use super::shared::node_groups;
@@ -16,6 +18,18 @@ use super::sharing;
 
 /// A look this old still tells which groups are machines'.
 const LONG: Duration = Duration::from_secs(30 * 60);
+
+/// What is asked of a group: of a listener's own by its port, of one for another Service by whose it is.
+fn asked<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
+    let settings = work.settings;
+    let Some(part) = &group.backend else {
+        return settings.listeners.iter().find(|asked| asked.port == group.port).map(|asked| &asked.group);
+    };
+    settings.backends().filter(|asked| asked.protocol == group.protocol).find(|asked| {
+        let named = asked.backend.as_ref().map(|one| names::part(&work.id.namespace, &one.service, one.port));
+        named.as_ref() == Some(part)
+    })
+}
 
 impl Balancers {
     /// Reads what this cluster is on record to have put into target groups that others share.
@@ -34,11 +48,10 @@ impl Balancers {
         let mut caller = self.caller(work.session, &network, work.id);
         let mut changes = Vec::new();
         for group in &groups {
-            let asked = work.settings.listeners.iter().find(|asked| asked.port == group.port);
-            let Some(asked) = asked.filter(|_| group.target_type == work.settings.target_type) else {
+            let Some(asked) = asked(work, group).filter(|_| group.target_type == work.settings.target_type) else {
                 return Ok(None);
             };
-            let wanted = model::targets(work.settings, &asked.group, group.ipv6, work.targets);
+            let wanted = model::targets(work.settings, asked, group.ipv6, work.targets);
             let shared = work.settings.shared_groups.then_some(group.recorded.as_ref());
             changes.push(sharing::bring(&wanted, &group.targets, shared, work.settings.max_targets));
         }
@@ -90,13 +103,13 @@ impl Balancers {
             let listener = existing.listeners.iter().find(|one| one.port == asked.port).ok_or_else(absent)?;
             // While one is exchanged for another both need their targets.
             let others = asked.spread.as_ref().map(|spread| spread.others.as_slice()).unwrap_or_default();
-            let own = listener.forwards.iter().filter(|(arn, _)| !others.iter().any(|(other, _)| other == arn));
-            for (arn, _) in own {
+            let foreign = |arn: &String| others.iter().any(|(other, _)| *other == Other::Arn(arn.clone()));
+            for (arn, _) in listener.forwards.iter().filter(|(arn, _)| !foreign(arn)) {
                 let group = seen.target_group_by_arn(arn).ok_or_else(absent)?;
-                groups.push(known_group(asked.port, group));
+                groups.push(known_group(work.id, asked.port, group));
             }
         }
-        course.known = Some(groups);
+        course.known = Some(once(groups));
         Ok(())
     }
 

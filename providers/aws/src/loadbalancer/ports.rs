@@ -3,6 +3,7 @@
 use providers::{LoadBalancerSpec, Port, Protocol as Transport, TargetPort, TrafficPolicy};
 
 use super::annotations::{GroupSettings, ListenerSettings, Policy};
+use super::backends;
 use super::names::Flavour;
 use super::reading::{PREFIX, Reading};
 use super::types::{Attributes, HealthCheck, Probe, Protocol, TRAFFIC_PORT, TargetType};
@@ -62,9 +63,10 @@ pub(crate) fn listeners(
     let encryption = Encryption::read(spec, flavour, reading);
     let quic = reading.list("quic-enabled-ports");
     let separate = reading.boolean("enable-tcp-udp-listener") == Some(false);
-    let proxied = proxied_ports(flavour, reading);
-    let health = health(spec, policy, flavour, target_type, reading);
-    let common = reading.pairs("target-group-attributes", false);
+    let groups = Groups::read(policy, flavour, target_type, reading);
+    let local = spec.external_traffic_policy == TrafficPolicy::Local;
+    let health =
+        groups.health(&Behind { ports: &spec.ports, local, health_port: spec.health_check_node_port }, reading);
     let mut listeners: Vec<ListenerSettings> = Vec::new();
     for port in &spec.ports {
         if let Some(first) = listeners.iter_mut().find(|listener| listener.port == port.port) {
@@ -89,16 +91,7 @@ pub(crate) fn listeners(
             }
         }
         let number = target_port(port, target_type, reading);
-        let mut attributes = common.clone();
-        attributes.extend(reading.pairs(&format!("target-group-attributes.{}", port.port), false));
-        match proxied.get(port.port) {
-            Some(on) => drop(attributes.insert(PROXY.into(), on.to_string())),
-            None if flavour == Flavour::Controller => {
-                attributes.entry(PROXY.into()).or_insert_with(|| "false".into());
-            }
-            None => {}
-        }
-        let preserves_client = group_attributes(&attributes, to_targets, target_type, reading);
+        let (attributes, preserves_client) = groups.attributes(port.port, to_targets, reading);
         listeners.push(ListenerSettings {
             port: port.port,
             protocol,
@@ -113,6 +106,7 @@ pub(crate) fn listeners(
                 health: health.clone(),
                 attributes,
                 preserves_client,
+                backend: None,
             },
             spread: None,
         });
@@ -120,7 +114,8 @@ pub(crate) fn listeners(
     for listener in &mut listeners {
         let suffix = format!("listener-attributes.{}-{}", listener.protocol.as_str(), listener.port);
         listener.attributes = reading.pairs(&suffix, false);
-        listener.spread = reading.spread(listener.protocol.as_str(), listener.port);
+        let spread = reading.spread(listener.protocol.as_str(), listener.port);
+        listener.spread = spread.and_then(|spread| backends::resolve(&spread, listener, spec, &groups, reading));
     }
     let known: Vec<String> = listeners.iter().map(|one| format!("{}-{}", one.protocol.as_str(), one.port)).collect();
     reading.refuse_other_actions(&known);
@@ -219,8 +214,96 @@ fn proxied_ports(flavour: Flavour, reading: &mut Reading<'_>) -> Proxied {
     }
 }
 
+/// The Service whose ports target groups serve, as their health checks see it.
+pub(super) struct Behind<'a> {
+    pub ports: &'a [Port],
+    /// Only nodes with pods of its own are to be healthy.
+    pub local: bool,
+    /// Where nodes then tell whether they have any.
+    pub health_port: Option<u16>,
+}
+
+/// What all target groups have in common.
+pub(super) struct Groups<'a> {
+    policy: &'a Policy,
+    flavour: Flavour,
+    pub target_type: TargetType,
+    attributes: Attributes,
+    proxied: Proxied,
+}
+
+impl<'a> Groups<'a> {
+    fn read(policy: &'a Policy, flavour: Flavour, target_type: TargetType, reading: &mut Reading<'_>) -> Self {
+        let (attributes, proxied) = (reading.pairs("target-group-attributes", false), proxied_ports(flavour, reading));
+        Self { policy, flavour, target_type, attributes, proxied }
+    }
+
+    /// The attributes of the target group of a port, and whether targets see clients' addresses.
+    pub(super) fn attributes(&self, port: u16, protocol: Protocol, reading: &mut Reading<'_>) -> (Attributes, bool) {
+        let mut attributes = self.attributes.clone();
+        attributes.extend(reading.pairs(&format!("target-group-attributes.{port}"), false));
+        match self.proxied.get(port) {
+            Some(on) => drop(attributes.insert(PROXY.into(), on.to_string())),
+            None if self.flavour == Flavour::Controller => {
+                attributes.entry(PROXY.into()).or_insert_with(|| "false".into());
+            }
+            None => {}
+        }
+        let preserves_client = preserves_client(&attributes, protocol, self.target_type, reading);
+        (attributes, preserves_client)
+    }
+
+    /// The health check of the target groups of a Service's ports, with upstream's defaults.
+    pub(super) fn health(&self, behind: &Behind<'_>, reading: &mut Reading<'_>) -> HealthCheck {
+        let local = behind.local && self.target_type == TargetType::Instance;
+        let controller = self.flavour == Flavour::Controller;
+        let (interval, timeout, threshold) = match (local, controller) {
+            (true, true) => (10, Some(6), 2),
+            (true, false) => (10, None, 2),
+            (false, true) => (10, Some(10), 3),
+            (false, false) => (30, None, 3),
+        };
+        let word = reading.text("healthcheck-protocol").unwrap_or(if local { "HTTP" } else { "TCP" });
+        let protocol = Probe::parse(&word.to_ascii_uppercase()).unwrap_or_else(|| {
+            reading.refuse("healthcheck-protocol", word, "use TCP, HTTP or HTTPS");
+            Probe::Tcp
+        });
+        let own = behind.health_port.filter(|_| local).map(|port| port.to_string());
+        let port = match reading.text("healthcheck-port") {
+            None => own.unwrap_or_else(|| TRAFFIC_PORT.into()),
+            Some(given) => health_port(behind.ports, self.target_type, given, reading),
+        };
+        let default = if local { "/healthz" } else { "/" };
+        let path = reading.text("healthcheck-path").unwrap_or(default).to_owned();
+        let codes = match (reading.text("healthcheck-success-codes"), controller) {
+            (Some(codes), _) => Some(codes.to_owned()),
+            (None, true) => Some("200-399".to_owned()),
+            (None, false) => None,
+        };
+        let with_path = protocol != Probe::Tcp;
+        let mut health = HealthCheck {
+            protocol,
+            port,
+            path: Some(path).filter(|_| with_path),
+            codes: codes.filter(|_| with_path),
+            interval: reading.number("healthcheck-interval", 5, 300).unwrap_or(interval),
+            timeout: reading.number("healthcheck-timeout", 2, 120).or(timeout),
+            healthy: reading.number("healthcheck-healthy-threshold", 2, 10).unwrap_or(threshold),
+            unhealthy: reading.number("healthcheck-unhealthy-threshold", 2, 10).unwrap_or(threshold),
+        };
+        if let Some(probe) =
+            self.policy.shared_probe.as_ref().filter(|_| !local && self.target_type == TargetType::Instance)
+        {
+            health.protocol = Probe::Http;
+            health.port = probe.port.to_string();
+            health.path = Some(probe.path.clone());
+        }
+        health
+    }
+}
+
 /// Checks a target group's attributes; answers whether targets see clients' addresses.
-fn group_attributes(
+fn preserves_client(
     attributes: &Attributes,
     protocol: Protocol,
     target_type: TargetType,
@@ -243,64 +326,12 @@ fn group_attributes(
     }
 }
 
-/// The health check of all target groups, with upstream's defaults.
-fn health(
-    spec: &LoadBalancerSpec,
-    policy: &Policy,
-    flavour: Flavour,
-    target_type: TargetType,
-    reading: &mut Reading<'_>,
-) -> HealthCheck {
-    let local = spec.external_traffic_policy == TrafficPolicy::Local && target_type == TargetType::Instance;
-    let controller = flavour == Flavour::Controller;
-    let (interval, timeout, threshold) = match (local, controller) {
-        (true, true) => (10, Some(6), 2),
-        (true, false) => (10, None, 2),
-        (false, true) => (10, Some(10), 3),
-        (false, false) => (30, None, 3),
-    };
-    let word = reading.text("healthcheck-protocol").unwrap_or(if local { "HTTP" } else { "TCP" });
-    let protocol = Probe::parse(&word.to_ascii_uppercase()).unwrap_or_else(|| {
-        reading.refuse("healthcheck-protocol", word, "use TCP, HTTP or HTTPS");
-        Probe::Tcp
-    });
-    let own = spec.health_check_node_port.filter(|_| local).map(|port| port.to_string());
-    let port = match reading.text("healthcheck-port") {
-        None => own.unwrap_or_else(|| TRAFFIC_PORT.into()),
-        Some(given) => health_port(spec, target_type, given, reading),
-    };
-    let default = if local { "/healthz" } else { "/" };
-    let path = reading.text("healthcheck-path").unwrap_or(default).to_owned();
-    let codes = match (reading.text("healthcheck-success-codes"), controller) {
-        (Some(codes), _) => Some(codes.to_owned()),
-        (None, true) => Some("200-399".to_owned()),
-        (None, false) => None,
-    };
-    let with_path = protocol != Probe::Tcp;
-    let mut health = HealthCheck {
-        protocol,
-        port,
-        path: Some(path).filter(|_| with_path),
-        codes: codes.filter(|_| with_path),
-        interval: reading.number("healthcheck-interval", 5, 300).unwrap_or(interval),
-        timeout: reading.number("healthcheck-timeout", 2, 120).or(timeout),
-        healthy: reading.number("healthcheck-healthy-threshold", 2, 10).unwrap_or(threshold),
-        unhealthy: reading.number("healthcheck-unhealthy-threshold", 2, 10).unwrap_or(threshold),
-    };
-    if let Some(probe) = policy.shared_probe.as_ref().filter(|_| !local && target_type == TargetType::Instance) {
-        health.protocol = Probe::Http;
-        health.port = probe.port.to_string();
-        health.path = Some(probe.path.clone());
-    }
-    health
-}
-
 /// A number, `traffic-port`, or the name of a port of the Service.
-fn health_port(spec: &LoadBalancerSpec, target_type: TargetType, given: &str, reading: &mut Reading<'_>) -> String {
+fn health_port(ports: &[Port], target_type: TargetType, given: &str, reading: &mut Reading<'_>) -> String {
     if given == TRAFFIC_PORT || given.parse::<u16>().is_ok_and(|port| port != 0) {
         return given.to_owned();
     }
-    let named = spec.ports.iter().find(|port| port.name == given);
+    let named = ports.iter().find(|port| port.name == given);
     let number = named.and_then(|port| match (target_type, &port.target_port) {
         (TargetType::Instance, _) => port.node_port,
         (TargetType::Ip, TargetPort::Number(number)) => Some(*number),

@@ -1,11 +1,11 @@
 //! Reading annotations: each value as what it should be, and each mistake as a sentence that names it and its fix.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use providers::{CloudError, ErrorKind, LoadBalancerSpec};
 
-use super::actions::{self, Spread};
+use super::actions::{self, Part, Spread};
 
 /// What all but two of the annotations begin with.
 pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
@@ -70,6 +70,12 @@ const KNOWN: [&str; 53] = [
     "minimum-load-balancer-capacity",
 ];
 
+/// The other Services that forward actions name.
+pub(crate) fn others(spec: &LoadBalancerSpec) -> BTreeSet<String> {
+    let actions = spec.annotations.iter().filter(|(key, _)| key.starts_with(ACTIONS));
+    actions.flat_map(|(_, value)| actions::services(value)).collect()
+}
+
 /// A Service's annotations while they are read.
 pub(crate) struct Reading<'a> {
     annotations: &'a BTreeMap<String, String>,
@@ -103,7 +109,7 @@ impl<'a> Reading<'a> {
     }
 
     /// How a listener's traffic is spread over several target groups, if that is asked for.
-    pub(crate) fn spread(&mut self, protocol: &str, port: u16) -> Option<Spread> {
+    pub(crate) fn spread(&mut self, protocol: &str, port: u16) -> Option<Spread<Part>> {
         let key = format!("{ACTIONS}{protocol}-{port}");
         let value = self.annotations.get(&key)?;
         match actions::parse(value) {
@@ -113,6 +119,12 @@ impl<'a> Reading<'a> {
                 None
             }
         }
+    }
+
+    /// What is wrong with a listener's forward action: what of it, and what to write or make instead.
+    pub(crate) fn refuse_action(&mut self, protocol: &str, port: u16, what: &str, fix: &str) {
+        let key = format!("{ACTIONS}{protocol}-{port}");
+        self.errors.push(CloudError::invalid_annotation(&key, what, fix).message);
     }
 
     /// Actions of none of these listeners: better no balancer than one that sends traffic elsewhere.
@@ -142,7 +154,10 @@ impl<'a> Reading<'a> {
 
     /// All mistakes in one error, or none.
     pub(crate) fn finish(&mut self) -> Result<(), CloudError> {
-        let errors = std::mem::take(&mut self.errors);
+        // What several target groups have in common is read for each.
+        let mut told = BTreeSet::new();
+        let mut errors = std::mem::take(&mut self.errors);
+        errors.retain(|error| told.insert(error.clone()));
         match errors.is_empty() {
             true => Ok(()),
             false => Err(CloudError::new(ErrorKind::Invalid, "ReadAnnotations", errors.join("; "))),

@@ -154,7 +154,7 @@ impl Seen {
 
     /// A change of a listener's protocol as the deletion of the old one and a new one.
     pub(crate) fn made_anew(&self, step: &Step) -> Option<[Step; 2]> {
-        let Step::ModifyListener { arn, listener, forwards } = step else { return None };
+        let Step::ModifyListener { arn, listener, forwards, .. } = step else { return None };
         let has = |one: &&SeenListener| one.arn == *arn && one.protocol != listener.protocol;
         let balancer = self.balancers.iter().find(|balancer| balancer.listeners.iter().any(|one| has(&one)))?;
         let made = Step::CreateListener {
@@ -274,7 +274,7 @@ impl Seen {
                     seen.listeners.push(new_listener(listener, forwards, made));
                 }
             }
-            Step::ModifyListener { arn, listener, forwards } => {
+            Step::ModifyListener { arn, listener, forwards, .. } => {
                 let forwards = self.arns(forwards);
                 if let Some(seen) = self.listener(arn) {
                     seen.protocol = listener.protocol;

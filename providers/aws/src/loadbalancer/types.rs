@@ -215,8 +215,9 @@ pub(crate) struct Listener {
     pub attributes: Attributes,
     pub tags: Tags,
     pub group: TargetGroup,
-    /// Other target groups that traffic goes to; `None`: only the own one.
-    pub spread: Option<Spread>,
+    /// Other target groups that traffic goes to, by ARN, or by name those of [`Desired::backends`]; `None`: only the own
+    /// one.
+    pub spread: Option<Spread<String>>,
 }
 
 impl Listener {
@@ -243,6 +244,8 @@ pub(crate) struct TargetGroup {
     pub most: Option<usize>,
     /// Other clusters register targets too: only what this cluster registered is taken out.
     pub shared: bool,
+    /// Targets see the clients' addresses.
+    pub preserves_client: bool,
 }
 
 /// All that a Service asks of AWS.
@@ -252,7 +255,16 @@ pub(crate) struct Desired {
     pub security_group: Option<SecurityGroup>,
     /// By port.
     pub listeners: BTreeMap<u16, Listener>,
+    /// Target groups for other Services, by name.
+    pub backends: BTreeMap<String, TargetGroup>,
     pub tagging: Tagging,
+}
+
+impl Desired {
+    /// All target groups.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &TargetGroup> {
+        self.listeners.values().map(|listener| &listener.group).chain(self.backends.values())
+    }
 }
 
 /// How tags that are there already are brought to what is asked for.

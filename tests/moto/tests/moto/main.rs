@@ -7,6 +7,7 @@
 mod balancers;
 mod bed;
 mod conformance;
+mod forwards;
 mod gates;
 mod histories;
 mod leaks;
@@ -24,6 +25,10 @@ fn main() -> std::process::ExitCode {
             calls_do_not_grow_with_nodes_and_services, a_balancer_of_cloud_provider_aws_is_taken_over,
             changes_by_hand_are_undone_and_told, one_bad_target_costs_the_others_nothing,
             a_service_gets_a_balancer_and_loses_it, what_is_not_allowed_is_told_with_what_to_do,
+        },
+        forwards::{
+            whatever_call_is_the_last_parts_come_and_go, a_part_of_the_traffic_goes_to_another_service,
+            pods_of_another_service_get_their_part,
         },
         gates::{pods_wait_until_their_balancer_finds_them_healthy},
         histories::{a_sample_of_histories_leaves_nothing},

@@ -1,9 +1,12 @@
 //! Random histories: Services change, calls die after any step, hands meddle; in the end all is as asked last, and
 //! after a deletion nothing is left.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use providers::{LoadBalancerSpec, Protocol, Targets, TrafficPolicy};
 
+use super::backends;
 use super::world::World;
 use crate::loadbalancer::annotations::{Policy, read};
 use crate::loadbalancer::diff;
@@ -30,6 +33,25 @@ const CHOICES: [&[(&str, &str)]; 12] = [
     ],
 ];
 
+/// Gives a part of each listener's traffic to another Service, whose node ports have moved by so much.
+fn forward(asked: &mut LoadBalancerSpec, weights: (i32, i32), moved: u16) {
+    let mut ports = vec![port(Protocol::Tcp, 8080), port(Protocol::Udp, 8080)];
+    ports.iter_mut().for_each(|port| port.node_port = Some(31_000 + moved));
+    asked.others.insert("green".into(), backends::other(ports));
+    for number in asked.ports.iter().map(|port| port.port).collect::<BTreeSet<_>>() {
+        // A listener's protocol follows from much.
+        let known = ["TCP", "TLS", "UDP", "TCP_UDP"].map(|protocol| {
+            let mut with = asked.clone();
+            backends::spread(&mut with, &format!("{protocol}-{number}"), weights, "8080");
+            with
+        });
+        let policy = Policy { controller_services: true, ..Policy::default() };
+        if let Some(with) = known.into_iter().find(|with| read(with, &policy).is_ok()) {
+            *asked = with;
+        }
+    }
+}
+
 fn services() -> impl Strategy<Value = LoadBalancerSpec> {
     let ports = prop::sample::subsequence(
         vec![
@@ -41,7 +63,10 @@ fn services() -> impl Strategy<Value = LoadBalancerSpec> {
         ],
         1..4,
     );
-    let asked = (0..CHOICES.len(), ports, any::<bool>(), any::<bool>()).prop_map(|(choice, ports, local, ranges)| {
+    let weights =
+        prop_oneof![2 => Just(None), 1 => Just(Some((9, 1))), 1 => Just(Some((0, 1))), 1 => Just(Some((1, 0)))];
+    let choices = (0..CHOICES.len(), ports, any::<bool>(), any::<bool>(), weights, 0_u16..2);
+    let asked = choices.prop_map(|(choice, ports, local, ranges, weights, moved)| {
         let mut asked = spec(CHOICES[choice]);
         asked.ports = ports.into_iter().map(|(protocol, number)| port(protocol, number)).collect();
         if local {
@@ -50,6 +75,9 @@ fn services() -> impl Strategy<Value = LoadBalancerSpec> {
         }
         if ranges {
             asked.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+        }
+        if let Some(weights) = weights {
+            forward(&mut asked, weights, moved);
         }
         asked
     });

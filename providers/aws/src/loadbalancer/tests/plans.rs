@@ -262,6 +262,7 @@ fn a_listener_of_another_protocol_can_be_made_anew() {
         arn: arn.clone(),
         listener: Box::new(wanted.clone()),
         forwards: Vec::new(),
+        last: Vec::new(),
     };
     assert_eq!(world.seen.made_anew(&change(&wanted)), None, "that is not why it was refused");
     wanted.protocol = ListenerProtocol::Udp;

@@ -9,7 +9,7 @@ use crate::loadbalancer::plan::{Plan, Step};
 use crate::loadbalancer::samples;
 use crate::loadbalancer::seen::{Made, Seen, State};
 use crate::loadbalancer::subnets::Network;
-use crate::loadbalancer::types::{Desired, TargetHealth};
+use crate::loadbalancer::types::{Desired, TargetGroup, TargetHealth};
 use crate::loadbalancer::{diff, model};
 use crate::tags::ClusterTags;
 
@@ -170,21 +170,34 @@ impl World {
         ports.sort_unstable();
         let asked: Vec<_> = desired.listeners.values().map(|one| (one.port, one.protocol)).collect();
         assert_eq!(ports, asked);
-        assert_eq!(self.seen.target_groups.len(), asked.len(), "{:?}", self.seen.target_groups);
+        assert_eq!(self.seen.target_groups.len(), desired.groups().count(), "{:?}", self.seen.target_groups);
         for listener in &balancer.listeners {
-            let [(arn, weight)] = &listener.forwards[..] else { panic!("several groups: {listener:?}") };
-            assert!(*weight > 0);
-            let group = self.seen.target_group_by_arn(arn).expect("the group is there");
-            let wanted = &desired.listeners[&listener.port].group;
-            assert!(group.targets.keys().eq(wanted.targets.iter()), "{group:?} is not {wanted:?}");
-            assert!(wanted.health.is_met_by(&group.health), "{:?} is not {:?}", group.health, wanted.health);
-            assert_eq!((group.protocol, group.target_type), (wanted.protocol, wanted.target_type));
+            let wanted = &desired.listeners[&listener.port];
+            let (own, others) = listener.forwards.split_first().expect("traffic goes somewhere");
+            self.check_group(&own.0, &wanted.group);
+            match &wanted.spread {
+                None => assert!(others.is_empty() && own.1 > 0, "{listener:?}"),
+                Some(spread) => {
+                    assert_eq!((own.1, others.len()), (spread.own, spread.others.len()), "{listener:?}");
+                    for ((arn, weight), (name, asked)) in others.iter().zip(&spread.others) {
+                        assert_eq!(weight, asked, "{listener:?}");
+                        self.check_group(arn, &desired.backends[name]);
+                    }
+                }
+            }
         }
         assert_eq!(self.seen.security_groups.len(), usize::from(desired.security_group.is_some()));
         for (seen, wanted) in self.seen.security_groups.iter().zip(&desired.security_group) {
             let rules: std::collections::BTreeSet<_> = seen.rules.iter().map(|rule| rule.rule.clone()).collect();
             assert_eq!(rules, wanted.rules);
         }
+    }
+
+    fn check_group(&self, arn: &str, wanted: &TargetGroup) {
+        let group = self.seen.target_group_by_arn(arn).expect("the group is there");
+        assert!(group.targets.keys().eq(wanted.targets.iter()), "{group:?} is not {wanted:?}");
+        assert!(wanted.health.is_met_by(&group.health), "{:?} is not {:?}", group.health, wanted.health);
+        assert_eq!((group.protocol, group.target_type), (wanted.protocol, wanted.target_type));
     }
 
     /// The names of steps, for tables.

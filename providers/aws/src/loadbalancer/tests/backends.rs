@@ -1,0 +1,246 @@
+//! Parts of a listener's traffic for other Services: what is asked for, what is made for it, and what becomes of it.
+
+use std::collections::BTreeSet;
+
+use providers::{EndpointTarget, IpFamily, LoadBalancerSpec, OtherService, Port, Protocol, Targets};
+
+use super::world::{World, settings};
+use crate::loadbalancer::annotations::{Policy, read};
+use crate::loadbalancer::diff;
+use crate::loadbalancer::names::RESOURCE;
+use crate::loadbalancer::samples::{nodes, port, spec};
+use crate::loadbalancer::types::{HealthCheck, TargetHealth, TargetType};
+
+/// A Service of these ports.
+pub(super) fn other(ports: Vec<Port>) -> OtherService {
+    OtherService { ports, ip_families: vec![IpFamily::IPv4], health_check_node_port: None }
+}
+
+/// Spreads a listener's traffic over the own group and a port of `green`.
+pub(super) fn spread(spec: &mut LoadBalancerSpec, listener: &str, (own, green): (i32, i32), port: &str) {
+    let action = format!(
+        r#"{{"type": "forward", "forwardConfig": {{"baseServiceWeight": {own}, "targetGroups":
+            [{{"serviceName": "green", "servicePort": {port}, "weight": {green}}}]}}}}"#
+    );
+    spec.annotations.insert(format!("service.beta.kubernetes.io/actions.{listener}"), action);
+}
+
+/// A Service whose TCP port 80 goes to port 8080 of `green` too.
+fn spreading(annotations: &[(&str, &str)], weights: (i32, i32)) -> LoadBalancerSpec {
+    let mut asked = spec(annotations);
+    asked.others.insert("green".into(), other(vec![port(Protocol::Tcp, 8080)]));
+    spread(&mut asked, "TCP-80", weights, "8080");
+    asked
+}
+
+fn endpoint(address: &str, port_name: &str, port: u16) -> EndpointTarget {
+    EndpointTarget {
+        port_name: port_name.into(),
+        address: address.parse().expect("an address"),
+        port,
+        node: None,
+        zone: None,
+        ready: true,
+        serving: true,
+        terminating: false,
+        pod: None,
+    }
+}
+
+/// The only target group for another Service.
+fn backend(spec: &LoadBalancerSpec, targets: &Targets) -> crate::loadbalancer::types::TargetGroup {
+    let desired = World::default().desired(spec, targets);
+    let mut all = desired.backends.into_values();
+    let backend = all.next().expect("a target group");
+    assert!(all.next().is_none(), "one only");
+    backend
+}
+
+#[test]
+fn instances_are_targets_at_the_node_port_of_the_other_service() {
+    let asked = spreading(&[("healthcheck-interval", "17"), ("target-group-attributes.8080", "a=b")], (9, 1));
+    let group = backend(&asked, &nodes([1, 2]));
+    let targets: BTreeSet<(&str, u16)> = group.targets.iter().map(|target| (target.id.as_str(), target.port)).collect();
+    assert_eq!(targets, [("i-00000000000000001", 30_080), ("i-00000000000000002", 30_080)].into());
+    assert!(group.name.starts_with("k8s-default-green-"), "{}", group.name);
+    assert_eq!((group.port, group.health.interval, group.attributes["a"].as_str()), (30_080, 17, "b"));
+    assert_eq!(group.tags[RESOURCE], "default/green:8080");
+    let own = &World::default().desired(&asked, &nodes([1, 2])).listeners[&80];
+    assert_eq!((own.group.health.interval, own.group.attributes.get("a")), (17, None));
+    assert!(group.tags.iter().all(|(key, value)| key == RESOURCE || own.group.tags.get(key) == Some(value)));
+    let spread = own.spread.clone().expect("a spread");
+    assert_eq!((spread.own, spread.others), (9, vec![(group.name.clone(), 1)]));
+    // Its nodes without a pod are not healthy, whatever this Service wants of its own.
+    let mut local = asked.clone();
+    local.others.get_mut("green").expect("it is there").health_check_node_port = Some(31_000);
+    let HealthCheck { port, path, .. } = backend(&local, &nodes([1])).health;
+    assert_eq!((port.as_str(), path.as_deref()), ("31000", Some("/healthz")));
+}
+
+#[test]
+fn endpoints_are_those_of_the_other_service() {
+    let mut asked = spreading(&[("nlb-target-type", "ip")], (9, 1));
+    spread(&mut asked, "TCP-80", (9, 1), "\"tcp-8080\"");
+    let own = endpoint("10.0.16.1", "tcp-80", 8080);
+    let green = [endpoint("10.0.16.2", "tcp-8080", 9090), endpoint("10.0.16.3", "admin", 1)];
+    let targets = Targets {
+        endpoints: [own].into(),
+        others: [("green".to_owned(), green.into()), ("red".to_owned(), [endpoint("10.0.16.4", "tcp-8080", 1)].into())]
+            .into(),
+        ..Targets::default()
+    };
+    let group = backend(&asked, &targets);
+    assert_eq!(group.target_type, TargetType::Ip);
+    let found: Vec<_> = group.targets.iter().map(|target| (target.id.as_str(), target.port)).collect();
+    assert_eq!(found, [("10.0.16.2", 9090)]);
+    assert_eq!(backend(&asked, &Targets::default()).targets, BTreeSet::new(), "it has none for now");
+    let mut cluster_ip = asked.clone();
+    cluster_ip.others.get_mut("green").expect("it is there").ports[0].node_port = None;
+    assert_eq!(backend(&cluster_ip, &targets).targets, group.targets, "pods need no node port");
+}
+
+#[test]
+fn protocols_follow_the_listener_and_one_group_serves_several() {
+    let protocols = |asked: &LoadBalancerSpec| {
+        let desired = World::default().desired(asked, &nodes([1]));
+        desired.backends.values().map(|group| group.protocol.as_str()).collect::<Vec<_>>()
+    };
+    let mut tls = spreading(&[("ssl-cert", "arn:a")], (9, 1));
+    let action = tls.annotations.remove("service.beta.kubernetes.io/actions.TCP-80").expect("an action");
+    tls.annotations.insert("service.beta.kubernetes.io/actions.TLS-80".into(), action.clone());
+    assert_eq!(protocols(&tls), ["TLS"]);
+    let decrypted = action.replace("\"servicePort\"", "\"decrypt\": true, \"servicePort\"");
+    tls.annotations.insert("service.beta.kubernetes.io/actions.TLS-80".into(), decrypted);
+    assert_eq!(protocols(&tls), ["TCP"]);
+    let mut two = spreading(&[], (9, 1));
+    two.ports.push(port(Protocol::Tcp, 443));
+    spread(&mut two, "TCP-443", (1, 1), "8080");
+    assert_eq!(protocols(&two), ["TCP"]);
+    let mut world = World::default();
+    world.settle(&two, &nodes([1, 2]));
+    assert_eq!(world.seen.target_groups.len(), 3);
+    let mut both = spreading(&[], (9, 1));
+    both.ports.push(port(Protocol::Udp, 80));
+    both.ports[1].node_port = both.ports[0].node_port;
+    both.annotations.clear();
+    spread(&mut both, "TCP_UDP-80", (9, 1), "8080");
+    let mut green = vec![port(Protocol::Tcp, 8080), port(Protocol::Udp, 8080)];
+    both.others.insert("green".into(), other(green.clone()));
+    assert_eq!(protocols(&both), ["TCP_UDP"]);
+    let served = settings(&both).backends().next().expect("a group").port_names.clone();
+    assert_eq!(served, ["tcp-8080", "udp-8080"]);
+    green[1].node_port = Some(31_111);
+    both.others.insert("green".into(), other(green));
+    let error = read(&both, &Policy::default()).expect_err("one group has one port");
+    assert!(error.message.contains("the same nodePort"), "{error}");
+}
+
+#[test]
+fn what_is_missing_is_named_with_its_fix() {
+    let udp = other(vec![port(Protocol::Udp, 8080)]);
+    let (mut inside, mut named) = (other(vec![port(Protocol::Tcp, 8080)]), other(vec![port(Protocol::Tcp, 81)]));
+    inside.ports[0].node_port = None;
+    named.ports.push(port(Protocol::Tcp, 82));
+    for (green, parts) in [
+        (None, &["\"serviceName green\"", "make a Service green in namespace default"][..]),
+        (Some(named), &["\"serviceName green, servicePort 8080\"", "has: 81 (tcp-81), 82 (tcp-82)"]),
+        (Some(udp), &["servicePort 8080", "use a port of protocol TCP"]),
+        (Some(inside), &["servicePort 8080", "type NodePort", "nlb-target-type: ip"]),
+    ] {
+        let mut asked = spreading(&[], (9, 1));
+        asked.others = green.clone().map(|green| ("green".to_owned(), green)).into_iter().collect();
+        let error = read(&asked, &Policy::default()).expect_err("it can't work");
+        assert!(error.is_invalid());
+        for part in ["annotation service.beta.kubernetes.io/actions.TCP-80 is "].iter().chain(parts) {
+            assert!(error.message.contains(part), "{green:?}: {} lacks {part:?}", error.message);
+        }
+    }
+    let mut itself = spreading(&[], (9, 1));
+    let action = itself.annotations["service.beta.kubernetes.io/actions.TCP-80"].replace("green", "web");
+    itself.annotations.insert("service.beta.kubernetes.io/actions.TCP-80".into(), action);
+    let error = read(&itself, &Policy::default()).expect_err("it has a part already");
+    assert!(error.message.contains("baseServiceWeight"), "{error}");
+}
+
+fn weights(world: &World) -> Vec<i32> {
+    world.seen.balancers[0].listeners[0].forwards.iter().map(|(_, weight)| *weight).collect()
+}
+
+#[test]
+fn another_service_gets_its_part_follows_its_ports_and_goes() {
+    let (mut world, targets) = (World::default(), nodes([1, 2]));
+    world.settle(&spec(&[]), &targets);
+    for (asked, steps, expected) in [
+        (spreading(&[], (90, 10)), &["CreateTargetGroup", "Register", "ModifyListener"][..], vec![90, 10]),
+        (spreading(&[], (50, 50)), &["ModifyListener"], vec![50, 50]),
+        (
+            {
+                let mut moved = spreading(&[], (50, 50));
+                moved.others.get_mut("green").expect("it is there").ports[0].node_port = Some(31_999);
+                moved
+            },
+            &["CreateTargetGroup", "Register", "ModifyListener", "DeleteTargetGroup"],
+            vec![50, 50],
+        ),
+        (spec(&[]), &["ModifyListener", "DeleteTargetGroup"], vec![1]),
+    ] {
+        world.time_passes();
+        world.steps.clear();
+        let plan = world.ensure(&asked, &targets, usize::MAX).expect("nothing stops it");
+        assert_eq!(
+            (world.names(), weights(&world), plan.again),
+            (steps.iter().map(ToString::to_string).collect(), expected, None)
+        );
+        world.check(&asked, &targets);
+    }
+}
+
+#[test]
+fn all_traffic_goes_over_once_somebody_is_there_to_take_it() {
+    let (mut world, targets) = (World::default(), nodes([1, 2]));
+    world.settle(&spec(&[]), &targets);
+    let over = spreading(&[], (0, 1));
+    let plan = world.ensure(&over, &targets, usize::MAX).expect("nothing stops it");
+    assert!(plan.again.is_some() && weights(&world) == [100, 0], "{:?}", weights(&world));
+    assert_eq!(world.ensure(&over, &targets, usize::MAX).expect("nothing stops it").steps, []);
+    world.time_passes();
+    let plan = world.ensure(&over, &targets, usize::MAX).expect("nothing stops it");
+    assert_eq!((plan.again, weights(&world)), (None, vec![0, 1]));
+    // And back, while the own group is on trial all the time: at once.
+    world.settle(&spec(&[]), &targets);
+    // Nobody waits for a Service without targets, nor holds on to one that serves nobody.
+    let none = spreading(&[("target-node-labels", "none=such")], (0, 1));
+    assert_eq!(world.ensure(&none, &targets, usize::MAX).expect("nothing stops it").again, None);
+    world.settle(&spec(&[]), &targets);
+    for group in &mut world.seen.target_groups {
+        group.targets.values_mut().for_each(|health| *health = TargetHealth::Unhealthy);
+    }
+    assert_eq!(world.ensure(&over, &targets, usize::MAX).expect("nothing stops it").again, None);
+    assert_eq!(weights(&world), [0, 1]);
+}
+
+#[test]
+fn the_group_of_another_service_is_never_taken_for_the_own_one() {
+    let (mut world, ip) = (World::default(), [("nlb-target-type", "ip")]);
+    let targets = Targets::default();
+    world.settle(&spreading(&ip, (0, 1)), &targets);
+    // Hands delete the own one, which gets nothing, after taking it out of the listener.
+    let green = backend(&spreading(&ip, (0, 1)), &targets).name;
+    world.seen.target_groups.retain(|group| group.name == green);
+    let kept: Vec<String> = world.seen.target_groups.iter().map(|group| group.arn.clone()).collect();
+    world.seen.balancers[0].listeners[0].forwards.retain(|(arn, _)| kept.contains(arn));
+    world.settle(&spec(&ip), &targets);
+    assert!(world.seen.target_group(&green).is_none() && world.seen.target_groups.len() == 1);
+}
+
+#[test]
+fn what_the_load_balancer_controller_made_for_another_service_is_kept() {
+    let (mut world, targets) = (World::default(), nodes([1, 2]));
+    let asked = spreading(&[("type", "external")], (9, 1));
+    world.settle(&asked, &targets);
+    let name = backend(&asked, &targets).name;
+    let group = world.seen.target_groups.iter_mut().find(|group| group.name == name).expect("it is there");
+    group.name = "k8s-default-green-0123456789".into();
+    let desired = world.desired(&asked, &targets);
+    assert_eq!(diff::ensure(&desired, &world.seen).steps, []);
+}

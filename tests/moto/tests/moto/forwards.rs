@@ -1,0 +1,294 @@
+//! Forward actions: a part of a balancer's traffic goes to another Service, and nothing of that is left in the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::{Space, eventually};
+use k8s_openapi::api::core::v1::Service as KubeService;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use moto::{Effect, Fault, Moto, Service};
+use providers::{IpFamily, LoadBalancerSpec, OtherService, Targets};
+use serde_json::{Value, json};
+
+use crate::balancers::{Held, PREFIX, delete, fresh, port, service, settle, spec, targets, texts};
+use crate::bed::{AwsBed, CLUSTER};
+
+const ACTION: &str = "service.beta.kubernetes.io/actions.TCP-80";
+
+fn action((own, green): (u16, u16), port: &Value) -> String {
+    let green = json!({"serviceName": "green", "servicePort": port, "weight": green});
+    json!({"type": "forward", "forwardConfig": {"baseServiceWeight": own, "targetGroups": [green]}}).to_string()
+}
+
+/// The weights that the only listener sends traffic by, by target group.
+async fn weights(moto: &Moto) -> Result<BTreeMap<String, String>> {
+    let held = Held::by(moto).await?;
+    let balancer = held.balancers.first().context("no balancer")?;
+    let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", balancer)]).await?;
+    let config = texts(&listeners, "ForwardConfig").into_iter().next().unwrap_or_default();
+    Ok(texts(&config, "TargetGroupArn").into_iter().zip(texts(&config, "Weight")).collect())
+}
+
+/// What is registered in a target group, by id and port.
+async fn registered(moto: &Moto, group: &str) -> Result<BTreeSet<(String, String)>> {
+    let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", group)]).await?;
+    Ok(texts(&health, "Target").iter().flat_map(|one| texts(one, "Id").into_iter().zip(texts(one, "Port"))).collect())
+}
+
+/// The target group of `green`, and the other one.
+async fn groups(moto: &Moto) -> Result<(String, String)> {
+    let held = Held::by(moto).await?;
+    let (mut green, mut own) = (None, None);
+    for arn in held.target_groups {
+        let tags = moto.aws.call(Service::Elb, "DescribeTags", &[("ResourceArns.member.1", &arn)]).await?;
+        ensure!(tags.contains("kubernetes.io/service-uid"), "{arn} does not say whose it is: {tags}");
+        let place = if tags.contains("default/green:") { &mut green } else { &mut own };
+        ensure!(place.replace(arn).is_none(), "there are two");
+    }
+    Ok((green.context("no target group of green")?, own.context("no target group of its own")?))
+}
+
+/// A user moves traffic to another Service: it gets its part, follows its ports, is missed, comes back, and all goes.
+pub async fn a_part_of_the_traffic_goes_to_another_service(_: Space) -> Result<()> {
+    let bed = AwsBed::start().await?;
+    let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
+    let machines = bed.nodes(2).await?;
+    for machine in &machines {
+        bed.initialised(machine).await?;
+    }
+    let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
+    let moto = &bed.moto;
+    let blue = json!({format!("{PREFIX}type"): "nlb", ACTION: action((90, 10), &json!("web"))});
+    services.create(&PostParams::default(), &service("blue", blue)?).await?;
+    let told = async |what: &str| {
+        eventually(format!("{what} is told"), || async {
+            let events = bed.cloud.events("blue").await?;
+            let told: Vec<_> = events.iter().filter(|(event, _)| event.contains(what)).collect();
+            ensure!(told.len() == 1 && *told[0].1 == 1, "{events:?}");
+            Ok(())
+        })
+        .await
+    };
+    told("serviceName green\": make a Service green in namespace default").await?;
+    ensure!(Held::by(moto).await?.is_nothing(), "something was made though it can't work");
+
+    let green = |number: u16| {
+        json!({
+            "metadata": {"name": "green"},
+            "spec": {"type": "NodePort", "selector": {"app": "green"},
+                "ports": [{"name": "web", "port": number, "targetPort": 8080}]},
+        })
+    };
+    services.create(&PostParams::default(), &serde_json::from_value(green(80))?).await?;
+    let is_spread = async |weights_of: (&str, &str), machines: usize| {
+        eventually(format!("traffic is spread {weights_of:?} over {machines} machines"), || async {
+            let (green, own) = groups(moto).await?;
+            let expected = [(green.clone(), weights_of.1.to_owned()), (own.clone(), weights_of.0.to_owned())];
+            let found = weights(moto).await?;
+            ensure!(found == expected.into(), "{found:?}");
+            for (group, name) in [(&green, "green"), (&own, "blue")] {
+                let ports = services.get(name).await?.spec.and_then(|spec| spec.ports).context("no ports")?;
+                let node_port = ports[0].node_port.context("no node port")?.to_string();
+                let has = registered(moto, group).await?;
+                let right = has.len() == machines && has.iter().all(|(_, port)| *port == node_port);
+                ensure!(right, "{name}, {node_port}: {has:?}");
+            }
+            Ok(green)
+        })
+        .await
+    };
+    let first = is_spread(("90", "10"), 2).await?;
+
+    // Its port has another node port, and then it has another port: that is another target group each, and the one before
+    // goes.
+    let patch = PatchParams::default();
+    let ports = json!([{"name": "web", "port": 80, "targetPort": 8080, "nodePort": 32_123}]);
+    let moved = json!({"spec": {"ports": ports}});
+    services.patch("green", &patch, &Patch::Merge(&moved)).await?;
+    let second = is_spread(("90", "10"), 2).await?;
+    ensure!(second != first, "the target group has two ports");
+    let moved = json!({"spec": {"ports": [{"name": "web", "port": 81, "targetPort": 8080}]}});
+    services.patch("green", &patch, &Patch::Merge(&moved)).await?;
+    eventually("another target group serves the other port", || async {
+        ensure!(is_spread(("90", "10"), 2).await? != second, "it is the one before");
+        Ok(())
+    })
+    .await?;
+
+    // It goes: that is told, what was there stays, and nodes that come get its part.
+    services.delete("green", &DeleteParams::default()).await?;
+    eventually("it is missed once more", || async {
+        let events = bed.cloud.events("blue").await?;
+        let told: usize = events
+            .iter()
+            .filter(|(event, _)| event.contains("make a Service green"))
+            .map(|(_, count)| *count as usize)
+            .sum();
+        ensure!(told == 2, "{events:?}");
+        Ok(())
+    })
+    .await?;
+    let third = bed.nodes(1).await?.remove(0);
+    eventually("both target groups have the third machine", || async {
+        let (green, own) = groups(moto).await?;
+        ensure!(weights(moto).await?.len() == 2, "the listener was changed");
+        for group in [green, own] {
+            let has = registered(moto, &group).await?;
+            ensure!(has.len() == 3 && has.iter().any(|(id, _)| *id == third.id), "{has:?}");
+        }
+        Ok(())
+    })
+    .await?;
+    services.create(&PostParams::default(), &serde_json::from_value(green(80))?).await?;
+    is_spread(("90", "10"), 3).await?;
+
+    // Without its part it has no target group any more; with it, and the Service deleted, nothing is left.
+    let none = json!({"metadata": {"annotations": {ACTION: null}}});
+    services.patch("blue", &patch, &Patch::Merge(&none)).await?;
+    eventually("only its own target group is left", || async {
+        let held = Held::by(moto).await?;
+        ensure!(held.target_groups.len() == 1, "{held:?}");
+        Ok(())
+    })
+    .await?;
+    let again = json!({"metadata": {"annotations": {ACTION: action((1, 1), &json!(80))}}});
+    services.patch("blue", &patch, &Patch::Merge(&again)).await?;
+    is_spread(("1", "1"), 3).await?;
+    services.delete("blue", &DeleteParams::default()).await?;
+    eventually("everything is gone", || async {
+        ensure!(services.get_opt("blue").await?.is_none(), "the Service waits");
+        let held = Held::by(moto).await?;
+        ensure!(held.is_nothing(), "{held:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(services.get_opt("green").await?.is_some(), "the other Service is nothing to it");
+    Ok(())
+}
+
+/// Where pods are the targets, those of the other Service are followed.
+pub async fn pods_of_another_service_get_their_part(_: Space) -> Result<()> {
+    let bed = AwsBed::start().await?;
+    let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
+    let client = bed.cloud.bed.client.clone();
+    let services: Api<KubeService> = Api::namespaced(client.clone(), "default");
+    let slices: Api<EndpointSlice> = Api::namespaced(client, "default");
+    let listed = async |name: &str, addresses: &[&str]| {
+        let endpoint = |address: &&str| json!({"addresses": [address], "conditions": {"ready": true}});
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": format!("{name}-1"), "labels": {"kubernetes.io/service-name": name}},
+            "addressType": "IPv4",
+            "endpoints": addresses.iter().map(endpoint).collect::<Vec<_>>(),
+            "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
+        });
+        let apply = PatchParams::apply("test").force();
+        slices.patch(&format!("{name}-1"), &apply, &Patch::Apply(&slice)).await.map(drop)
+    };
+    listed("blue", &["10.0.16.1"]).await?;
+    listed("green", &["10.0.16.2"]).await?;
+    let green = json!({
+        "metadata": {"name": "green"},
+        "spec": {"selector": {"app": "green"}, "ports": [{"port": 80, "targetPort": 8080}]},
+    });
+    services.create(&PostParams::default(), &serde_json::from_value(green)?).await?;
+    let annotations = json!({
+        format!("{PREFIX}type"): "nlb",
+        format!("{PREFIX}nlb-target-type"): "ip",
+        ACTION: action((1, 1), &json!(80)),
+    });
+    services.create(&PostParams::default(), &service("blue", annotations)?).await?;
+    let has = async |blue: &[&str], green: &[&str]| {
+        eventually(format!("blue has {blue:?} and green {green:?}"), || async {
+            let (of_green, own) = groups(&bed.moto).await?;
+            for (group, expected) in [(own, blue), (of_green, green)] {
+                let has: Vec<String> = registered(&bed.moto, &group).await?.into_iter().map(|(id, _)| id).collect();
+                ensure!(has == expected, "{has:?}, not {expected:?}");
+            }
+            Ok(())
+        })
+        .await
+    };
+    has(&["10.0.16.1"], &["10.0.16.2"]).await?;
+    eventually("it is settled", || async {
+        let events = bed.cloud.events("blue").await?;
+        ensure!(events.keys().any(|event| event.contains("EnsuredLoadBalancer")), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    let listeners = bed.moto.proxy.calls_of("DescribeListeners");
+    listed("green", &["10.0.16.2", "10.0.16.3"]).await?;
+    has(&["10.0.16.1"], &["10.0.16.2", "10.0.16.3"]).await?;
+    listed("green", &[]).await?;
+    has(&["10.0.16.1"], &[]).await?;
+    ensure!(bed.moto.proxy.calls_of("DescribeListeners") == listeners, "more than the targets was looked at");
+    services.delete("blue", &DeleteParams::default()).await?;
+    eventually("everything is gone", || async {
+        let held = Held::by(&bed.moto).await?;
+        ensure!(held.is_nothing(), "{held:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// The Service, with a part for this port of `green` if it has one.
+fn asked(plain: &LoadBalancerSpec, green: Option<u16>) -> LoadBalancerSpec {
+    let mut asked = plain.clone();
+    if let Some(number) = green {
+        let (ports, ip_families) = (vec![port(number)], vec![IpFamily::IPv4]);
+        let green = OtherService { ports, ip_families, health_check_node_port: None };
+        asked.others.insert("green".into(), green);
+        asked.annotations.insert(ACTION.into(), action((9, 1), &json!(number)));
+    }
+    asked
+}
+
+/// A part goes to another Service, to another port of it, and to nobody, and all is deleted; the process dies after each
+/// call in turn, made or not, and another one ends it.
+pub async fn whatever_call_is_the_last_parts_come_and_go(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all: Targets = targets(&moto.run(2).await?);
+    let plain = spec(1, &[]);
+    settle(&*fresh(&moto).await?, &plain, &all).await?;
+    for effect in [Effect::Outage, Effect::AnswerLost] {
+        for nth in 1.. {
+            moto.proxy.arm(Fault::nth("changes", nth, effect.clone()));
+            for green in [Some(81), Some(82), None] {
+                let wanted = asked(&plain, green);
+                // The first call may fail; the process dies with it.
+                drop(fresh(&moto).await?.ensure(&wanted, &all).await);
+                settle(&*fresh(&moto).await?, &wanted, &all).await?;
+                let at = format!("{effect:?} at change {nth}, {green:?}");
+                if green.is_none() {
+                    let held = Held::by(&moto).await?;
+                    ensure!(held.target_groups.len() == 1, "{at}: {held:?}");
+                    continue;
+                }
+                let (green, own) = groups(&moto).await.with_context(|| at.clone())?;
+                let found = weights(&moto).await?;
+                ensure!(found == [(green, "1".to_owned()), (own, "9".to_owned())].into(), "{at}: {found:?}");
+            }
+            let struck = moto.proxy.struck();
+            moto.proxy.disarm();
+            if struck == 0 {
+                ensure!(nth > 8, "only {nth} changes were made");
+                break;
+            }
+        }
+    }
+    for nth in 1.. {
+        settle(&*fresh(&moto).await?, &asked(&plain, Some(81)), &all).await?;
+        moto.proxy.arm(Fault::nth("changes", nth, Effect::Outage));
+        drop(fresh(&moto).await?.delete(&plain.id).await);
+        delete(&*fresh(&moto).await?, &plain.id).await?;
+        let struck = moto.proxy.struck();
+        moto.proxy.disarm();
+        let held = Held::by(&moto).await?;
+        ensure!(held.is_nothing(), "at change {nth} of the deletion: {held:?}");
+        if struck == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
