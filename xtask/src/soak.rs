@@ -85,7 +85,7 @@ impl Part {
                 // Named together, so that the SDK is built as for the tests.
                 arguments: words(
                     "test --package control-plane --package cluster-tests --package moto --package provider-aws --test moto \
-                     -- --ignored histories::",
+                     -- --ignored",
                 ),
                 environment: vec![
                     ("MOTO_HISTORIES", arguments.aws.to_string()),

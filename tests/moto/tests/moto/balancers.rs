@@ -172,47 +172,53 @@ async fn as_asked(moto: &Moto, ports: usize) -> Result<()> {
     Ok(())
 }
 
-/// Creation, update and deletion die after each call in turn, with the call made or not; another process goes on.
-pub async fn whatever_call_is_the_last_another_process_ends_it(_: Space) -> Result<()> {
+pub async fn whatever_call_fails_last_another_process_ends_it(_: Space) -> Result<()> {
+    another_process_goes_on(Effect::Outage).await
+}
+
+pub async fn whatever_answer_is_lost_last_another_process_ends_it(_: Space) -> Result<()> {
+    another_process_goes_on(Effect::AnswerLost).await
+}
+
+/// Creation, update and deletion die after each call in turn; another process goes on.
+async fn another_process_goes_on(effect: Effect) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(2).await?;
     let all = targets(&machines);
-    for effect in [Effect::Outage, Effect::AnswerLost] {
-        for nth in 1.. {
-            let one = spec(usize::try_from(nth)?, &[]);
-            let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..one.clone() };
-            let mut struck = 0;
-            moto.proxy.arm(Fault::nth("changes", nth, effect.clone()));
-            for phase in 0..3 {
-                // The first call may fail; the process dies with it.
-                let dying = fresh(&moto).await?;
-                match phase {
-                    0 => drop(dying.ensure(&one, &all).await),
-                    1 => drop(dying.ensure(&two, &all).await),
-                    _ => drop(dying.delete(&one.id).await),
-                }
-                struck = struck.max(moto.proxy.struck());
-                let next = fresh(&moto).await?;
-                match phase {
-                    0 => drop(settle(&*next, &one, &all).await?),
-                    1 => drop(settle(&*next, &two, &all).await?),
-                    _ => delete(&*next, &one.id).await?,
-                }
-                struck = struck.max(moto.proxy.struck());
-                match phase {
-                    0 => as_asked(&moto, 1).await.with_context(|| format!("{effect:?} at change {nth}, made"))?,
-                    1 => as_asked(&moto, 2).await.with_context(|| format!("{effect:?} at change {nth}, changed"))?,
-                    _ => {
-                        let held = Held::by(&moto).await?;
-                        ensure!(held.is_nothing(), "{effect:?} at change {nth} leaves {held:?}");
-                    }
+    for nth in 1.. {
+        let one = spec(usize::try_from(nth)?, &[]);
+        let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..one.clone() };
+        let mut struck = 0;
+        moto.proxy.arm(Fault::nth("changes", nth, effect.clone()));
+        for phase in 0..3 {
+            // The first call may fail; the process dies with it.
+            let dying = fresh(&moto).await?;
+            match phase {
+                0 => drop(dying.ensure(&one, &all).await),
+                1 => drop(dying.ensure(&two, &all).await),
+                _ => drop(dying.delete(&one.id).await),
+            }
+            struck = struck.max(moto.proxy.struck());
+            let next = fresh(&moto).await?;
+            match phase {
+                0 => drop(settle(&*next, &one, &all).await?),
+                1 => drop(settle(&*next, &two, &all).await?),
+                _ => delete(&*next, &one.id).await?,
+            }
+            struck = struck.max(moto.proxy.struck());
+            match phase {
+                0 => as_asked(&moto, 1).await.with_context(|| format!("{effect:?} at change {nth}, made"))?,
+                1 => as_asked(&moto, 2).await.with_context(|| format!("{effect:?} at change {nth}, changed"))?,
+                _ => {
+                    let held = Held::by(&moto).await?;
+                    ensure!(held.is_nothing(), "{effect:?} at change {nth} leaves {held:?}");
                 }
             }
-            moto.proxy.disarm();
-            if struck == 0 {
-                ensure!(nth > 15, "only {nth} changes were made");
-                break;
-            }
+        }
+        moto.proxy.disarm();
+        if struck == 0 {
+            ensure!(nth > 15, "only {nth} changes were made");
+            break;
         }
     }
     Ok(())

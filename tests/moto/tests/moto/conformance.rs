@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Effect, Fault, Machine, Moto, Service};
-use provider_conformance::{Fixture, FixtureError, Outcome};
+use provider_conformance::{CaseResult, Fixture, FixtureError, Outcome, Report};
 use providers::{CloudProvider, InstanceRef, InstanceState, IpNet, LoadBalancerId, async_trait};
 
 use crate::balancers::Held;
@@ -154,10 +154,10 @@ pub async fn in_aws_the_machine_tells_the_rest(_: Space) -> Result<()> {
 }
 
 pub async fn the_suite_passes(_: Space) -> Result<()> {
-    let fixture = OnMoto { moto: Moto::start(CLUSTER).await? };
-    let provider: Arc<dyn CloudProvider> = provider(&fixture.moto)?;
-    provider.initialize().await?;
-    let report = provider_conformance::run(&provider, &fixture).await;
+    // One server answers one call at a time: half of the cases on each of two.
+    let halves = futures::future::try_join_all((0..2).map(half)).await?;
+    let results: Vec<_> = halves.into_iter().flatten().collect();
+    let report = Report { results };
     println!("{report}");
     let failed: Vec<_> =
         report.results.iter().filter(|result| matches!(result.outcome, Outcome::Failed(_))).map(|r| r.name).collect();
@@ -165,4 +165,17 @@ pub async fn the_suite_passes(_: Space) -> Result<()> {
     let passed = report.results.iter().filter(|result| result.outcome == Outcome::Passed).count();
     ensure!(passed >= 14, "only {passed} cases ran");
     Ok(())
+}
+
+/// Every other case of the suite, from this one on.
+async fn half(first: usize) -> Result<Vec<CaseResult>> {
+    let fixture = OnMoto { moto: Moto::start(CLUSTER).await? };
+    let provider: Arc<dyn CloudProvider> = provider(&fixture.moto)?;
+    provider.initialize().await?;
+    let mut results = Vec::new();
+    for name in provider_conformance::case_names().skip(first).step_by(2) {
+        let result = provider_conformance::run_case(name, &provider, &fixture).await;
+        results.push(result.with_context(|| format!("the suite has no case {name}"))?);
+    }
+    Ok(results)
 }
