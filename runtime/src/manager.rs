@@ -326,6 +326,7 @@ impl Manager {
                 "stopped"
             );
         }
+        self.election.iter().for_each(Election::resign);
         self.recorders.iter().for_each(Recorder::close);
         if timeout_at(deadline, async { while self.events.join_next().await.is_some() {} }).await.is_err() {
             warn!("not all events could be sent in time");

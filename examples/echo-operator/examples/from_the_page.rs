@@ -1,5 +1,7 @@
 //! An operator: an EchoConfig becomes servers that all answer one message.
 
+use std::io::IsTerminal;
+
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Service;
 use runtime::client::ConnectOptions;
@@ -69,7 +71,7 @@ pub fn controller() -> Prepared {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().init();
+    tracing_subscriber::fmt().with_ansi(std::io::stdout().is_terminal()).init();
     let kubeconfig = std::env::var_os("KUBECONFIG").map(Into::into);
     let connection = ConnectOptions { kubeconfig, ..ConnectOptions::default() };
     let settings = Settings { connection, ..Settings::default() };

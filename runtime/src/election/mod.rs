@@ -261,6 +261,13 @@ impl Election {
         lost
     }
 
+    /// Tells by an event that this process stops leading: before it gives the lease up, while it can still tell.
+    pub fn resign(&self) {
+        if self.fence.is_leader() {
+            self.record("stopped leading");
+        }
+    }
+
     /// Gives the lease up so that a successor need not wait: no holder, a duration of one second. Stop all work first:
     /// the fence comes down at once, but what was sent before is still on its way. Returns whether the lease is
     /// known not to be ours any more; tries until the renew deadline (`LeaderElector.release`).
@@ -271,7 +278,6 @@ impl Election {
         let released = timeout_at(deadline, self.vacate()).await.unwrap_or(false);
         if led {
             tracing::info!(lease = self.describe(), released, "stopped leading");
-            self.record("stopped leading");
         }
         released
     }

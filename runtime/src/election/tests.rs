@@ -218,6 +218,24 @@ impl EventSink for Said {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_ends_in_order_tells_so_before_the_lease_goes() {
+    let world = World::new();
+    let said = Arc::new(Said::default());
+    let (recorder, sender) = Recorder::new("kube-controller-manager", said.clone());
+    let (election, _) = candidate(&world, "a");
+    let mut election = election.recording(recorder.clone());
+    election.resign();
+    election.acquire().await;
+    election.resign();
+    recorder.close();
+    sender.await;
+    assert!(election.release().await);
+    let said = said.0.lock().unwrap();
+    let messages: Vec<&str> = said.iter().map(|event| event["message"].as_str().unwrap()).collect();
+    assert_eq!(messages, ["a became leader", "a stopped leading"], "and nothing by whom did not lead");
+}
+
+#[tokio::test(start_paused = true)]
 async fn changes_are_told_as_events_on_the_lease() {
     let world = World::new();
     let said = Arc::new(Said::default());
