@@ -21,7 +21,7 @@ use cluster_tests::{cases, run};
 fn main() -> std::process::ExitCode {
     let usual = cases![Usual:
         balancers::{
-            whatever_call_fails_last_another_process_ends_it, whatever_answer_is_lost_last_another_process_ends_it,
+            a_call_fails_last_and_another_process_ends_it, an_answer_is_lost_last_and_another_process_ends_it,
             what_cannot_be_made_is_gone_with_its_service, calls_do_not_grow_with_nodes_and_services,
             a_balancer_of_cloud_provider_aws_is_taken_over, changes_by_hand_are_undone_and_told, one_bad_target_costs_the_others_nothing,
             a_service_gets_a_balancer_and_loses_it, what_is_not_allowed_is_told_with_what_to_do,
@@ -43,6 +43,7 @@ fn main() -> std::process::ExitCode {
         tagging::{machines_carry_tags_while_they_have_nodes},
     ];
     let long = cases![Ignored:
+        balancers::{whatever_call_is_the_last_another_process_ends_it},
         forwards::{parts_come_and_go_whatever_call_is_the_last},
         histories::{a_thousand_histories_leave_nothing},
     ];
