@@ -14,7 +14,7 @@ use std::time::Duration;
 use kinds::{Endpoints, Pod, Sections, Service};
 use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
-use runtime::queue::{Queue, QueueOptions};
+use runtime::queue::Queue;
 use runtime::watch::Builder;
 
 use crate::controllers::{Descriptor, Settings, Verb, Write};
@@ -51,9 +51,7 @@ fn needs(needs: &mut Builder) {
 }
 
 fn start(manager: &mut Manager, settings: &Settings) {
-    let (window, longest_window) = ENDPOINTS.window;
-    let queue =
-        Queue::new(QueueOptions { window, longest_window, rest: ENDPOINTS.rest, ..QueueOptions::named("endpoint") });
+    let queue = Queue::new(ENDPOINTS.queue("endpoint"));
     let registry = manager.registry();
     let (services, all_pods, endpoints) =
         (registry.store::<Service>(), registry.store::<Pod>(), registry.store::<Endpoints>());

@@ -22,6 +22,7 @@ use super::decide::{Desired, TRUNCATED, Write, desired, write};
 use super::leftovers::Leftovers;
 use crate::lazy::Lazy;
 use crate::reference::about;
+use crate::service_endpoints::ENDPOINTS;
 use crate::service_endpoints::selectors::pods_of;
 use crate::service_endpoints::trigger::{self, TriggerTimes};
 
@@ -95,6 +96,7 @@ impl AllEndpoints {
             Ok(version) => {
                 self.expectations.wrote(key, &self.endpoints, version);
                 self.triggers.settled(key);
+                self.queue.rest(key, ENDPOINTS.after_write(pods.len()));
                 Ok(Outcome::Done)
             }
             Err(error) if error.is_namespace_terminating() => Ok(Outcome::Done),

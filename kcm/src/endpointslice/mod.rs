@@ -43,10 +43,6 @@ const SLICE_CHANGE_DELAY: Duration = Duration::from_secs(1);
 /// How long changes of endpoints wait that get no traffic before and after.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What was decided so long ago is decided on anew before more of it is written: where the server is slow, changes that
-/// came meanwhile are in the next slice, and not in another write of it.
-const FRESH: Duration = Duration::from_millis(50);
-
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "endpointslice-controller",
@@ -70,16 +66,8 @@ fn needs(needs: &mut Builder) {
 }
 
 fn start(manager: &mut Manager, settings: &Settings) {
-    let (window, longest_window) = SLICES.window;
     let (base_delay, max_delay) = BACKOFF;
-    let queue = Queue::new(QueueOptions {
-        base_delay,
-        max_delay,
-        window,
-        longest_window,
-        rest: SLICES.rest,
-        ..QueueOptions::named("endpoint_slice")
-    });
+    let queue = Queue::new(QueueOptions { base_delay, max_delay, ..SLICES.queue("endpoint_slice") });
     let registry = manager.registry();
     let (services, all_pods) = (registry.store::<Service>(), registry.store::<Pod>());
     let (nodes, slices) = (registry.store::<Node>(), registry.store::<EndpointSlice>());
@@ -95,7 +83,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
             own: Arc::default(),
             queue: queue.clone(),
             manager: FROM_PODS,
-            fresh: FRESH,
+            delay: SLICE_CHANGE_DELAY.max(batch),
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         triggers: Default::default(),
@@ -109,7 +97,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         begun: Default::default(),
     });
     pods::subscribe(&services, &all_pods, &queue, batch);
-    slice_keys::subscribe(&slices, FROM_PODS, &reconciler.writes.own, &queue, SLICE_CHANGE_DELAY.max(batch));
+    slice_keys::subscribe(&slices, FROM_PODS, &reconciler.writes.own, &queue, reconciler.writes.delay);
     let (topology, stranded, woken) = (reconciler.topology.clone(), reconciler.stranded.clone(), queue.clone());
     nodes.subscribe(move |change| {
         topology.see(change).into_iter().for_each(|key| woken.add(key));

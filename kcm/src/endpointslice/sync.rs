@@ -16,7 +16,6 @@ use kinds::service::ServiceType;
 use kinds::{Kind, Node, Pod, Service, Str};
 use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, Recorder};
-use runtime::queue::LONGEST_REST;
 use runtime::store::Store;
 use runtime::write::WriteError;
 
@@ -113,8 +112,8 @@ impl EndpointSlices {
         match written {
             Ok(written) => {
                 self.metrics.wrote(&service, &written);
-                if written.is_stale {
-                    return Ok(Outcome::After((written.took * SLICES.rest).min(LONGEST_REST)));
+                if !plan.is_empty() {
+                    self.writes.queue.rest(key, SLICES.after_write(pods.len()));
                 }
                 self.triggers.settled(key);
             }

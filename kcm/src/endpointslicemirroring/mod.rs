@@ -74,16 +74,14 @@ fn start(manager: &mut Manager, settings: &Settings) {
             own: Arc::default(),
             queue: queue.clone(),
             manager: MIRRORED,
-            // Nothing changes in quick succession here.
-            fresh: Duration::MAX,
+            delay: values.get_duration("mirroring-endpointslice-updates-batch-period"),
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         most,
         counts,
     });
     keys::subscribe(&endpoints, &services, &queue);
-    let batch = values.get_duration("mirroring-endpointslice-updates-batch-period");
-    slice_keys::subscribe(&slices, MIRRORED, &reconciler.writes.own, &queue, batch);
+    slice_keys::subscribe(&slices, MIRRORED, &reconciler.writes.own, &queue, reconciler.writes.delay);
     let workers = settings.workers("mirroring-concurrent-service-endpoint-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
 }

@@ -1,10 +1,10 @@
 //! Which changes of EndpointSlices somebody else made, so that their Service has to be looked at.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kinds::meta::ObjectKey;
+use kinds::meta::{Meta, ObjectKey};
 use kinds::{EndpointSlice, Uid};
 use runtime::queue::Queue;
 use runtime::store::{Change, Index, Store, index_key};
@@ -26,45 +26,83 @@ pub fn slices_of(namespace: &str, service: &str, manager: &str) -> u64 {
     index_key((namespace, service, manager))
 }
 
-/// Versions that this controller made and deletions that it asked for, as long as the watch has not shown them.
+/// What this controller does to slices, as long as the watch has not shown it.
 #[derive(Debug, Default)]
-pub struct OwnChanges {
-    versions: Mutex<HashSet<u64>>,
-    deletions: Mutex<HashSet<Uid>>,
+pub struct OwnChanges(Mutex<Own>);
+
+#[derive(Debug, Default)]
+struct Own {
+    /// Versions that it made.
+    versions: HashSet<u64>,
+    /// Slices that it is updating, with the versions of them that the watch shows before the answer is there.
+    updates: HashMap<Uid, Vec<u64>>,
+    /// Slices whose deletion it asked for.
+    deletions: HashSet<Uid>,
 }
 
 /// Above so many remembered versions those are dropped that the watch has passed without showing them.
 const MANY: usize = 1024;
 
-impl OwnChanges {
-    /// Remembers a version.
-    pub fn wrote(&self, store: &Store<EndpointSlice>, version: u64) {
+impl Own {
+    fn wrote(&mut self, store: &Store<EndpointSlice>, version: u64) {
         let reached = store.progress().version();
         if reached < version {
-            let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-            if versions.len() >= MANY {
-                versions.retain(|version| *version > reached);
+            if self.versions.len() >= MANY {
+                self.versions.retain(|version| *version > reached);
             }
-            versions.insert(version);
+            self.versions.insert(version);
         }
+    }
+}
+
+impl OwnChanges {
+    fn lock(&self) -> MutexGuard<'_, Own> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers a version.
+    pub fn wrote(&self, store: &Store<EndpointSlice>, version: u64) {
+        self.lock().wrote(store, version);
+    }
+
+    /// Remembers that a slice is about to be updated: the watch may be faster than the answer.
+    pub fn updating(&self, uid: &Uid) {
+        self.lock().updates.insert(uid.clone(), Vec::new());
+    }
+
+    /// Takes in what became of [`OwnChanges::updating`]: the version that was made, if one is known. Answers whether the
+    /// watch has shown a version that somebody else made.
+    pub fn updated(&self, store: &Store<EndpointSlice>, uid: &Uid, made: Option<u64>) -> bool {
+        let mut own = self.lock();
+        let shown = own.updates.remove(uid).unwrap_or_default();
+        if let Some(made) = made.filter(|made| !shown.contains(made)) {
+            own.wrote(store, made);
+        }
+        shown.iter().any(|version| Some(*version) != made)
     }
 
     /// Remembers that an object is about to be deleted.
     pub fn deleting(&self, uid: &Uid) {
-        self.deletions.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone());
+        self.lock().deletions.insert(uid.clone());
     }
 
     /// Takes [`OwnChanges::deleting`] back.
     pub fn not_deleting(&self, uid: &Uid) {
-        self.deletions.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.lock().deletions.remove(uid);
     }
 
-    fn made(&self, version: u64) -> bool {
-        self.versions.lock().unwrap_or_else(PoisonError::into_inner).remove(&version)
+    /// Whether a version that the watch shows is this controller's, or will be judged by [`OwnChanges::updated`].
+    fn made(&self, slice: &Meta) -> bool {
+        let mut own = self.lock();
+        if own.versions.remove(&slice.version) {
+            return true;
+        }
+        let update = own.updates.get_mut(&slice.uid);
+        update.map(|shown| shown.push(slice.version)).is_some()
     }
 
     fn deleted(&self, uid: &Uid) -> bool {
-        self.deletions.lock().unwrap_or_else(PoisonError::into_inner).remove(uid)
+        self.lock().deletions.remove(uid)
     }
 }
 
@@ -81,7 +119,7 @@ pub enum Urgency {
 pub fn of_slice(
     change: &Change<'_, EndpointSlice>,
     manager: &str,
-    is_own: impl FnOnce(u64) -> bool,
+    is_own: impl FnOnce(&Meta) -> bool,
     is_own_deletion: impl FnOnce(&Uid) -> bool,
 ) -> Vec<(ObjectKey, Urgency)> {
     let service = |slice: &Arc<EndpointSlice>| {
@@ -95,7 +133,7 @@ pub fn of_slice(
             before.into_iter().map(|key| (key, urgency)).collect()
         }
         (_, Some(new)) if before == after || change.old.is_none() => {
-            let foreign = after.is_some() && !is_own(new.meta.version);
+            let foreign = after.is_some() && !is_own(&new.meta);
             after.into_iter().filter(|_| foreign).map(|key| (key, Urgency::Soon)).collect()
         }
         _ => before.into_iter().chain(after).map(|key| (key, Urgency::Soon)).collect(),
@@ -112,7 +150,7 @@ pub fn subscribe(
 ) {
     let (own, queue) = (own.clone(), queue.clone());
     slices.subscribe(move |change| {
-        let keys = of_slice(change, manager, |version| own.made(version), |uid| own.deleted(uid));
+        let keys = of_slice(change, manager, |slice| own.made(slice), |uid| own.deleted(uid));
         for (key, urgency) in keys {
             match urgency {
                 Urgency::Now => queue.add(key),
@@ -120,4 +158,38 @@ pub fn subscribe(
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::Sections;
+    use runtime::testing::meta;
+    use runtime::watch::Builder;
+
+    use super::*;
+
+    #[test]
+    fn an_update_that_the_watch_shows_before_its_answer_is_nobody_elses() {
+        let mut needs = Builder::default();
+        needs.need::<EndpointSlice>(Sections::default(), &[]);
+        let store = needs.build().store::<EndpointSlice>();
+        let own = OwnChanges::default();
+        let slice = |version| Meta { uid: Uid::parse("u"), ..meta("n", "web-x", version) };
+        // (what the watch shows before the answer, what the answer says, whether somebody else changed it, too)
+        for (shown, made, others) in [
+            (&[][..], Some(5), false),
+            (&[6], Some(6), false),
+            (&[7], Some(8), true),
+            (&[9, 10], Some(10), true),
+            (&[], None, false),
+            (&[11], None, true),
+        ] {
+            own.updating(&Uid::parse("u"));
+            shown.iter().for_each(|version| assert!(own.made(&slice(*version)), "{version} is judged later"));
+            assert_eq!(own.updated(&store, &Uid::parse("u"), made), others, "{shown:?} {made:?}");
+            let late = made.filter(|made| !shown.contains(made));
+            late.into_iter().for_each(|version| assert!(own.made(&slice(version)), "{version} comes later"));
+        }
+        assert!(!own.made(&slice(12)), "somebody else's");
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use futures::{StreamExt, stream};
 use kinds::endpoint_slice::{Contents, MANAGED_BY, SERVICE_NAME};
 use kinds::head::Head;
 use kinds::meta::ObjectKey;
@@ -12,9 +13,11 @@ use runtime::expectations::Expectations;
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
-use tokio::time::Instant;
 
 use super::slice_keys::{OwnChanges, by_service, slices_of};
+
+/// Slices of one Service that are updated at the same time.
+const UPDATES_AT_ONCE: usize = 4;
 
 /// What is to be done about the slices of a Service.
 #[derive(Debug, Default)]
@@ -36,13 +39,6 @@ impl Plan {
     /// How many writes this takes.
     pub fn writes(&self) -> usize {
         self.create.len() + self.update.len() + self.delete.len()
-    }
-
-    /// The updates, that of the slice first whose version is the oldest: none waits for ever while others keep changing.
-    pub fn updates(&self) -> Vec<&(Arc<EndpointSlice>, Contents)> {
-        let mut updates: Vec<_> = self.update.iter().collect();
-        updates.sort_by_key(|(slice, _)| slice.meta.version);
-        updates
     }
 
     /// Adds what is in another plan.
@@ -76,10 +72,6 @@ pub struct Written {
     pub updated: usize,
     /// Slices deleted.
     pub deleted: usize,
-    /// How long it took.
-    pub took: Duration,
-    /// Something is left, and too old to be written as it was decided.
-    pub is_stale: bool,
 }
 
 /// A write that failed.
@@ -115,8 +107,8 @@ pub struct SliceWrites {
     pub queue: Arc<Queue<ObjectKey>>,
     /// Who takes care of them.
     pub manager: &'static str,
-    /// For how long after a decision more of it may be written.
-    pub fresh: Duration,
+    /// How long after somebody else changed a slice its Service is looked at.
+    pub delay: Duration,
 }
 
 impl SliceWrites {
@@ -158,27 +150,18 @@ impl SliceWrites {
     }
 
     /// Does what is planned; what comes later is not begun after a failure. Slices are not created where the namespace
-    /// is going away. Slices are updated one after the other, the one first that was not written for the longest time,
-    /// and none any more that was decided on too long ago: the caller is to decide on the rest anew, with what changed
-    /// meanwhile.
+    /// is going away.
     ///
     /// # Errors
     /// The first failure.
     pub async fn write(&self, key: &ObjectKey, heads: &Heads<'_>, plan: &Plan) -> Result<Written, Failed> {
-        let begun = Instant::now();
-        let mut written = Written::default();
         first(join_all(plan.create.iter().map(|contents| self.create(key, heads, contents))).await)?;
-        written.created = plan.create.len();
-        for (slice, contents) in plan.updates() {
-            written.took = begun.elapsed();
-            if written.created + written.updated > 0 && written.took > self.fresh {
-                return Ok(Written { is_stale: true, ..written });
-            }
-            self.update(key, heads, slice, contents).await?;
-            written.updated += 1;
-        }
+        // None is dropped under way, or it would not be known what it wrote.
+        let updates: Vec<_> =
+            plan.update.iter().map(|(slice, contents)| self.update(key, heads, slice, contents)).collect();
+        first(stream::iter(updates).buffer_unordered(UPDATES_AT_ONCE).collect().await)?;
         first(join_all(plan.delete.iter().map(|slice| self.delete(key, slice))).await)?;
-        Ok(Written { deleted: plan.delete.len(), took: begun.elapsed(), ..written })
+        Ok(Written { created: plan.create.len(), updated: plan.update.len(), deleted: plan.delete.len() })
     }
 
     async fn create(&self, key: &ObjectKey, heads: &Heads<'_>, contents: &Contents) -> Result<(), Failed> {
@@ -209,9 +192,14 @@ impl SliceWrites {
         let failed = |error| Failed { what: format!("update {} EndpointSlice", slice.meta.name), error };
         let object =
             slice.update(&heads.updated, contents).map_err(|error| failed(WriteError::Unreadable(error.into())))?;
+        let uid = &slice.meta.uid;
+        self.own.updating(uid);
         let answer = self.writer.replace(&EndpointSlice::RESOURCE, &slice.meta.key(), None, &object).await;
-        let meta = answer.and_then(|answer| answer.meta().map_err(WriteError::from)).map_err(failed)?;
-        self.wrote(key, meta.version);
+        let meta = answer.and_then(|answer| answer.meta().map_err(WriteError::from));
+        if self.own.updated(&self.slices, uid, meta.as_ref().ok().map(|meta| meta.version)) {
+            self.queue.add_after(key.clone(), self.delay);
+        }
+        self.expectations.wrote(key, &self.slices, meta.map_err(failed)?.version);
         Ok(())
     }
 

@@ -31,13 +31,12 @@ pub struct QueueOptions {
     pub window: Duration,
     /// What that time grows to, doubling from run to run, while such changes keep coming.
     pub longest_window: Duration,
-    /// While such changes keep coming, a key rests at least so many times as long as its run took, up to [`LONGEST_REST`]:
-    /// where the server is slow, it is asked less.
+    /// While such changes keep coming, a key rests at least so many times as long as its run took: where the server is
+    /// slow, it is asked less.
     pub rest: u32,
+    /// Longest such rest, and longest of those that [`Queue::rest`] asks for.
+    pub longest_rest: Duration,
 }
-
-/// Longest rest of a key because its run took long.
-pub const LONGEST_REST: Duration = Duration::from_secs(2);
 
 impl QueueOptions {
     /// Upstream's default rate limiter, and no coalescing.
@@ -49,6 +48,7 @@ impl QueueOptions {
             window: Duration::ZERO,
             longest_window: Duration::ZERO,
             rest: 0,
+            longest_rest: Duration::from_secs(2),
         }
     }
 }
@@ -116,6 +116,8 @@ struct Item {
     quiet_until: Option<Instant>,
     /// How long that quiet time was when it began.
     window: Duration,
+    /// How long that quiet time lasts at least after this run, while such changes keep coming.
+    rest: Duration,
     /// Coalesced changes came in the quiet time.
     busy: bool,
     /// Coalesced changes came while it was worked on.
@@ -310,6 +312,14 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         worked.unwrap_or_default()
     }
 
+    /// Has the key that is being worked on rest for at least so long afterwards, while coalesced changes keep coming: for
+    /// work that costs others more than the time that it takes here.
+    pub fn rest(&self, key: &K, rest: Duration) {
+        if let Some(item) = self.lock().items.get_mut(key) {
+            item.rest = rest;
+        }
+    }
+
     /// Says that the work on a key is over; it comes back if it was added meanwhile.
     pub fn done(&self, key: &K) {
         let mut state = self.lock();
@@ -319,7 +329,8 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         let again = item.again.take();
         let mut coalesced = None;
         if !self.options.window.is_zero() {
-            let rest = (worked * self.options.rest).min(LONGEST_REST);
+            let rest = worked.saturating_mul(self.options.rest).max(std::mem::take(&mut item.rest));
+            let rest = rest.min(self.options.longest_rest);
             item.window = match item.busy || item.busy_while_working {
                 true => (item.window * 2).min(self.options.longest_window).max(self.options.window).max(rest),
                 false => self.options.window,

@@ -96,10 +96,21 @@ async fn coalesced_changes_run_at_once_and_then_once_a_window() {
 async fn a_key_rests_by_how_long_its_run_took_while_changes_keep_coming() {
     let window = Duration::from_millis(10);
     let queue = Queue::new(QueueOptions { window, longest_window: window, rest: 3, ..QueueOptions::named("test") });
-    // (how long a run takes, whether a change comes meanwhile, how long the key then rests)
-    for (run, again, rest) in [(200, true, 600), (1, true, 10), (5000, true, 2000), (200, false, 10)] {
+    // (how long a run takes, whether a change comes meanwhile, which rest it asks for, how long the key then rests)
+    for (run, again, asked, rest) in [
+        (200, true, 0, 600),
+        (1, true, 0, 10),
+        (5000, true, 0, 2000),
+        (200, false, 0, 10),
+        (1, true, 300, 300),
+        (200, true, 300, 600),
+        (1, true, 5000, 2000),
+        (1, false, 300, 10),
+        (1, true, 0, 10),
+    ] {
         queue.add_coalesced("a");
         assert_eq!(queue.next().await, Some("a"));
+        queue.rest(&"a", Duration::from_millis(asked));
         tokio::time::advance(Duration::from_millis(run)).await;
         if again {
             queue.add_coalesced("a");

@@ -66,8 +66,8 @@ fn take(world: &mut World, step: &Step) {
         }
         Step::Begin => {
             let mut plan = world.decide().now;
-            let first = plan.updates().first().map(|update| (*update).clone());
-            (plan.update, plan.delete) = (first.into_iter().collect(), Vec::new());
+            plan.update.truncate(1);
+            plan.delete.clear();
             world.apply(&plan);
         }
     }

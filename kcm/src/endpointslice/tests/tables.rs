@@ -259,17 +259,3 @@ fn an_endpoint_in_two_slices_stays_in_one() {
     assert_eq!(decision.now.delete.iter().map(|slice| &*slice.meta.name).collect::<Vec<_>>(), ["web-twin"]);
     assert_eq!(decision.now.writes() + decision.later.writes(), 1);
 }
-
-#[test]
-fn the_slice_that_was_left_longest_is_updated_first() {
-    let mut world = World::new(service(), 0..6);
-    world.most = 2;
-    world.settle();
-    for (slice, version) in world.slices.iter_mut().zip([30, 10, 20]) {
-        Arc::make_mut(slice).meta.version = version;
-    }
-    world.pods.values_mut().for_each(|pod| pod.ready = false);
-    let decision = world.decide();
-    let order: Vec<u64> = decision.now.updates().iter().map(|(slice, _)| slice.meta.version).collect();
-    assert_eq!(order, [10, 20, 30]);
-}
