@@ -17,6 +17,7 @@ mod sync;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kinds::{Lease, Node, Pod, Sections};
 use runtime::controller::WorkOptions;
@@ -54,12 +55,15 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     start,
 };
 
+/// How late a renewed lease may be seen: nothing next to the seconds from one pass over the nodes to the next.
+const LEASE_LAG: Duration = Duration::from_millis(250);
+
 /// All nodes, for a pass over them: look up by zero.
 const EVERY: Index<Node> = Index { name: "every", keys: |_, emit| emit(0) };
 
 fn needs(needs: &mut Builder) {
     needs.need::<Node>(Sections::default(), &[EVERY]);
-    needs.need::<Lease>(Sections::default(), &[]);
+    needs.need_lagging::<Lease>(Sections::default(), &[], LEASE_LAG);
     needs.need::<Pod>(Sections::default(), &[by_node()]);
 }
 

@@ -1,7 +1,9 @@
 //! A watch body cut into frames: four bytes of length, then that many of `WatchEvent`; or a line of JSON each.
 
+use std::time::Duration;
+
 use bytes::{Buf, Bytes, BytesMut};
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use kinds::Form;
 
 use super::json;
@@ -36,6 +38,8 @@ pub struct Frames<S> {
     lines: bool,
     /// So much of the buffer holds no end of a line.
     scanned: usize,
+    /// Whenever all that has come is read, nobody looks for more before this is over.
+    pub pause: Duration,
 }
 
 impl<S, E> Frames<S>
@@ -45,7 +49,7 @@ where
 {
     /// Frames of a body's chunks. Those of JSON come in the shape that protobuf has.
     pub fn new(form: Form, chunks: S) -> Self {
-        Self { chunks, buffer: BytesMut::new(), lines: form == Form::Json, scanned: 0 }
+        Self { chunks, buffer: BytesMut::new(), lines: form == Form::Json, scanned: 0, pause: Duration::ZERO }
     }
 
     /// The next frame; `None` at the orderly end of the body.
@@ -54,11 +58,24 @@ where
             if let Some(frame) = if self.lines { self.line()? } else { self.buffered()? } {
                 return Ok(Some(frame));
             }
-            match self.chunks.next().await {
+            match self.chunk().await {
                 Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
                 Some(Err(error)) => return Err(FrameError::Body(error.to_string())),
                 None if self.buffer.is_empty() => return Ok(None),
                 None => return Err(FrameError::Body("it ended inside a frame".to_owned())),
+            }
+        }
+    }
+
+    async fn chunk(&mut self) -> Option<Result<Bytes, E>> {
+        if self.pause.is_zero() {
+            return self.chunks.next().await;
+        }
+        match self.chunks.next().now_or_never() {
+            Some(chunk) => chunk,
+            None => {
+                tokio::time::sleep(self.pause).await;
+                self.chunks.next().await
             }
         }
     }
@@ -104,6 +121,28 @@ mod tests {
             read.push(frame);
         }
         Ok(read)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_in_a_pause_is_read_together() {
+        let (send, chunks) = futures::channel::mpsc::unbounded();
+        let mut frames = Frames::new(Form::Protobuf, chunks);
+        frames.pause = Duration::from_millis(250);
+        tokio::spawn(async move {
+            for _ in 0..100 {
+                let frame = Bytes::from_static(&[0, 0, 0, 1, 7]);
+                send.unbounded_send(Ok::<_, String>(frame)).expect("somebody reads");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        let (mut moments, mut count) = (std::collections::BTreeSet::new(), 0);
+        let begun = tokio::time::Instant::now();
+        while frames.next().await.expect("whole frames").is_some() {
+            moments.insert(begun.elapsed().as_millis());
+            count += 1;
+        }
+        assert_eq!(count, 100);
+        assert!(moments.len() <= 6, "{moments:?}");
     }
 
     proptest! {

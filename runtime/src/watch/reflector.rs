@@ -37,6 +37,7 @@ pub struct Reflector<K: Kind> {
     pub store: Arc<Store<K>>,
     /// Permits for initial lists, shared by all kinds.
     pub lists: Arc<Semaphore>,
+    lag: Duration,
     listing: Listing,
 }
 
@@ -54,7 +55,12 @@ enum Listing {
 impl<K: Kind> Reflector<K> {
     pub fn new(clients: Arc<Clients>, scope: Scope, store: Arc<Store<K>>, lists: Arc<Semaphore>) -> Self {
         let listing = if K::MANY { Listing::Whole } else { Listing::Streamed };
-        Self { clients, scope, store, lists, listing }
+        Self { clients, scope, store, lists, lag: Duration::ZERO, listing }
+    }
+
+    /// The store may lag so far behind the watch, so that changes are taken in together.
+    pub fn lagging(self, lag: Duration) -> Self {
+        Self { lag, ..self }
     }
 
     /// Runs until it is dropped.
@@ -207,6 +213,7 @@ impl<K: Kind> Reflector<K> {
     where
         S: futures::Stream<Item = Result<Bytes, String>> + Unpin,
     {
+        frames.pause = self.lag;
         while let Some(frame) = frames.next().await? {
             match watch_event(&frame)? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {

@@ -31,6 +31,8 @@ struct Need<K: Kind> {
     /// Somebody cannot do without it.
     is_required: bool,
     indexes: Vec<Index<K>>,
+    /// How far the store may lag behind its watch; `None` until somebody has said.
+    lag: Option<Duration>,
 }
 
 /// Builds a store from a need, and says how to run its watch.
@@ -94,6 +96,7 @@ impl<K: Kind> Planned for Need<K> {
         let decode = Decode { interner: interner.clone(), sections: self.sections };
         let store = Arc::new(Store::<K>::new(decode, self.indexes));
         let (watched, waited, is_required) = (store.clone(), store.clone(), self.is_required);
+        let lag = self.lag.unwrap_or_default();
         Built {
             stats: store.clone(),
             source: store.clone(),
@@ -104,7 +107,7 @@ impl<K: Kind> Planned for Need<K> {
                     if !is_required {
                         until_served(&clients, &watched).await;
                     }
-                    Reflector::new(clients, scope, watched, lists).run().await;
+                    Reflector::new(clients, scope, watched, lists).lagging(lag).run().await;
                 })
             }),
             synced: Box::new(move || {
@@ -158,7 +161,20 @@ impl Builder {
 
     /// As [`Builder::need`]; where the server does not serve the kind, there is none of it.
     pub fn need_if_served<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>]) -> &mut Self {
+        self.add_need(sections, indexes, Duration::ZERO)
+    }
+
+    /// As [`Builder::need`], for who looks now and then: the store may lag behind the server by up to `lag`, unless
+    /// somebody else needs the kind sooner. Of a kind that changes all the time many changes are taken in together then,
+    /// which costs a fraction of waking up for each.
+    pub fn need_lagging<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>], lag: Duration) -> &mut Self {
+        self.entry::<K>().is_required = true;
+        self.add_need(sections, indexes, lag)
+    }
+
+    fn add_need<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>], lag: Duration) -> &mut Self {
         let need = self.entry::<K>();
+        need.lag = Some(need.lag.map_or(lag, |known| known.min(lag)));
         need.sections = need.sections | sections;
         for index in indexes {
             if need.indexes.iter().all(|known| known.name != index.name) {
@@ -190,7 +206,12 @@ impl Builder {
         self.needs
             .entry(TypeId::of::<K>())
             .or_insert_with(|| {
-                Box::new(Need::<K> { sections: Sections::default(), is_required: false, indexes: Vec::new() })
+                Box::new(Need::<K> {
+                    sections: Sections::default(),
+                    is_required: false,
+                    indexes: Vec::new(),
+                    lag: None,
+                })
             })
             .as_any()
             .downcast_mut()
