@@ -20,7 +20,7 @@ use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, SendError};
 use crate::election::Fence;
 use crate::stuck::note;
-use crate::watch::refusal;
+use crate::watch::{METADATA_LIST, refusal};
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const JSON: &str = "application/json";
@@ -290,11 +290,9 @@ impl Writer {
         namespace: &str,
         selector: &str,
     ) -> Result<Vec<Meta>, WriteError> {
-        const LIST_METADATA_ONLY: &str =
-            "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let path = format!("{}?labelSelector={}", resource.path(namespace), percent_encode(selector));
-        let answer = self.send(Method::GET, path, "", LIST_METADATA_ONLY, Bytes::new()).await?;
+        let answer = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
         let interner = Interner::default();
         let page = envelope::page(&answer.0)?;
         Ok(page
@@ -302,6 +300,14 @@ impl Writer {
             .into_iter()
             .map(|item| Meta::decode(&interner, find(item, 1), |_, _| {}))
             .collect::<Result<_, _>>()?)
+    }
+
+    /// The version that the server has reached by now, as a look at one object of a kind without namespaces tells.
+    pub async fn version_now(&self, resource: &Resource, name: &str) -> Result<u64, WriteError> {
+        let path =
+            format!("{}?fieldSelector={}", resource.path(None), percent_encode(&format!("metadata.name={name}")));
+        let answer = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
+        Ok(envelope::page(&answer.0)?.version)
     }
 
     /// Reads all objects of a namespace from the server itself, page by page, and shows each to `visit`, without its

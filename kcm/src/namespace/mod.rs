@@ -5,6 +5,7 @@
 //! pkg/controller/namespace.
 
 mod decide;
+mod early;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -60,14 +61,17 @@ fn start(manager: &mut Manager, settings: &Settings) {
         writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST),
         clock: settings.clock.clone(),
         sync_period: settings.options.values.get_duration("namespace-sync-period"),
-        emptied: Default::default(),
+        endings: Default::default(),
     });
-    let (added, forgets) = (queue.clone(), reconciler.clone());
+    let (added, known) = (queue.clone(), reconciler.clone());
     namespaces.subscribe(move |change| {
         if let Some(old) = change.old.filter(|old| change.new.is_none_or(|new| new.meta.uid != old.meta.uid)) {
-            forgets.forget(&old.meta.uid);
+            known.endings.forget(&old.meta.uid);
         }
         if let Some(namespace) = change.new.filter(|namespace| namespace.meta.is_deleting()) {
+            if known.endings.begin(&namespace.meta.uid) {
+                added.add(namespace.meta.key());
+            }
             added.add_after(namespace.meta.key(), GRACE);
         }
     });

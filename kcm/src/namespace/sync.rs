@@ -1,36 +1,34 @@
 //! One pass over a namespace that is being deleted: pods, then all else, then the namespace's finalizer.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{Meta, ObjectKey};
 use kinds::namespace_ending::{NamespaceEnding, pod_grace, pod_meta};
-use kinds::{Decode, Interner, Kind, Namespace, Sections, Uid};
+use kinds::{Decode, Interner, Kind, Namespace, Sections};
 use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::discovery::{Discovery, Served, Verbs};
 use runtime::queue::Queue;
 use runtime::store::Store;
-use runtime::watch::{Watched, gone};
+use runtime::watch::{Source, Watched, gone, is_empty_since};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
+use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::decide::{FINALIZER, Findings, Remains, discovery_problem, pods_estimate, without_ours};
+use super::early::{Ending, Endings, Name, counts_alike};
 use crate::controllers::Clock;
 
 /// Resources of one namespace that are dealt with at the same time.
-const RESOURCES_AT_ONCE: usize = 10;
+const RESOURCES_AT_ONCE: usize = 32;
 
 /// Deletions of single objects that are under way together.
 const DELETIONS_AT_ONCE: usize = 10;
 
 /// Namespaces that go at about the same time share one look at what is served.
 const DISCOVERY_AGE: Duration = Duration::from_secs(2);
-
-/// A resource, whatever its version.
-type Name = (&'static str, &'static str);
 
 /// How long the watch of a resource is given to show that what was deleted is gone, before the server is asked.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
@@ -44,6 +42,12 @@ const EVENTS_TWIN: Name = ("events.k8s.io", "events");
 struct Left {
     remains: Remains,
     objects: Vec<Meta>,
+}
+
+fn take_note(ending: &mut Ending, done: &[(Served, Left)]) {
+    for (served, left) in done {
+        ending.found(name(served), left.remains == Remains::default());
+    }
 }
 
 /// What came of one pass.
@@ -73,9 +77,7 @@ pub struct Namespaces {
     pub writer: Writer,
     pub clock: Clock,
     pub sync_period: Duration,
-    /// Resources that were found empty in an earlier pass, by namespace: they are looked at again only once nothing
-    /// else is left, so that what waits for one broken group asks for nothing but that.
-    pub emptied: Mutex<HashMap<Uid, HashSet<Name>>>,
+    pub endings: Endings,
 }
 
 impl Reconcile for Namespaces {
@@ -87,14 +89,13 @@ impl Reconcile for Namespaces {
 }
 
 impl Namespaces {
-    /// Forgets a namespace that is gone.
-    pub fn forget(&self, uid: &Uid) {
-        self.emptied().remove(uid);
-    }
-
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        if self.namespaces.get(key).is_none() {
+        let Some(known) = self.namespaces.get(key).filter(|namespace| namespace.meta.is_deleting()) else {
             return Ok(Outcome::Done);
+        };
+        if let Some(grace) = self.endings.get(&known.meta.uid).grace() {
+            // The end of the grace brings it back.
+            return self.begin_early(key, grace).await.map(|()| Outcome::Done);
         }
         let Some(mut namespace) = self.terminating(key).await? else { return Ok(Outcome::Done) };
         if namespace.finalizers.is_empty() {
@@ -121,6 +122,48 @@ impl Namespaces {
             return Ok(Outcome::After(again));
         }
         self.finalize(key, namespace).await
+    }
+
+    /// Empties what there is very much in, while the grace lasts.
+    async fn begin_early(&self, key: &ObjectKey, grace: Duration) -> Result<(), ReconcileError> {
+        let ends = Instant::now() + grace;
+        if !self.endings.is_crowded(&key.name, || self.watched.sources()) {
+            return Ok(());
+        }
+        let Some(namespace) = self.terminating(key).await? else { return Ok(()) };
+        let uid = &namespace.meta.uid;
+        let snapshot = self.discovery.current();
+        let has_some = |source: Arc<dyn Source>| !is_empty_since(&*source, &key.name, 0);
+        let (pods, others): (Vec<Served>, Vec<Served>) = to_empty(snapshot.preferred())
+            .filter(|served| self.source(served).is_some_and(has_some))
+            .partition(|served| name(served) == PODS);
+        let emptied = async {
+            for served in pods {
+                if self.empty(&served, &namespace).await.remains != Remains::default() {
+                    return;
+                }
+            }
+            let done = self.empty_each(&others, &namespace).await;
+            self.endings.change(uid, |ending| take_note(ending, &done));
+        };
+        let grace_is_over = async {
+            sleep_until(ends).await;
+            let version = self.writer.version_now(&Namespace::RESOURCE, &key.name).await;
+            self.endings.change(uid, |ending| ending.after_grace = version.ok());
+        };
+        tokio::join!(emptied, grace_is_over);
+        Ok(())
+    }
+
+    /// Whether the watch of a resource that was emptied early shows that nothing came afterwards.
+    fn stays_empty(&self, served: &Served, namespace: &str, after_grace: u64) -> bool {
+        let source = self.source(served).filter(|_| counts_alike(served.resource.group));
+        source.is_some_and(|source| is_empty_since(&*source, namespace, after_grace))
+    }
+
+    fn source(&self, served: &Served) -> Option<Arc<dyn Source>> {
+        let (group, plural) = name(served);
+        self.watched.source(group, plural)
     }
 
     /// Looks again as soon as the watches show that nothing is left, so that nobody waits for longer than need be.
@@ -188,37 +231,32 @@ impl Namespaces {
             }
         }
         pass.totals = true;
-        let emptied = self.emptied().get(&namespace.meta.uid).cloned().unwrap_or_default();
-        let (known, open): (Vec<Served>, Vec<Served>) =
-            others.into_iter().partition(|served| emptied.contains(&name(served)));
+        let ending = self.endings.get(&namespace.meta.uid);
+        let (mut known, open): (Vec<Served>, Vec<Served>) =
+            others.into_iter().partition(|served| ending.emptied.contains(&name(served)));
         self.empty_all(&open, namespace, &mut pass).await;
         if pass.findings.is_clean() {
             // All of it once more before the namespace goes.
+            if let Some(version) = ending.after_grace {
+                known.retain(|served| !self.stays_empty(served, &namespace.meta.name, version));
+            }
             self.empty_all(&known, namespace, &mut pass).await;
         }
         pass
     }
 
     async fn empty_all(&self, resources: &[Served], namespace: &NamespaceEnding, pass: &mut Pass) {
-        let done: Vec<(Served, Left)> = stream::iter(resources.to_vec())
+        let done = self.empty_each(resources, namespace).await;
+        self.endings.change(&namespace.meta.uid, |ending| take_note(ending, &done));
+        done.into_iter().for_each(|(served, left)| pass.add(&served, left));
+    }
+
+    async fn empty_each(&self, resources: &[Served], namespace: &NamespaceEnding) -> Vec<(Served, Left)> {
+        stream::iter(resources.to_vec())
             .map(|served| async move { (served, self.empty(&served, namespace).await) })
             .buffer_unordered(RESOURCES_AT_ONCE)
             .collect()
-            .await;
-        let mut emptied = self.emptied();
-        let emptied = emptied.entry(namespace.meta.uid.clone()).or_default();
-        for (served, left) in done {
-            if left.remains == Remains::default() {
-                emptied.insert(name(&served));
-            } else {
-                emptied.remove(&name(&served));
-            }
-            pass.add(&served, left);
-        }
-    }
-
-    fn emptied(&self) -> MutexGuard<'_, HashMap<Uid, HashSet<Name>>> {
-        self.emptied.lock().unwrap_or_else(PoisonError::into_inner)
+            .await
     }
 
     /// Deletes all objects of a resource; answers what is left.
@@ -237,8 +275,7 @@ impl Namespaces {
         if found.is_empty() {
             return true;
         }
-        let (group, plural) = name(served);
-        let Some(source) = self.watched.source(group, plural) else { return false };
+        let Some(source) = self.source(served) else { return false };
         let is_kept = |meta: &Meta| meta.is_deleting() || !meta.finalizers.is_empty();
         if found.iter().any(is_kept) {
             return false;

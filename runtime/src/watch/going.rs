@@ -28,6 +28,23 @@ impl Watched {
         let typed = self.typed.iter().find(is_wanted).cloned();
         typed.or_else(|| self.every.as_ref()?.source(group, plural))
     }
+
+    /// All sources of now.
+    pub fn sources(&self) -> Vec<Arc<dyn Source>> {
+        self.every.as_ref().map_or_else(|| self.typed.clone(), |every| every.sources())
+    }
+}
+
+/// Whether the watch shows a namespace without objects of the kind, and as the server had it at `version` or later.
+pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> bool {
+    // First: what is shown later is no older.
+    let shown = source.progress().version();
+    if !source.is_synced() || shown < version || source.undecodable() > 0 {
+        return false;
+    }
+    let mut is_empty = true;
+    source.each(&mut |meta| is_empty &= *meta.namespace != *namespace);
+    is_empty
 }
 
 /// Waits until the watch has shown that each of `objects`, as they were read from the server, is gone, and answers true.
@@ -98,6 +115,19 @@ mod tests {
         store.put(Metadata(meta("w", 13)));
         store.progress().advance(13);
         assert_eq!(poll!(&mut waiting), Poll::Ready(true), "another object of the name is another object");
+    }
+
+    #[test]
+    fn a_namespace_is_empty_as_far_as_the_watch_has_come() {
+        let store = delivered();
+        assert!(!is_empty_since(&store, "n", 4), "there is an object");
+        assert!(is_empty_since(&store, "m", 4));
+        assert!(!is_empty_since(&store, "m", 5), "the watch is older");
+        store.remove("n", "a");
+        store.progress().advance(9);
+        assert!(is_empty_since(&store, "n", 9));
+        store.set_undecodable(meta("u", 4).key());
+        assert!(!is_empty_since(&store, "n", 9), "one cannot be read");
     }
 
     #[tokio::test]

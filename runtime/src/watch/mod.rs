@@ -10,7 +10,7 @@ mod registry;
 mod request;
 
 pub use every::{EveryKind, MetaChange, Metadata, Source};
-pub use going::{Watched, gone};
+pub use going::{Watched, gone, is_empty_since};
 pub use registry::{Builder, Registry, WatchStats};
-pub(crate) use request::refusal;
 pub use request::serves;
+pub(crate) use request::{METADATA_LIST, refusal};

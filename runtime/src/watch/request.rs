@@ -20,7 +20,9 @@ const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch"
 /// Metadata instead of whole objects; what cannot be had as protobuf is not watched.
 const METADATA_STREAM: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch";
-const METADATA_LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+/// The media type of a list of which only the metadata is wanted.
+pub(crate) const METADATA_LIST: &str =
+    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// Objects a page where the server has no streaming lists.
 const PAGE: u32 = 500;
 

@@ -149,6 +149,7 @@ fn main() -> std::process::ExitCode {
         namespace::{
             twenty_kinds_go_with_their_namespace, what_the_watches_show_is_not_asked_for,
             a_watch_that_stands_still_is_no_proof, the_last_pod_to_go_wakes_the_controller,
+            a_crowded_namespace_is_emptied_while_others_may_still_fill_it, what_was_emptied_early_is_looked_at_again,
             what_holds_a_namespace_up_is_told, pods_go_first,
             a_broken_group_is_named_and_holds_up_nothing_else,
         },

@@ -1,10 +1,12 @@
 //! The namespace controller: a namespace goes with everything in it, in order, and says what holds it up.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{pod, with};
-use cluster_tests::{Call, Faults, Manager, Space, Verb, eventually};
+use cluster_tests::{Call, Effect, Faults, Manager, Rule, Space, Verb, eventually};
+use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -153,17 +155,21 @@ pub async fn what_the_watches_show_is_not_asked_for(space: Space) -> Result<()> 
     Ok(())
 }
 
+/// Waits until ConfigMaps are watched.
+async fn watched(faults: &Faults) -> Result<()> {
+    eventually("the watch is there", || async {
+        ensure!(faults.count(|call| call.verb == Verb::Watch && call.resource == "configmaps") > 0);
+        Ok(())
+    })
+    .await
+}
+
 pub async fn a_watch_that_stands_still_is_no_proof(space: Space) -> Result<()> {
     let held = json!({"metadata": {"name": "held"}});
     space.create::<ConfigMap>(held).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
-    let settled = |call: &Call| call.verb == Verb::Watch && call.resource == "configmaps";
-    eventually("the watch is there", || async {
-        ensure!(faults.count(settled) > 0);
-        Ok(())
-    })
-    .await?;
+    watched(&faults).await?;
     faults.freeze("configmaps");
     delete(&space).await?;
     gone(&space).await?;
@@ -171,6 +177,53 @@ pub async fn a_watch_that_stands_still_is_no_proof(space: Space) -> Result<()> {
         call.verb == Verb::List && call.resource == "configmaps" && call.account == "namespace-controller"
     });
     ensure!(asked > 0, "nobody asked the server whether the ConfigMap is gone");
+    Ok(())
+}
+
+/// Deletes a namespace with so many objects that it is emptied within its grace, which has to last nevertheless; answers
+/// how often its ConfigMaps were deleted.
+async fn emptied_early(space: &Space, faults: &Faults) -> Result<usize> {
+    let many = (0..1100).map(|number| json!({"metadata": {"name": format!("c{number}")}}));
+    stream::iter(many).map(|map| space.create::<ConfigMap>(map)).buffer_unordered(32).try_collect::<Vec<_>>().await?;
+    let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "7f0c"});
+    space.create::<ConfigMap>(json!({"metadata": {"name": "witness", "ownerReferences": [nobody]}})).await?;
+    let _manager = Manager::start_with(space, faults, WATCHING).await?;
+    eventually("all ConfigMaps have been seen: one without owner is gone", || async {
+        ensure!(space.api::<ConfigMap>().get_opt("witness").await?.is_none());
+        Ok(())
+    })
+    .await?;
+    let of_maps = |call: &Call| call.verb == Verb::Delete && call.resource == "configmaps" && call.name.is_empty();
+    let begun = Instant::now();
+    delete(space).await?;
+    eventually("it is being emptied", || async {
+        ensure!(faults.count(of_maps) > 0);
+        Ok(())
+    })
+    .await?;
+    ensure!(begun.elapsed() < Duration::from_secs(4), "after {:?}", begun.elapsed());
+    gone(space).await?;
+    ensure!(begun.elapsed() > Duration::from_millis(4900), "gone after {:?}", begun.elapsed());
+    Ok(faults.count(of_maps))
+}
+
+pub async fn a_crowded_namespace_is_emptied_while_others_may_still_fill_it(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    emptied_early(&space, &faults).await?;
+    let versions = |call: &Call| call.verb == Verb::List && call.resource == "namespaces";
+    ensure!(faults.count(|call| versions(call) && call.account == "namespace-controller") == 1);
+    Ok(())
+}
+
+pub async fn what_was_emptied_early_is_looked_at_again(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    // Nobody knows how far the server was when the grace ended.
+    let versions = |call: &Call| {
+        call.verb == Verb::List && call.resource == "namespaces" && call.account == "namespace-controller"
+    };
+    faults.add(Rule::new(versions, Effect::Refuse(500, None)).times(100));
+    let times = emptied_early(&space, &faults).await?;
+    ensure!(times >= 2, "they were deleted {times} times");
     Ok(())
 }
 
