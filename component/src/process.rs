@@ -18,6 +18,10 @@ use crate::{log, surface};
 /// The work waits for the API server nearly all the time; more threads would only cost memory.
 const WORKER_THREADS: usize = 2;
 
+/// The stack of each of them, in bytes, of which only what is used is ever in memory: calls of the AWS SDK go deep, and
+/// in a build for debugging deeper than the default of two MiB.
+const STACK: usize = 8 << 20;
+
 /// A manager that is connected and not yet running.
 pub struct Built {
     /// The manager.
@@ -100,7 +104,8 @@ fn begun(
         }
     };
     let set_verbosity = log::to_stderr(binary, &options);
-    match tokio::runtime::Builder::new_multi_thread().worker_threads(WORKER_THREADS).enable_all().build() {
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    match threads.worker_threads(WORKER_THREADS).thread_stack_size(STACK).enable_all().build() {
         Ok(runtime) => Ok((options, set_verbosity, runtime)),
         Err(error) => {
             tracing::error!("cannot start threads: {error}");

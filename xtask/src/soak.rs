@@ -9,9 +9,9 @@ use crate::cargo::cargo;
 /// Play long random histories, and every scenario once with a crash at each of its writes.
 ///
 /// First the property tests, with so many histories each and a seed that makes them repeatable; then histories of
-/// Services over the mock cloud, and over moto behind its fault proxy; then, on real control planes, every story with a crash at each of its writes and calls
-/// of the cloud, and with each fault. A failure names its seed or its place. Takes minutes to
-/// hours, as asked for.
+/// Services over the mock cloud, and over moto behind its fault proxy; then, on real control planes, every story with a
+/// crash at each of its writes and calls of the cloud, and with each fault. A failure names its seed or its place.
+/// Takes minutes to hours, as asked for.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask soak --histories 10000 --seed 7
@@ -45,7 +45,7 @@ enum Part {
     Histories,
     /// Random histories of Services over the mock cloud; no control plane
     Services,
-    /// Random histories of Services over AWS, which moto and a fault proxy stand in for
+    /// Random histories of Services over AWS, which moto and a fault proxy stand in for, and a crash at each call of it
     Aws,
     /// A crash at every write, on a real control plane
     Crashes,

@@ -147,7 +147,9 @@ pub fn run(cases: Vec<Case>) -> ExitCode {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads can be started");
+    // As large as in the programs.
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    let runtime = threads.thread_stack_size(8 << 20).enable_all().build().expect("threads can be started");
     runtime.block_on(run_all(chosen, wanted.at_once.unwrap_or(AT_ONCE)))
 }
 

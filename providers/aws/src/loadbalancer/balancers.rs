@@ -61,6 +61,17 @@ pub(super) struct Work<'a> {
     pub targets: &'a Targets,
 }
 
+/// How far plans were followed.
+#[derive(Debug, Default)]
+struct Followed {
+    /// There will be more to do.
+    again: bool,
+    /// Ports whose traffic goes elsewhere once somebody can serve it there.
+    exchanging: BTreeSet<u16>,
+    /// What was done to what had been as asked.
+    done: Vec<String>,
+}
+
 impl fmt::Debug for Balancers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Balancers").field("cluster", &self.cluster).finish_non_exhaustive()
@@ -244,7 +255,7 @@ impl Balancers {
             self.shared.lock().await.open(session, &groups, backend, &noderules::ports(&desired)).await?;
         }
         let mut caller = self.caller(session, &network, id);
-        let (again, done) = self.follow(&desired, &mut seen, &mut caller, course).await?;
+        let Followed { again, exchanging, done } = self.follow(&desired, &mut seen, &mut caller, course).await?;
         let balancer = seen.balancer(&desired.balancer.name);
         course.bare = balancer.is_some_and(|one| one.security_groups.is_empty());
         if settings.node_rules && course.bare {
@@ -253,6 +264,12 @@ impl Balancers {
         course.opened = groups;
         if course.settled.as_ref() == Some(spec) && !done.is_empty() {
             warnings.push(format!("changes by somebody else were undone: {}", done.join("; ")));
+        }
+        if course.is_overdue() && !exchanging.is_empty() {
+            let ports = exchanging.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+            warnings.push(format!(
+                "traffic of port {ports} stays where it is until a target of where it is to go is healthy"
+            ));
         }
         warnings.append(&mut caller.warnings);
         course.known = Some(known(work.id, &desired, &seen));
@@ -269,20 +286,20 @@ impl Balancers {
         Ok(Ensured { status, progress, warnings })
     }
 
-    /// Follows plans until there is nothing left to do now; answers whether there will be, and what was done to what
-    /// had been as asked.
+    /// Follows plans until there is nothing left to do now.
     async fn follow(
         &self,
         desired: &Desired,
         seen: &mut Seen,
         caller: &mut Caller<'_>,
         course: &mut Course,
-    ) -> Result<(bool, Vec<String>), CloudError> {
-        let mut done = Vec::new();
+    ) -> Result<Followed, CloudError> {
+        let mut followed = Followed { again: true, ..Followed::default() };
         for _ in 0..ROUNDS {
             let plan = diff::ensure(desired, seen);
+            followed.exchanging = plan.exchanging;
             if plan.steps.is_empty() {
-                return Ok((plan.again.is_some(), done));
+                return Ok(Followed { again: plan.again.is_some(), ..followed });
             }
             let mut blocked = false;
             for step in &plan.steps {
@@ -310,14 +327,14 @@ impl Balancers {
                     }
                 };
                 if !step.is_about_targets() {
-                    done.push(step.words());
+                    followed.done.push(step.words());
                 }
             }
             if blocked {
-                return Ok((true, done));
+                break;
             }
         }
-        Ok((true, done))
+        Ok(followed)
     }
 
     async fn read_details(&self, work: &Work<'_>, seen: &mut Seen) -> Result<(), CloudError> {

@@ -15,6 +15,9 @@ use super::types::{Desired, Protocol, Target, TargetHealth, TargetType};
 /// The first pause while AWS is at something; it doubles up to [`PACE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
+/// Looks that take more than a minute together.
+const MANY_LOOKS: u32 = 12;
+
 /// A target group, as it was when this process last looked or changed it.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownGroup {
@@ -59,6 +62,11 @@ impl Course {
         let pause = FIRST_PAUSE * 2_u32.pow(self.waits.min(8));
         self.waits = self.waits.saturating_add(1);
         pause.min(PACE)
+    }
+
+    /// AWS is at it for longer than it should need.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.waits >= MANY_LOOKS
     }
 
     /// AWS is at nothing any more.
@@ -122,4 +130,20 @@ pub(crate) fn known(id: &LoadBalancerId, desired: &Desired, seen: &Seen) -> Vec<
 pub(crate) fn once(groups: impl IntoIterator<Item = KnownGroup>) -> Vec<KnownGroup> {
     let mut arns = BTreeSet::new();
     groups.into_iter().filter(|group| arns.insert(group.arn.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_more_than_a_minute_is_overdue() {
+        let (mut course, mut waited) = (Course::default(), Duration::ZERO);
+        while !course.is_overdue() {
+            waited += course.pause();
+        }
+        assert!((60..120).contains(&waited.as_secs()), "{waited:?}");
+        course.arrived();
+        assert!(!course.is_overdue());
+    }
 }

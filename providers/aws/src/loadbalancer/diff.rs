@@ -286,6 +286,7 @@ fn change_listener(
     let Turn { forwards, done, leaving, waits } = exchange::turn(desired, wanted, current, &last, seen);
     if waits {
         plan.wait(PACE);
+        plan.exchanging.insert(wanted.port);
         claims.used.extend(leaving);
     }
     let default = |certificates: &[String]| certificates.first().cloned();
@@ -373,7 +374,7 @@ pub(crate) fn delete(seen: &Seen) -> Plan {
     let balancers = seen.balancers.iter().map(|one| Step::DeleteBalancer { arn: one.arn.clone() });
     let groups = seen.target_groups.iter().map(|one| Step::DeleteTargetGroup { arn: one.arn.clone() });
     let security = seen.security_groups.iter().map(|one| Step::DeleteSecurityGroup { id: one.id.clone() });
-    Plan { steps: balancers.chain(groups).chain(security).collect(), again: None }
+    Plan { steps: balancers.chain(groups).chain(security).collect(), ..Plan::default() }
 }
 
 /// What of `wanted` is not so in `current`, where AWS leaves out what is as in `defaults`.

@@ -1,7 +1,7 @@
 //! Network Load Balancers: what a Service asks for, what there is, the steps from one to the other, and the calls.
 //!
-//! `annotations`, `ports`, `actions` and `backends` read what is asked for; `model` makes the whole desired stack of it; `inventory` and
-//! `calls` read what there is; `diff` compares the two and answers steps; `balancers` follows them.
+//! `annotations`, `ports`, `actions` and `backends` read what is asked for; `model` makes the whole desired stack of it;
+//! `inventory` and `calls` read what there is; `diff` compares the two and answers steps; `balancers` follows them.
 
 mod actions;
 mod annotations;

@@ -41,15 +41,15 @@ fn plain(text: &str, most: usize) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).take(most).collect()
 }
 
-fn hashed(id: &LoadBalancerId, parts: &[&str]) -> String {
-    format!("k8s-{}-{}-{}", plain(&id.namespace, 8), plain(&id.name, 8), &hash(parts)[..10])
+fn hashed(id: &LoadBalancerId, name: &str, parts: &[&str]) -> String {
+    format!("k8s-{}-{}-{}", plain(&id.namespace, 8), plain(name, 8), &hash(parts)[..10])
 }
 
 /// A balancer's name (upstream: `DefaultLoadBalancerName`, and `buildLoadBalancerName`).
 pub(crate) fn balancer(flavour: Flavour, id: &LoadBalancerId, scheme: Scheme) -> String {
     match flavour {
         Flavour::CloudProvider => id.default_name(),
-        Flavour::Controller => hashed(id, &[&id.cluster, &id.uid, scheme.as_str()]),
+        Flavour::Controller => hashed(id, &id.name, &[&id.cluster, &id.uid, scheme.as_str()]),
     }
 }
 
@@ -64,10 +64,7 @@ pub(crate) fn target_group(
     protocol: Protocol,
     ipv6: bool,
 ) -> String {
-    let family = if ipv6 { "ipv6" } else { "ipv4" };
-    let ports = node_port.map_or_else(|| port.to_string(), |node_port| format!("{port}:{node_port}"));
-    let parts = [&id.cluster, &id.uid, balancer, &ports, target_type.as_str(), protocol.as_str(), family];
-    hashed(id, &parts)
+    group(id, &id.name, &[balancer, &ports(port, node_port)], target_type, protocol, ipv6)
 }
 
 /// The name of a target group that is made for a port of another Service; it differs where an own one's would.
@@ -79,11 +76,25 @@ pub(crate) fn backend(
     protocol: Protocol,
     ipv6: bool,
 ) -> String {
+    let behind = format!("{service}:{}", ports(port, node_port));
+    group(id, service, &[balancer, &behind], target_type, protocol, ipv6)
+}
+
+fn ports(port: u16, node_port: Option<u16>) -> String {
+    node_port.map_or_else(|| port.to_string(), |node_port| format!("{port}:{node_port}"))
+}
+
+/// The name of a target group: whose it is, what it serves, and of which kind it is.
+fn group(
+    id: &LoadBalancerId,
+    name: &str,
+    [balancer, behind]: &[&str; 2],
+    target_type: TargetType,
+    protocol: Protocol,
+    ipv6: bool,
+) -> String {
     let family = if ipv6 { "ipv6" } else { "ipv4" };
-    let ports = node_port.map_or_else(|| port.to_string(), |node_port| format!("{port}:{node_port}"));
-    let behind = format!("{service}:{ports}");
-    let parts = [&id.cluster, &id.uid, balancer, &behind, target_type.as_str(), protocol.as_str(), family];
-    format!("k8s-{}-{}-{}", plain(&id.namespace, 8), plain(service, 8), &hash(&parts)[..10])
+    hashed(id, name, &[&id.cluster, &id.uid, balancer, behind, target_type.as_str(), protocol.as_str(), family])
 }
 
 /// The part of a Service's stack that the target group of a port is, be it its own or another Service's port.
@@ -100,7 +111,7 @@ pub(crate) fn part_of_another<'a>(tags: &'a Tags, id: &LoadBalancerId) -> Option
 
 /// The name of a Service's own security group, the same in both upstreams.
 pub(crate) fn security_group(id: &LoadBalancerId) -> String {
-    hashed(id, &[&id.cluster, &id.name, &id.namespace, &id.uid])
+    hashed(id, &id.name, &[&id.cluster, &id.name, &id.namespace, &id.uid])
 }
 
 /// The name of the group that all of a cluster's balancers carry (Load Balancer Controller: `getBackendSGName`).

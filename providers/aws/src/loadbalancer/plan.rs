@@ -205,6 +205,8 @@ pub(crate) struct Plan {
     pub steps: Vec<Step>,
     /// AWS is at something that must be over before the rest can be done.
     pub again: Option<Duration>,
+    /// Ports whose traffic goes elsewhere once somebody can serve it there.
+    pub exchanging: BTreeSet<u16>,
 }
 
 impl Plan {

@@ -95,15 +95,18 @@ fn a_target_group_gives_way_once_the_new_one_is_healthy() {
     let targets = nodes([1, 2]);
     let plan = world.ensure(&tls, &targets, usize::MAX).unwrap();
     assert!(plan.again.is_some(), "the new group is on trial");
+    assert_eq!(plan.exchanging, [80].into());
     assert_eq!(world.names(), ["CreateTargetGroup", "Register", "ModifyListener"]);
     let forwards = world.seen.balancers[0].listeners[0].forwards.clone();
     assert_eq!(forwards.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), [100, 0], "the old one has it all");
     // Nothing is done over and over while it waits.
-    assert_eq!(world.ensure(&tls, &targets, usize::MAX).unwrap().steps, []);
+    let waiting = world.ensure(&tls, &targets, usize::MAX).unwrap();
+    assert_eq!((waiting.steps, waiting.exchanging), (vec![], [80].into()));
     world.time_passes();
     world.steps.clear();
     world.settle(&tls, &targets);
     assert_eq!(world.names(), ["ModifyListener", "DeleteTargetGroup"]);
+    assert_eq!(world.ensure(&tls, &targets, usize::MAX).unwrap().exchanging, [].into());
 }
 
 #[test]
