@@ -1,7 +1,7 @@
 //! What users see of a ReplicaSet: pods, status, conditions and events.
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::objects::{counts, names, owner, replica_set, uids, with};
+use cluster_tests::objects::{counts, is_ready, names, owner, replica_set, uids, with};
 use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
@@ -15,7 +15,9 @@ pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<Replica
         ensure!(counts(&set) == [replicas, replicas, replicas, replicas, 0], "status {:?}", set.status);
         ensure!(set.status.as_ref().and_then(|status| status.observed_generation) == set.metadata.generation);
         let pods = space.pods(name).await?;
-        ensure!(pods.len() == usize::try_from(replicas)?, "pods {:?}", names(&pods));
+        // The status may still be that of before: it says two, and one of the two is already another.
+        let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+        ensure!([pods.len(), ready] == [usize::try_from(replicas)?; 2], "{ready} ready of {:?}", names(&pods));
         Ok(set)
     })
     .await

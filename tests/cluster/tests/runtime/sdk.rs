@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
+use cluster_tests::eventually;
 use control_plane::{ControlPlane, Identity, Options};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -17,7 +18,6 @@ use runtime::sdk::{Context, Controller, Ended, Error, EventType, ObjectKey, Obje
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 const DEFINITION: &str = r#"{
     "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -87,17 +87,6 @@ fn controller() -> Prepared {
         })
         .finalizer(FINALIZER, archive)
         .reconcile(write_down)
-}
-
-async fn eventually<T, F: Future<Output = Result<T>>>(what: &str, look: impl Fn() -> F) -> Result<T> {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        match look().await {
-            Ok(seen) => return Ok(seen),
-            Err(error) if Instant::now() > deadline => return Err(error).with_context(|| what.to_owned()),
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-        }
-    }
 }
 
 #[tokio::test]
