@@ -6,6 +6,7 @@ use std::time::Duration;
 use kinds::Resource;
 use kinds::meta::ObjectKey;
 use runtime::discovery::{Discovery, DiscoveryError, Served, Snapshot};
+use runtime::watch::Watched;
 use runtime::write::{Scale, WriteError, Writer};
 
 /// For how long what the server serves is taken as known (cmd/kube-controller-manager/app, the REST mapper's reset).
@@ -18,6 +19,8 @@ const MISSED_FOR: Duration = Duration::from_secs(5);
 pub struct Scales {
     /// What the server has.
     pub discovery: Arc<Discovery>,
+    /// What is watched.
+    pub watched: Watched,
     /// The controller's requests.
     pub writer: Writer,
 }
@@ -56,6 +59,13 @@ impl Scales {
     /// As [`Writer::get_scale`].
     pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> Result<Scale, WriteError> {
         self.writer.get_scale(resource, key).await
+    }
+
+    /// Whether a scale that was read before is still that of the object, as its watch shows it: a scale is made of
+    /// nothing but the object. False where it is not watched.
+    pub fn is_current(&self, resource: &Resource, key: &ObjectKey, scale: &Scale) -> bool {
+        let shown = self.watched.source(resource.group, resource.plural).and_then(|source| source.meta(key));
+        shown.is_some_and(|shown| (&shown.uid, shown.version) == (&scale.uid, scale.version))
     }
 }
 

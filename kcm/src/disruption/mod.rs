@@ -77,7 +77,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         replica_sets: registry.store(),
         deployments: registry.store(),
         stateful_sets: registry.store(),
-        scales: Scales { discovery: manager.discovery(), writer: writer.clone() },
+        scales: Scales { discovery: manager.discovery(), watched: registry.watched(), writer: writer.clone() },
     };
     let reconciler = Arc::new(Budgets {
         budgets: budgets.clone(),

@@ -50,6 +50,8 @@ pub struct Autoscalers {
     pub measuring: Measuring,
     pub overlaps: Overlaps,
     pub memories: Mutex<HashMap<ObjectKey, Arc<Mutex<Memory>>>>,
+    /// The targets' scales as they were read last, by autoscaler: they are read again once the targets have changed.
+    pub scales: Mutex<HashMap<ObjectKey, Arc<Scale>>>,
     pub recorder: Recorder,
     pub queue: Arc<Queue<ObjectKey>>,
     pub counts: Arc<Counts>,
@@ -103,6 +105,7 @@ impl Autoscalers {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(autoscaler) = self.autoscalers.get(key) else {
             lock(&self.memories).remove(key);
+            lock(&self.scales).remove(key);
             self.overlaps.forget(key);
             self.counts.forget(key);
             return Ok(Outcome::Done);
@@ -137,7 +140,7 @@ impl Autoscalers {
         draft: &mut Draft,
     ) -> Result<Ended, Trouble> {
         let gates = self.measuring.gates;
-        let (resource, scale) = match self.scale_of(&autoscaler).await {
+        let (resource, scale) = match self.scale_of(key, &autoscaler).await {
             Ok(found) => found,
             Err(trouble) => {
                 self.warn(&autoscaler, "FailedGetScale", trouble.message.clone());
@@ -184,6 +187,8 @@ impl Autoscalers {
             if zero {
                 autoscaler = self.announce_zero(key, autoscaler, draft).await?;
             }
+            // The watch may show it unchanged for a moment.
+            lock(&self.scales).remove(key);
             match self.rescale(&resource, &autoscaler, scale, desired).await {
                 Rescaled::Done => {}
                 Rescaled::Overtaken => {
@@ -235,7 +240,11 @@ impl Autoscalers {
     }
 
     /// The target's scale, and as what it is served.
-    async fn scale_of(&self, autoscaler: &HorizontalPodAutoscaler) -> Result<(Resource, Scale), Trouble> {
+    async fn scale_of(
+        &self,
+        key: &ObjectKey,
+        autoscaler: &HorizontalPodAutoscaler,
+    ) -> Result<(Resource, Arc<Scale>), Trouble> {
         let (version, kind) = (&*autoscaler.target.api_version, &*autoscaler.target.kind);
         let group = match version.split('/').collect::<Vec<_>>()[..] {
             [_] => "",
@@ -257,8 +266,15 @@ impl Autoscalers {
                 "could not find scale subresource for {group}/{version}, Resource={plural} in discovery information"
             )));
         }
-        let scale = scales.get(&resource, &target_key(autoscaler)).await;
-        Ok((resource, scale.map_err(|error| Trouble::new(error.to_string()))?))
+        let target = target_key(autoscaler);
+        let known = lock(&self.scales).get(key).cloned();
+        if let Some(scale) = known.filter(|scale| scales.is_current(&resource, &target, scale)) {
+            return Ok((resource, scale));
+        }
+        let scale = scales.get(&resource, &target).await.map_err(|error| Trouble::new(error.to_string()))?;
+        let scale = Arc::new(scale);
+        lock(&self.scales).insert(key.clone(), scale.clone());
+        Ok((resource, scale))
     }
 
     /// What the autoscaler's metrics ask for.
@@ -349,7 +365,7 @@ impl Autoscalers {
         &self,
         resource: &Resource,
         autoscaler: &HorizontalPodAutoscaler,
-        mut scale: Scale,
+        mut scale: Arc<Scale>,
         desired: i32,
     ) -> Rescaled {
         let (scales, key) = (&self.measuring.scales, target_key(autoscaler));
@@ -373,7 +389,7 @@ impl Autoscalers {
                 return Rescaled::Failed(error);
             }
             tries += 1;
-            scale = now;
+            scale = Arc::new(now);
         }
     }
 

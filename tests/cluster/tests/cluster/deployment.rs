@@ -1,7 +1,7 @@
 //! What users see of a Deployment: ReplicaSets, conditions, revisions, events, and what kubectl says of them.
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::objects::{conditions, deployment, image, names, owner, replica_set, uids, with};
+use cluster_tests::objects::{conditions, deployment, image, is_ready, names, owner, replica_set, uids, with};
 use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
 use control_plane::behaviour::{BEHAVIOUR, UNREADY};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -28,7 +28,8 @@ pub async fn rolled_out(space: &Space, name: &str, replicas: i32) -> Result<Depl
             conditions(&deployment)
         );
         let pods = space.pods(name).await?;
-        ensure!(pods.len() == usize::try_from(replicas)?, "pods {:?}", names(&pods));
+        let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+        ensure!([pods.len(), ready] == [usize::try_from(replicas)?; 2], "{ready} ready of {:?}", names(&pods));
         Ok(deployment)
     })
     .await

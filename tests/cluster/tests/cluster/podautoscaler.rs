@@ -86,16 +86,23 @@ pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {
     let web: Deployment = space.get("web").await?;
     ensure!(web.spec.replicas == Some(5));
 
-    // Nothing changes: nothing is written.
-    let written = faults.count(is_ours);
-    let looked = |call: &Call| call.verb == Verb::Get && call.resource == "deployments/scale";
-    let looks = faults.count(looked);
-    eventually("ten more syncs", || async {
-        ensure!(faults.count(looked) >= looks + 10);
-        Ok(())
-    })
-    .await?;
+    // Nothing changes: nothing is written, and nothing is read but metrics.
+    rolled_out(&space, "web", 5).await?;
+    let ten_more_syncs = async || {
+        let is_measure = |call: &Call| call.group == "metrics.k8s.io";
+        let measures = faults.count(is_measure);
+        eventually("ten more syncs", || async {
+            ensure!(faults.count(is_measure) >= measures + 10);
+            Ok(())
+        })
+        .await
+    };
+    ten_more_syncs().await?;
+    let is_look = |call: &Call| call.verb == Verb::Get && call.resource == "deployments/scale";
+    let [written, looks] = [faults.count(is_ours), faults.count(is_look)];
+    ten_more_syncs().await?;
     ensure!(faults.count(is_ours) == written, "{} writes of nothing", faults.count(is_ours) - written);
+    ensure!(faults.count(is_look) == looks, "{} reads of what is known", faults.count(is_look) - looks);
 
     metrics.set(&space, "cpu", "5m");
     let status = scaled_to(&space, "web", 1, "False DesiredWithinRange").await?;

@@ -1,7 +1,7 @@
 //! What users see of a ReplicationController: the same as of a ReplicaSet, under its own kind and names.
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::objects::{names, owner, pod, template, uids};
+use cluster_tests::objects::{is_ready, names, owner, pod, template, uids};
 use cluster_tests::{Faults, Manager, Space, eventually};
 use k8s_openapi::api::core::v1::{Pod, ReplicationController, ResourceQuota};
 use serde_json::{Value, json};
@@ -33,7 +33,8 @@ pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<Replica
         ensure!(status.replicas == replicas && counts == [replicas; 3], "status {status:?}");
         ensure!(status.observed_generation == controller.metadata.generation);
         let pods = space.pods(name).await?;
-        ensure!(pods.len() == usize::try_from(replicas)?, "pods {:?}", names(&pods));
+        let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+        ensure!([pods.len(), ready] == [usize::try_from(replicas)?; 2], "{ready} ready of {:?}", names(&pods));
         Ok(controller)
     })
     .await

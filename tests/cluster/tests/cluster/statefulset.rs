@@ -58,6 +58,7 @@ pub async fn settled(space: &Space, name: &str, replicas: i32, version: u32) -> 
         let expected = (0..replicas).map(|at| (format!("{name}-{at}"), version.to_string())).collect();
         let pods = versions(space, name).await?;
         ensure!(pods == expected, "pods {pods:?}");
+        ensure!(space.pods(name).await?.iter().all(is_ready), "the status is that of before");
         Ok(set)
     })
     .await
