@@ -302,12 +302,19 @@ impl Writer {
             .collect::<Result<_, _>>()?)
     }
 
-    /// The version that the server has reached by now, as a look at one object of a kind without namespaces tells.
-    pub async fn version_now(&self, resource: &Resource, name: &str) -> Result<u64, WriteError> {
-        let path =
-            format!("{}?fieldSelector={}", resource.path(None), percent_encode(&format!("metadata.name={name}")));
-        let answer = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
-        Ok(envelope::page(&answer.0)?.version)
+    /// Reads an object of a kind without namespaces from the server itself, with the version that the server has reached
+    /// by now; `None` if there is no such object.
+    pub async fn read_with_version<K: Kind>(
+        &self,
+        decode: &Decode,
+        name: &str,
+    ) -> Result<(u64, Option<K>), WriteError> {
+        let selector = percent_encode(&format!("metadata.name={name}"));
+        let path = format!("{}?fieldSelector={selector}", K::RESOURCE.path(None));
+        let answer = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
+        let page = envelope::page(&answer.0)?;
+        let read = page.items.first().map(|item| K::decode(decode, item)).transpose()?;
+        Ok((page.version, read))
     }
 
     /// Reads all objects of a namespace from the server itself, page by page, and shows each to `visit`, without its

@@ -1,5 +1,6 @@
 //! One pass over a namespace that is being deleted: pods, then all else, then the namespace's finalizer.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{Meta, ObjectKey};
 use kinds::namespace_ending::{NamespaceEnding, pod_grace, pod_meta};
-use kinds::{Decode, Interner, Kind, Namespace, Sections};
+use kinds::{Decode, Interner, Kind, Namespace, Sections, Uid};
 use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::discovery::{Discovery, Served, Verbs};
 use runtime::queue::Queue;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::decide::{FINALIZER, Findings, Remains, discovery_problem, pods_estimate, without_ours};
-use super::early::{Ending, Endings, Name, counts_alike};
+use super::early::{Endings, LIKE_A_POD, Name, begin_before, counts_alike};
 use crate::controllers::Clock;
 
 /// Resources of one namespace that are dealt with at the same time.
@@ -42,12 +43,6 @@ const EVENTS_TWIN: Name = ("events.k8s.io", "events");
 struct Left {
     remains: Remains,
     objects: Vec<Meta>,
-}
-
-fn take_note(ending: &mut Ending, done: &[(Served, Left)]) {
-    for (served, left) in done {
-        ending.found(name(served), left.remains == Remains::default());
-    }
 }
 
 /// What came of one pass.
@@ -97,7 +92,7 @@ impl Namespaces {
             // The end of the grace brings it back.
             return self.begin_early(key, grace).await.map(|()| Outcome::Done);
         }
-        let Some(mut namespace) = self.terminating(key).await? else { return Ok(Outcome::Done) };
+        let Some(mut namespace) = self.read(key, &known.meta.uid).await? else { return Ok(Outcome::Done) };
         if namespace.finalizers.is_empty() {
             return Ok(Outcome::After(self.sync_period));
         }
@@ -124,35 +119,63 @@ impl Namespaces {
         self.finalize(key, namespace).await
     }
 
-    /// Empties what there is very much in, while the grace lasts.
+    /// The namespace as it was read at the end of its grace, else as the server has it now.
+    async fn read(&self, key: &ObjectKey, uid: &Uid) -> Result<Option<NamespaceEnding>, ReconcileError> {
+        let mut read = None;
+        self.endings.change(uid, |ending| read = ending.read.take());
+        match read {
+            Some(read) => Ok(Some(Arc::unwrap_or_clone(read))),
+            None => self.terminating(key).await,
+        }
+    }
+
+    /// Empties a namespace with very many objects while its grace lasts.
     async fn begin_early(&self, key: &ObjectKey, grace: Duration) -> Result<(), ReconcileError> {
         let ends = Instant::now() + grace;
-        if !self.endings.is_crowded(&key.name, || self.watched.sources()) {
-            return Ok(());
-        }
+        let Some(crowd) = self.endings.crowd(&key.name, || self.watched.sources()) else { return Ok(()) };
         let Some(namespace) = self.terminating(key).await? else { return Ok(()) };
         let uid = &namespace.meta.uid;
-        let snapshot = self.discovery.current();
-        let has_some = |source: Arc<dyn Source>| !is_empty_since(&*source, &key.name, 0);
-        let (pods, others): (Vec<Served>, Vec<Served>) = to_empty(snapshot.preferred())
-            .filter(|served| self.source(served).is_some_and(has_some))
-            .partition(|served| name(served) == PODS);
-        let emptied = async {
-            for served in pods {
-                if self.empty(&served, &namespace).await.remains != Remains::default() {
-                    return;
-                }
-            }
-            let done = self.empty_each(&others, &namespace).await;
-            self.endings.change(uid, |ending| take_note(ending, &done));
-        };
         let grace_is_over = async {
             sleep_until(ends).await;
-            let version = self.writer.version_now(&Namespace::RESOURCE, &key.name).await;
-            self.endings.change(uid, |ending| ending.after_grace = version.ok());
+            if let Ok((version, read)) = self.writer.read_with_version(&decoding(), &key.name).await {
+                let is_same = |read: &NamespaceEnding| read.meta.uid == *uid && read.meta.is_deleting();
+                let read = read.filter(is_same).map(Arc::new);
+                self.endings.change(uid, |ending| (ending.after_grace, ending.read) = (Some(version), read));
+            }
         };
-        tokio::join!(emptied, grace_is_over);
+        tokio::join!(self.empty_early(&namespace, &crowd, ends), grace_is_over);
         Ok(())
+    }
+
+    /// Empties the pods, or else the kind with the most objects, and, as that tells how long the others will take, these
+    /// so that they are not done before the grace ends.
+    async fn empty_early(&self, namespace: &NamespaceEnding, crowd: &[(Name, usize)], ends: Instant) {
+        let snapshot = self.discovery.current();
+        let count = |served: &Served| crowd.iter().find(|(kind, _)| *kind == name(served)).map(|(_, count)| *count);
+        let mut kinds: Vec<(Served, usize)> =
+            to_empty(snapshot.preferred()).filter_map(|served| Some((served, count(&served)?))).collect();
+        kinds.sort_by_key(|(served, count)| (name(served) != PODS, Reverse(*count)));
+        let Some(((first, sample), others)) = kinds.split_first() else { return };
+        let begun = Instant::now();
+        let left = self.empty(first, namespace).await;
+        if name(first) == PODS && left.remains != Remains::default() {
+            return;
+        }
+        self.note(namespace, &[(*first, left)]);
+        let sample = if name(first) == PODS { sample * LIKE_A_POD } else { *sample };
+        let before = begin_before(sample, begun.elapsed(), others.iter().map(|(_, count)| count).sum());
+        if let Some(begin) = ends.checked_sub(before) {
+            sleep_until(begin).await;
+        }
+        let others: Vec<Served> = others.iter().map(|(served, _)| *served).collect();
+        self.note(namespace, &self.empty_each(&others, namespace).await);
+    }
+
+    /// Remembers which resources were found empty.
+    fn note(&self, namespace: &NamespaceEnding, done: &[(Served, Left)]) {
+        self.endings.change(&namespace.meta.uid, |ending| {
+            done.iter().for_each(|(served, left)| ending.found(name(served), left.remains == Remains::default()));
+        });
     }
 
     /// Whether the watch of a resource that was emptied early shows that nothing came afterwards.
@@ -247,7 +270,7 @@ impl Namespaces {
 
     async fn empty_all(&self, resources: &[Served], namespace: &NamespaceEnding, pass: &mut Pass) {
         let done = self.empty_each(resources, namespace).await;
-        self.endings.change(&namespace.meta.uid, |ending| take_note(ending, &done));
+        self.note(namespace, &done);
         done.into_iter().for_each(|(served, left)| pass.add(&served, left));
     }
 

@@ -44,8 +44,8 @@ impl Patience {
 /// For EndpointSlices: traffic follows them.
 pub const SLICES: Patience = Patience {
     window: (Duration::from_millis(20), Duration::from_millis(100)),
-    rest: 14,
-    rest_each: Duration::from_millis(12),
+    rest: 30,
+    rest_each: Duration::from_millis(6),
     longest_rest: Duration::from_secs(3),
 };
 

@@ -10,6 +10,8 @@ use control_plane::audit::{Counts, Request};
 pub struct Tally {
     /// Every request, leases and reviews included.
     pub all: u64,
+    /// Those of [`Tally::all`] that keep the Lease.
+    pub leases: u64,
     /// Creates, updates, patches and deletes of objects, events included;
     /// leases, reviews and tokens are not objects that a user would see.
     pub writes: u64,
@@ -25,6 +27,8 @@ pub fn tally(counts: &Counts) -> Tally {
     let mut tally = Tally::default();
     for (request, count) in counts {
         tally.all += count;
+        let keeps = ["get", "create", "update", "patch"].contains(&request.verb.as_str());
+        tally.leases += if keeps && is_lease(request) { *count } else { 0 };
         if is_write(request) {
             tally.writes += count;
             tally.events += if is_event(request) { *count } else { 0 };
@@ -100,13 +104,14 @@ mod tests {
             ("create", "pods", "", 201, 10),
             ("update", "replicasets.apps", "status", 409, 1),
             ("update", "leases.coordination.k8s.io", "", 200, 7),
+            ("deletecollection", "leases.coordination.k8s.io", "", 200, 2),
             ("create", "serviceaccounts", "token", 201, 1),
             ("create", "serviceaccounts", "", 201, 1),
             ("create", "subjectaccessreviews.authorization.k8s.io", "", 201, 3),
             ("create", "tokenreviews.authentication.k8s.io", "", 201, 3),
             ("watch", "pods", "", 200, 1),
         ]));
-        assert_eq!((tally.all, tally.writes, tally.events), (34, 19, 7));
+        assert_eq!((tally.all, tally.leases, tally.writes, tally.events), (36, 7, 19, 7));
         assert_eq!(tally.kinds["update replicasets.apps/status (409)"], 1);
         assert_eq!(tally.kinds["create pods"], 10);
     }
