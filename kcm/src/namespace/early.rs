@@ -50,7 +50,7 @@ pub struct Ending {
     pub read: Option<Arc<NamespaceEnding>>,
 }
 
-/// A namespace with very many objects: how many of each kind that has some, the most first.
+/// A namespace with very many objects: how many of each kind that has some.
 pub type Crowd = Arc<[(Name, usize)]>;
 
 /// How long before a moment to begin with kinds that are emptied side by side, so that it lasts until then: `sample`
@@ -148,11 +148,7 @@ fn crowds(sources: &[Arc<dyn Source>]) -> HashMap<Str, Crowd> {
     }
     let is_crowded = |kinds: &[(Name, usize)]| kinds.iter().map(|(_, count)| count).sum::<usize>() >= MANY;
     namespaces.retain(|_, kinds| is_crowded(kinds));
-    let most_first = |mut kinds: Vec<(Name, usize)>| {
-        kinds.sort_by_key(|(name, count)| (std::cmp::Reverse(*count), *name));
-        kinds.into()
-    };
-    namespaces.into_iter().map(|(namespace, kinds)| (namespace, most_first(kinds))).collect()
+    namespaces.into_iter().map(|(namespace, kinds)| (namespace, kinds.into())).collect()
 }
 
 /// Whether objects of a group get their versions where namespaces get theirs, so that they can be compared: those of
