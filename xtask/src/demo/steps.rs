@@ -120,6 +120,9 @@ async fn crash(stage: &Stage) -> Result<String> {
     let patch = format!(r#"--patch={{"spec":{{"minReadySeconds":{MIN_READY}}}}}"#);
     stage.kubectl(&["patch", &resource(), &patch]).await?;
     rolled_out(stage).await?;
+    // Pods that came a moment ago have not been ready for so long yet.
+    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, MIN_READY).await?;
+    pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
 
     let mut pods = Pods::follow(stage, NAMESPACE, LABEL, MIN_READY).await?;
     set_image(stage, THIRD).await?;
