@@ -1,4 +1,5 @@
-//! Every change of the story's pods, in order, so that the fewest available ones ever are known and not guessed.
+//! Every change of the story's pods, and of what its ReplicaSets ask for, so that the fewest available pods ever and the
+//! most that were asked for are known and not guessed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,15 +7,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 
 use super::stage::Stage;
-
-/// So many pods may be there for a moment beyond those that are asked for.
-const CROSSING: usize = 1;
 
 /// How often time alone may make a pod available, and the processes are looked after.
 const TICK: Duration = Duration::from_millis(250);
@@ -72,31 +74,50 @@ fn ready_since(pod: &Pod) -> Option<Timestamp> {
     ready.last_transition_time.as_ref().map(|time| time.0)
 }
 
-/// The pods of one label, followed from a moment on.
+/// The pods of one label and their ReplicaSets, followed from a moment on.
 pub struct Pods<'a> {
     stage: &'a Stage,
     min_ready: SignedDuration,
-    events: BoxStream<'static, kube::Result<WatchEvent<Pod>>>,
+    changes: BoxStream<'static, Result<Change>>,
     pods: BTreeMap<String, Pod>,
+    /// How many pods each ReplicaSet asks for.
+    sets: BTreeMap<String, i32>,
     shown: Count,
     /// The fewest that were available at any moment.
-    pub fewest: usize,
-    /// The most that there were at any moment, those being deleted not counted.
-    pub most: usize,
+    fewest: usize,
+    /// The most that the ReplicaSets asked for together at any moment. Pods are not counted for this: one that goes and
+    /// the one that comes for it are of two ReplicaSets and may cross.
+    most: i32,
+}
+
+/// What one of the two watches told.
+enum Change {
+    Pod(WatchEvent<Pod>),
+    Set(WatchEvent<ReplicaSet>),
 }
 
 impl<'a> Pods<'a> {
-    /// Follows the pods with this label (`name=value`) in a namespace from now on. They count as available once they
-    /// have been Ready for `min_ready` seconds.
+    /// Follows the pods and ReplicaSets with this label (`name=value`) in a namespace from now on. Pods count as
+    /// available once they have been Ready for `min_ready` seconds.
     pub async fn follow(stage: &'a Stage, namespace: &str, label: &str, min_ready: i64) -> Result<Self> {
-        let api: Api<Pod> = Api::namespaced(stage.client.clone(), namespace);
-        let list = api.list(&ListParams::default().labels(label)).await.context("list pods")?;
-        let version = list.metadata.resource_version.clone().context("the list of pods has no version")?;
-        let events = api.watch(&WatchParams::default().labels(label), &version).await.context("watch pods")?.boxed();
+        let (pods, pod_events) = watched::<Pod>(stage, namespace, label).await.context("watch pods")?;
+        let (sets, set_events) = watched::<ReplicaSet>(stage, namespace, label).await.context("watch ReplicaSets")?;
+        let pod_changes = pod_events.map(|event| Ok(Change::Pod(event?)));
+        let set_changes = set_events.map(|event| Ok(Change::Set(event?)));
         let min_ready = SignedDuration::from_secs(min_ready);
-        let pods = list.items.into_iter().map(|pod| (uid(&pod), pod)).collect::<BTreeMap<_, _>>();
+        let pods = pods.into_iter().map(|pod| (uid(&pod), pod)).collect::<BTreeMap<_, _>>();
+        let sets = sets.into_iter().map(|set| (uid(&set), asked(&set))).collect::<BTreeMap<_, _>>();
         let shown = Count::of(pods.values(), min_ready, Timestamp::now());
-        Ok(Self { stage, min_ready, events, pods, fewest: shown.available, most: shown.alive(), shown })
+        Ok(Self {
+            stage,
+            min_ready,
+            changes: stream::select(pod_changes, set_changes).boxed(),
+            fewest: shown.available,
+            most: sets.values().sum(),
+            pods,
+            sets,
+            shown,
+        })
     }
 
     /// How many there are now.
@@ -117,7 +138,7 @@ impl<'a> Pods<'a> {
         loop {
             let count = self.count();
             self.fewest = self.fewest.min(count.available);
-            self.most = self.most.max(count.alive());
+            self.most = self.most.max(self.sets.values().sum());
             if count != self.shown {
                 self.stage.saw(&count.to_string());
                 self.shown = count.clone();
@@ -125,42 +146,78 @@ impl<'a> Pods<'a> {
             if reached(&count) {
                 return Ok(());
             }
-            if let Ok(event) = tokio::time::timeout(TICK, self.events.next()).await {
-                self.apply(event.context("the watch of the pods ended")??)?;
+            if let Ok(change) = tokio::time::timeout(TICK, self.changes.next()).await {
+                self.apply(change.context("the watch of the pods ended")??)?;
             } else {
                 self.stage.cluster.check()?;
             }
         }
     }
 
-    fn apply(&mut self, event: WatchEvent<Pod>) -> Result<()> {
-        match event {
-            WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
-                self.pods.insert(uid(&pod), pod);
-            }
-            WatchEvent::Deleted(pod) => {
-                self.pods.remove(&uid(&pod));
-            }
-            WatchEvent::Bookmark(_) => {}
-            WatchEvent::Error(status) => bail!("the watch of the pods failed: {}", status.message),
+    fn apply(&mut self, change: Change) -> Result<()> {
+        match change {
+            Change::Pod(event) => note(&mut self.pods, event, Pod::clone),
+            Change::Set(event) => note(&mut self.sets, event, asked),
         }
-        Ok(())
     }
 
-    /// Fails if there were fewer available pods or more pods than allowed at any moment; else says what was seen. What is
-    /// allowed is what is asked for: a pod that goes and the one that comes for it are of two ReplicaSets and may cross.
-    pub fn kept_within(&self, fewest: usize, most: usize) -> Result<String> {
+    /// Fails if there were fewer available pods, or more asked for, than allowed at any moment; else says what was seen.
+    pub fn kept_within(&self, fewest: usize, most: i32) -> Result<String> {
         ensure!(self.fewest >= fewest, "only {} pods were available at a time, {fewest} are promised", self.fewest);
-        ensure!(self.most <= most + CROSSING, "there were {} pods at a time, {most} are allowed", self.most);
+        ensure!(self.most <= most, "{} pods were asked for at a time, {most} are allowed", self.most);
         Ok(format!(
-            "never fewer than {} available (allowed: {fewest}), never more than {} pods (allowed: {most})",
+            "never fewer than {} available (allowed: {fewest}), never more than {} pods asked for (allowed: {most})",
             self.fewest, self.most
         ))
     }
 }
 
-fn uid(pod: &Pod) -> String {
-    pod.metadata.uid.clone().unwrap_or_default()
+/// What there is of a kind with a label, and what changes from then on.
+async fn watched<K>(
+    stage: &Stage,
+    namespace: &str,
+    label: &str,
+) -> Result<(Vec<K>, BoxStream<'static, kube::Result<WatchEvent<K>>>)>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug
+        + Send
+        + 'static,
+{
+    let api: Api<K> = Api::namespaced(stage.client.clone(), namespace);
+    let list = api.list(&ListParams::default().labels(label)).await?;
+    let version = list.metadata.resource_version.context("the list has no version")?;
+    let events = api.watch(&WatchParams::default().labels(label), &version).await?.boxed();
+    Ok((list.items, events))
+}
+
+/// Keeps of each object what is looked at.
+fn note<K: ResourceExt, T>(
+    known: &mut BTreeMap<String, T>,
+    event: WatchEvent<K>,
+    look: impl Fn(&K) -> T,
+) -> Result<()> {
+    match event {
+        WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+            known.insert(uid(&object), look(&object));
+        }
+        WatchEvent::Deleted(object) => {
+            known.remove(&uid(&object));
+        }
+        WatchEvent::Bookmark(_) => {}
+        WatchEvent::Error(status) => bail!("the watch failed: {}", status.message),
+    }
+    Ok(())
+}
+
+fn uid(object: &impl ResourceExt) -> String {
+    object.uid().unwrap_or_default()
+}
+
+fn asked(set: &ReplicaSet) -> i32 {
+    set.spec.replicas.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ const REPLICAS: usize = 3;
 /// `maxUnavailable` is 0.
 const FEWEST: usize = REPLICAS;
 /// `maxSurge` is 1.
-const MOST: usize = REPLICAS + 1;
+const MOST: i32 = REPLICAS as i32 + 1;
 
 const FIRST: &str = "nginx:1.28";
 const SECOND: &str = "nginx:1.29";
