@@ -32,7 +32,8 @@ pub struct QueueOptions {
     /// What that time grows to, doubling from run to run, while such changes keep coming.
     pub longest_window: Duration,
     /// While such changes keep coming, a key rests at least so many times as long as its run took: where the server is
-    /// slow, it is asked less.
+    /// slow, it is asked less. They keep coming when the next is there before such a rest would be over; that one is not
+    /// held back yet.
     pub rest: u32,
     /// Longest such rest, and longest of those that [`Queue::rest`] asks for.
     pub longest_rest: Duration,
@@ -118,7 +119,9 @@ struct Item {
     window: Duration,
     /// How long that quiet time lasts at least after this run, while such changes keep coming.
     rest: Duration,
-    /// Coalesced changes came in the quiet time.
+    /// Coalesced changes that come until then follow the ones before closely.
+    close_until: Option<Instant>,
+    /// Such came.
     busy: bool,
     /// Coalesced changes came while it was worked on.
     busy_while_working: bool,
@@ -130,7 +133,7 @@ impl Item {
             && self.working.is_none()
             && self.due.is_none()
             && self.failures == 0
-            && self.quiet_until.is_none_or(|until| until <= now)
+            && self.close_until.is_none_or(|until| until <= now)
     }
 }
 
@@ -140,7 +143,7 @@ struct State<K> {
     background: VecDeque<K>,
     /// Delayed runs; an entry counts only while it is still the item's `due`.
     delayed: BinaryHeap<Reverse<Delayed<K>>>,
-    /// Keys whose quiet time ends then, so that their items can be forgotten.
+    /// Keys of which nothing has to be known from then on, so that their items can be forgotten.
     quiet: BinaryHeap<Reverse<Delayed<K>>>,
     closed: bool,
 }
@@ -213,9 +216,9 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
                     return;
                 }
                 Some(item) => {
-                    let until = item.quiet_until.filter(|until| *until > Instant::now());
-                    item.busy |= until.is_some();
-                    until
+                    let now = Instant::now();
+                    item.busy |= item.close_until.is_some_and(|until| until > now);
+                    item.quiet_until.filter(|until| *until > now)
                 }
                 None => None,
             }
@@ -336,10 +339,11 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
                 false => self.options.window,
             };
             let until = now + item.window;
-            item.quiet_until = Some(until);
+            let close_until = until.max(now + rest);
+            (item.quiet_until, item.close_until) = (Some(until), Some(close_until));
             coalesced = std::mem::take(&mut item.busy_while_working).then_some(until);
             item.busy = coalesced.is_some();
-            state.quiet.push(Reverse(Delayed { at: until, key: key.clone() }));
+            state.quiet.push(Reverse(Delayed { at: close_until, key: key.clone() }));
         } else if item.is_idle(now) && again.is_none() {
             state.items.remove(key);
         }

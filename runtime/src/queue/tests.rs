@@ -93,6 +93,26 @@ async fn coalesced_changes_run_at_once_and_then_once_a_window() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn changes_that_drip_rest_too() {
+    let window = Duration::from_millis(10);
+    let queue = Queue::new(QueueOptions { window, longest_window: window, ..QueueOptions::named("test") });
+    // (how long after the last run a change comes, how long it then waits), with rests of 300 ms
+    for (pause, waits) in [(1000, 0), (100, 0), (100, 200), (250, 50), (310, 0), (310, 0), (290, 0), (1, 299)] {
+        tokio::time::advance(Duration::from_millis(pause)).await;
+        let begun = Instant::now();
+        queue.add_coalesced("a");
+        assert_eq!(queue.next().await, Some("a"));
+        let waited = begun.elapsed().as_millis() as u64;
+        assert!((waits..=waits + 2).contains(&waited), "{waited} ms instead of {waits}, after {pause}");
+        queue.rest(&"a", Duration::from_millis(300));
+        queue.done(&"a");
+    }
+    tokio::time::advance(Duration::from_millis(301)).await;
+    assert_eq!(now(&queue), None);
+    assert!(queue.lock().items.is_empty(), "nothing is remembered for longer");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_rests_by_how_long_its_run_took_while_changes_keep_coming() {
     let window = Duration::from_millis(10);
     let queue = Queue::new(QueueOptions { window, longest_window: window, rest: 3, ..QueueOptions::named("test") });
