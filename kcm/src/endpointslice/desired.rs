@@ -24,7 +24,8 @@ pub enum Place {
 pub struct Group {
     /// Their ports; all others of the Service they don't have.
     pub ports: Arc<[Port]>,
-    /// Each with its zone.
+    /// Each with its zone, in the order in which they came: those that came together often go or change together, so
+    /// that the fewest slices are written where they share one.
     pub members: Vec<(Arc<Pod>, Option<Str>)>,
 }
 
@@ -62,6 +63,13 @@ pub fn members(service: &Service, pods: &[Arc<Pod>], place: impl Fn(&Str) -> Pla
             }
         };
         members.groups[group].members.push((pod.clone(), zone));
+    }
+    for group in &mut members.groups {
+        // Many are created within a second; their versions tell more.
+        group.members.sort_unstable_by(|(a, _), (b, _)| {
+            let came = |pod: &Pod| (pod.meta.created, pod.meta.version);
+            came(a).cmp(&came(b)).then_with(|| a.meta.name.cmp(&b.meta.name))
+        });
     }
     members
 }

@@ -2,6 +2,7 @@
 //!
 //! Slices are never balanced: an endpoint stays where it is. New ones fill the slices that have to be written anyhow,
 //! then the one that they fit into best, and only then new slices. (k8s.io/endpointslice, reconcileByPortMapping)
+//! Upstream takes them in any order; here they keep that of the load, so that neighbours share slices.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -65,7 +66,7 @@ pub struct Load<'a> {
     pub family: Family,
     /// Ports of all of them.
     pub ports: Arc<[Port]>,
-    /// The endpoints that there should be.
+    /// The endpoints that there should be; new ones are laid into slices in this order.
     pub endpoints: Vec<Endpoint>,
     /// Most endpoints in a slice.
     pub most: usize,
@@ -117,10 +118,9 @@ pub fn pack(existing: &[Arc<EndpointSlice>], load: Load<'_>) -> Packed {
     }
     // Two pods never share an identity, so that only the last of such endpoints counts.
     let last = |at: usize| wanted.get(&identity(&load.endpoints[at])) == Some(&at);
-    let mut left: Vec<usize> = (0..load.endpoints.len()).filter(|at| !placed[*at] && last(*at)).collect();
+    let left: Vec<usize> = (0..load.endpoints.len()).filter(|at| !placed[*at] && last(*at)).collect();
     packed.added = left.len();
-    left.sort_unstable_by(|a, b| identity(&load.endpoints[*b]).cmp(&identity(&load.endpoints[*a])));
-    let mut left: Vec<Endpoint> = left.into_iter().map(|at| load.endpoints[at].clone()).collect();
+    let mut left: Vec<Endpoint> = left.into_iter().rev().map(|at| load.endpoints[at].clone()).collect();
     fill(&mut packed, &mut left, &load);
     packed
 }

@@ -1,5 +1,6 @@
 //! How endpoints are laid into slices: upstream's cases.
 
+use kinds::Time;
 use kinds::endpoint_slice::Contents;
 
 use super::builders::{World, service};
@@ -31,6 +32,30 @@ fn new_slices_are_full_but_for_the_last() {
         assert_eq!(world.settle(), sizes.len());
         assert_eq!(world.sizes(), sizes);
         assert_eq!(world.settle(), 0);
+    }
+}
+
+#[test]
+fn pods_that_came_together_share_slices() {
+    let mut world = world(250, &[]);
+    // No two of them in the order of their names.
+    let age = |number: u8| i64::from(number) * 7 % 250;
+    for (number, pod) in &mut world.pods {
+        pod.meta.created = Time(1 + age(*number));
+    }
+    assert_eq!(world.settle(), 3);
+    for slice in &world.slices {
+        let number = |text: String| text.rsplit('.').next().and_then(|end| end.parse().ok()).expect("an address");
+        let ages = slice.contents.endpoints.iter().map(|endpoint| age(number(endpoint.addresses[0].to_string())));
+        let ages: Vec<i64> = ages.collect();
+        assert!(ages.is_sorted_by(|a, b| a + 1 == *b), "in one slice: {ages:?}");
+    }
+    // An update that goes from the oldest to the newest touches one slice at a time.
+    for wave in 0..5 {
+        for (number, pod) in &mut world.pods {
+            pod.ready &= age(*number) / 50 != wave;
+        }
+        assert_eq!(world.settle(), 1, "wave {wave}");
     }
 }
 
