@@ -44,9 +44,9 @@ impl Patience {
 /// For EndpointSlices: traffic follows them.
 pub const SLICES: Patience = Patience {
     window: (Duration::from_millis(20), Duration::from_millis(100)),
-    rest: 30,
-    rest_each: Duration::from_millis(6),
-    longest_rest: Duration::from_secs(3),
+    rest: 15,
+    rest_each: Duration::from_millis(4),
+    longest_rest: Duration::from_secs(2),
 };
 
 /// For Endpoints: each write is that of all addresses, and what follows traffic reads EndpointSlices.
