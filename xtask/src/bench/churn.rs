@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use control_plane::{ControlPlane, Identity, Options};
 use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::Endpoints;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
-use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use kube::api::{Api, DeleteParams, ListParams, WatchEvent, WatchParams};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -21,8 +22,6 @@ use super::api::{self, LOOK_EVERY, Patch, Progress};
 use super::measure::{Measurement, Metric, Scenario};
 use super::subject::{Binaries, ENDPOINTS, Mode, Running, Subject};
 use super::workload::App;
-
-const NAMESPACE: &str = "churn";
 
 /// Nodes that the pods say they run on; nobody plays their kubelets.
 const NODES: u32 = 10;
@@ -37,6 +36,9 @@ const SECONDS: u32 = 20;
 /// Changes under way at once.
 const AT_ONCE: usize = 24;
 
+/// Most endpoints in a slice.
+const SLICE: u32 = 100;
+
 /// How long slices may take to show the last change.
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -47,6 +49,24 @@ pub struct Size {
     pub services: u32,
     /// The pods of each.
     pub endpoints: u32,
+    /// How many namespaces they are spread over.
+    pub namespaces: u32,
+}
+
+impl Size {
+    fn namespaces(self) -> impl Iterator<Item = String> {
+        (0..self.namespaces.min(self.services)).map(|number| format!("churn-{number}"))
+    }
+
+    fn app(self, service: u32) -> App {
+        let namespace = format!("churn-{}", service % self.namespaces);
+        App { namespace, name: format!("app-{service}"), replicas: self.endpoints }
+    }
+
+    /// Slices and Endpoints that there are once there is something behind each Service.
+    fn objects(self) -> usize {
+        (self.services * (1 + self.endpoints.div_ceil(SLICE))) as usize
+    }
 }
 
 /// A control plane with Services and pods.
@@ -62,17 +82,13 @@ impl Churn {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
         let cluster = ControlPlane::start(options).await?;
         let client = cluster.client(Identity::Admin).await?;
-        api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
+        api::create_namespaces(&client, size.namespaces()).await?;
         let churn = Self { cluster, client, size };
         api::each("nodes made", 0..NODES, async |number| churn.node(number).await).await?;
         api::each("Services made", 0..size.services, async |number| churn.service(number).await).await?;
         let pods = 0..size.services * size.endpoints;
         api::each("pods made", pods, async |number| churn.pod(number).await).await?;
         Ok(churn)
-    }
-
-    fn app(&self, service: u32) -> App {
-        App { namespace: NAMESPACE.into(), name: format!("app-{service}"), replicas: self.size.endpoints }
     }
 
     async fn node(&self, number: u32) -> Result<()> {
@@ -83,25 +99,26 @@ impl Churn {
     }
 
     async fn service(&self, number: u32) -> Result<()> {
+        let App { namespace, name, .. } = self.size.app(number);
         let service = json!({
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": { "name": format!("app-{number}"), "namespace": NAMESPACE },
+            "metadata": { "name": name, "namespace": namespace },
             "spec": {
-                "selector": { "app.kubernetes.io/name": format!("app-{number}"), "app.kubernetes.io/managed-by": "Helm" },
+                "selector": { "app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "Helm" },
                 "ports": [{ "name": "http", "port": 80, "targetPort": "http" }],
             },
         });
-        api::create(&self.client, &format!("/api/v1/namespaces/{NAMESPACE}/services"), "bench", &service)
+        api::create(&self.client, &format!("/api/v1/namespaces/{namespace}/services"), "bench", &service)
             .await
             .map(drop)
     }
 
     async fn pod(&self, number: u32) -> Result<()> {
-        let (app, index) = (self.app(number / self.size.endpoints), number % self.size.endpoints);
+        let (app, index) = (self.size.app(number / self.size.endpoints), number % self.size.endpoints);
         let uid = "00000000-0000-4000-8000-000000000000";
         let pod = app.pod(index, &format!("node-{}", number % NODES), uid);
-        let collection = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        let collection = format!("/api/v1/namespaces/{}/pods", app.namespace);
         api::create(&self.client, &collection, "bench", &pod).await?;
         let status = format!("{collection}/{}/status", app.pod_name(index));
         api::patch(&self.client, &status, "bench", Patch::Merge, &app.pod_status(number)).await
@@ -109,6 +126,7 @@ impl Churn {
 
     /// Starts a manager, lets it catch up, measures the churn, and ends it; the manager's log is kept at `log`.
     pub async fn measure(&self, binaries: &Binaries, about: (Subject, Mode), log: &Path) -> Result<Measurement> {
+        self.forget_slices().await?;
         let manager = Running::start(&self.cluster, binaries, about.0, about.1, &[ENDPOINTS])?;
         let measured = self.course(&manager, about).await;
         manager.keep_log(log)?;
@@ -118,14 +136,28 @@ impl Churn {
         Ok(measured)
     }
 
+    /// Has each manager begin with slices of its own.
+    async fn forget_slices(&self) -> Result<()> {
+        let (deletion, all) = (DeleteParams::default(), ListParams::default());
+        for namespace in self.size.namespaces() {
+            let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &namespace);
+            let endpoints: Api<Endpoints> = Api::namespaced(self.client.clone(), &namespace);
+            slices.delete_collection(&deletion, &all).await.context("delete EndpointSlices")?;
+            endpoints.delete_collection(&deletion, &all).await.context("delete Endpoints")?;
+        }
+        Ok(())
+    }
+
     async fn course(&self, manager: &Running<'_>, (subject, mode): (Subject, Mode)) -> Result<Measurement> {
         manager.until_leader(&self.client).await?;
+        self.until_made(manager).await?;
         manager.until_quiet().await?;
         eprintln!(
-            "  {}: {} Services of {} pods",
+            "  {}: {} Services of {} pods in {} namespaces",
             Scenario::EndpointChurn.name(),
             self.size.services,
-            self.size.endpoints
+            self.size.endpoints,
+            self.size.namespaces
         );
         let shown = Shown::follow(&self.client).await?;
         let from = manager.mark()?;
@@ -144,6 +176,30 @@ impl Churn {
         Ok(measured)
     }
 
+    /// Waits until there is something behind each Service: a manager that lists pods is quiet, too.
+    async fn until_made(&self, manager: &Running<'_>) -> Result<()> {
+        let slices: Api<EndpointSlice> = Api::all(self.client.clone());
+        let endpoints: Api<Endpoints> = Api::all(self.client.clone());
+        let ours = ListParams::default().fields("metadata.namespace!=default");
+        let (start, mut progress) = (Instant::now(), Progress::new());
+        loop {
+            manager.check()?;
+            let made =
+                slices.list_metadata(&ours).await?.items.len() + endpoints.list_metadata(&ours).await?.items.len();
+            let wanted = self.size.objects();
+            if made >= wanted {
+                return Ok(());
+            }
+            ensure!(
+                start.elapsed() < DEADLINE,
+                "{made} of {wanted} slices and Endpoints were made:\n{}",
+                manager.last_lines()
+            );
+            progress.say(|| format!("slices and Endpoints made: {made} of {wanted}"));
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
     /// Changes the readiness of pods, at a steady rate, of some Services in turn.
     async fn roll(&self, shown: &Shown, ready: bool) -> Result<()> {
         let rolling = ROLLING.min(self.size.services);
@@ -159,20 +215,21 @@ impl Churn {
             .zip(ticks)
             .map(|(number, ())| {
                 let (group, within) = (number / in_one_go, number % in_one_go);
-                let app = self.app(group * rolling + within % rolling);
-                self.turn(shown, app.pod_name(within / rolling), ready)
+                let app = self.size.app(group * rolling + within % rolling);
+                self.turn(shown, app, within / rolling, ready)
             })
             .buffer_unordered(AT_ONCE)
             .try_collect()
             .await
     }
 
-    async fn turn(&self, shown: &Shown, pod: String, ready: bool) -> Result<()> {
+    async fn turn(&self, shown: &Shown, app: App, index: u32, ready: bool) -> Result<()> {
+        let pod = app.pod_name(index);
         let status = if ready { "True" } else { "False" };
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let condition = json!({ "type": "Ready", "status": status, "lastTransitionTime": now });
         let patch = json!({ "status": { "conditions": [condition] } });
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/status");
+        let path = format!("/api/v1/namespaces/{}/pods/{pod}/status", app.namespace);
         shown.expect(pod, ready);
         api::patch(&self.client, &path, "bench", Patch::Strategic, &patch).await
     }
@@ -209,7 +266,7 @@ struct State {
 
 impl Shown {
     async fn follow(client: &Client) -> Result<Self> {
-        let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), NAMESPACE);
+        let slices: Api<EndpointSlice> = Api::all(client.clone());
         let state = Arc::new(Mutex::new(State::default()));
         let seen = state.clone();
         let mut version = slices.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();

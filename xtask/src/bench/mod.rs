@@ -82,9 +82,13 @@ pub struct Arguments {
     #[arg(long)]
     quick: bool,
 
-    /// How many pods there are in memory, cold-start, all-memory, all-cold-start and endpoint-churn [default: 20000, or 1000 with --quick]
+    /// How many pods there are in memory, cold-start, all-memory, all-cold-start and endpoint-churn [default: 20000, 50000 in endpoint-churn, or 1000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pods: Option<u32>,
+
+    /// How many namespaces the Services of endpoint-churn are spread over
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    namespaces: u32,
 
     /// Run one of the two only; there are no ratios then
     #[arg(long)]
@@ -156,7 +160,8 @@ impl Arguments {
 
     fn churn(&self) -> churn::Size {
         let endpoints = if self.quick { 25 } else { 250 };
-        churn::Size { services: (self.pods() / endpoints).max(1), endpoints }
+        let pods = if self.quick { self.pods() } else { self.pods.unwrap_or(50_000) };
+        churn::Size { services: (pods / endpoints).max(1), endpoints, namespaces: self.namespaces }
     }
 
     fn estate(&self, mode: Mode) -> estate::Size {
