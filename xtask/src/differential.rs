@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::aws::Cloud;
 use crate::cargo::cargo;
+use crate::test::one_program;
 
 /// Tests that run upstream's manager, by the modules of the cluster tests that hold them.
 const TESTS: [&str; 4] = ["devices::", "differential::", "node_story::", "takeover::"];
@@ -14,7 +15,8 @@ const TESTS: [&str; 4] = ["devices::", "differential::", "node_story::", "takeov
 ///
 /// Each scenario is played under upstream's manager and under ours on the same real API server; objects, events and
 /// owners of fields are compared one by one, without names, uids and times. What differs on purpose is listed with its
-/// reason. Both also live through the same story of failing nodes. Then each manager takes a rollout over from the other one half-way, and no pod may be made twice.
+/// reason. Both also live through the same story of failing nodes. Then each manager takes a rollout over from the other
+/// one half-way, and no pod may be made twice.
 ///
 /// Builds upstream's manager with Go the first time (some ten minutes).
 #[derive(clap::Args)]
@@ -45,11 +47,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         Some(text) => vec![text],
         None => TESTS.map(String::from).into(),
     };
-    let status = cargo()
-        .args(["test", "--package", "cluster-tests", "--test", "cluster", "--", "--ignored"])
-        .args(&chosen)
-        .status()
-        .context("run cargo")?;
+    let status = cargo().args(one_program("cluster")).arg("--ignored").args(&chosen).status().context("run cargo")?;
     if !status.success() {
         bail!("upstream's manager and ours differ, or could not be compared; see above");
     }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::cargo::cargo;
+use crate::test::one_program;
 
 /// Play long random histories, and every scenario once with a crash at each of its writes.
 ///
@@ -82,11 +83,7 @@ impl Part {
                 ],
             },
             Self::Aws => Call {
-                // Named together, so that the SDK is built as for the tests.
-                arguments: words(
-                    "test --package control-plane --package cluster-tests --package moto --package provider-aws --test moto \
-                     -- --ignored",
-                ),
+                arguments: [one_program("moto"), words("--ignored")].concat(),
                 environment: vec![
                     ("MOTO_HISTORIES", arguments.aws.to_string()),
                     ("MOTO_SEED", (seed % (1 << 32)).to_string()),
@@ -94,7 +91,7 @@ impl Part {
             },
             Self::Crashes => Call {
                 // One story at a time: each is told several times at once.
-                arguments: words("test --package cluster-tests --test cluster -- --ignored faults:: --test-threads 1"),
+                arguments: [one_program("cluster"), words("--ignored faults:: --test-threads 1")].concat(),
                 environment: Vec::new(),
             },
         }
@@ -152,6 +149,7 @@ mod tests {
         assert_eq!(call.environment, [("CCM_HISTORIES", "3".into()), ("CCM_SEED", "7".into())]);
         let call = Part::Aws.call(&arguments, 7);
         assert_eq!(call.environment, [("MOTO_HISTORIES", "4".into()), ("MOTO_SEED", "7".into())]);
-        assert!(Part::Crashes.call(&arguments, 7).arguments.contains(&"--ignored"));
+        let call = Part::Crashes.call(&arguments, 7);
+        assert!(call.arguments.ends_with(&["--test", "cluster", "--", "--ignored", "faults::", "--test-threads", "1"]));
     }
 }

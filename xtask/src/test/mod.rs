@@ -7,6 +7,8 @@ mod tally;
 
 use anyhow::Result;
 
+pub use plan::one_program;
+
 /// Check and test everything: lints, unit and property tests, tests on a real control plane.
 ///
 /// It ends with a table of the stages and, on a line of its own, the sum of all tests: "N passed, N failed". The exit

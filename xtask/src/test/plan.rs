@@ -9,6 +9,12 @@ const CLUSTER_TESTS: &str = "cluster-tests";
 /// again for another choice of packages.
 const ON_A_CLUSTER: [&str; 5] = ["control-plane", CLUSTER_TESTS, "echo-operator", "moto", "provider-aws"];
 
+/// What cargo is to do for one program (`--test`) of the tests on control planes, each built as the others are.
+pub fn one_program(program: &'static str) -> Vec<&'static str> {
+    let packages = ON_A_CLUSTER.iter().flat_map(|package| ["--package", package]);
+    ["test"].into_iter().chain(packages).chain(["--test", program, "--"]).collect()
+}
+
 /// The module of the cluster tests with crashes, lost answers and the like.
 const FAULTS: &str = "faults::";
 
