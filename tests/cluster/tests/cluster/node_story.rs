@@ -168,8 +168,10 @@ async fn zones_fail(space: &Space, told: &mut Told, ours: bool) -> Result<()> {
     }
     space.bed.cluster.resume_node("node-1").await?;
     told.chapter("one is back", ready_is(space, "node-1", "True", 0)).await?;
-    // Fake kubelets leave pods unready that were marked so. What upstream has evicted before need not go now, so that the
-    // time is not compared.
+    // Upstream counts a node that it had begun to evict when all died as evicted, and may leave its pods there.
+    if !ours {
+        return Ok(());
+    }
     eventually("all pods are on the one", || async {
         let pods = space.pods("web").await?;
         ensure!(
