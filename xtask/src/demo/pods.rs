@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use futures::StreamExt;
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
@@ -102,8 +102,8 @@ impl<'a> Pods<'a> {
     pub async fn follow(stage: &'a Stage, namespace: &str, label: &str, min_ready: i64) -> Result<Self> {
         let (pods, pod_events) = watched::<Pod>(stage, namespace, label).await.context("watch pods")?;
         let (sets, set_events) = watched::<ReplicaSet>(stage, namespace, label).await.context("watch ReplicaSets")?;
-        let pod_changes = pod_events.map(|event| Ok(Change::Pod(event?)));
-        let set_changes = set_events.map(|event| Ok(Change::Set(event?)));
+        let pod_changes = pod_events.map(|event| Ok(Change::Pod(event?))).chain(ended("pods"));
+        let set_changes = set_events.map(|event| Ok(Change::Set(event?))).chain(ended("ReplicaSets"));
         let min_ready = SignedDuration::from_secs(min_ready);
         let pods = pods.into_iter().map(|pod| (uid(&pod), pod)).collect::<BTreeMap<_, _>>();
         let sets = sets.into_iter().map(|set| (uid(&set), asked(&set))).collect::<BTreeMap<_, _>>();
@@ -147,7 +147,7 @@ impl<'a> Pods<'a> {
                 return Ok(());
             }
             if let Ok(change) = tokio::time::timeout(TICK, self.changes.next()).await {
-                self.apply(change.context("the watch of the pods ended")??)?;
+                self.apply(change.context("both watches ended")??)?;
             } else {
                 self.stage.cluster.check()?;
             }
@@ -191,6 +191,12 @@ where
     let version = list.metadata.resource_version.context("the list has no version")?;
     let events = api.watch(&WatchParams::default().labels(label), &version).await?.boxed();
     Ok((list.items, events))
+}
+
+/// One watch that ends must not hide behind the other, which goes on.
+fn ended(what: &str) -> impl Stream<Item = Result<Change>> + use<> {
+    let error = anyhow!("the watch of the {what} ended");
+    stream::once(async { Err(error) })
 }
 
 /// Keeps of each object what is looked at.
