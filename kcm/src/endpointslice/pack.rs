@@ -15,7 +15,7 @@ use kinds::intern::Labels;
 use kinds::ip::{Family, Ip};
 
 /// What makes two endpoints the same one: it may change otherwise (k8s.io/endpointslice/util, hashEndpoint).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity<'a> {
     target: Option<(&'a str, &'a str)>,
     addresses: &'a [Ip],
@@ -118,9 +118,9 @@ pub fn pack(existing: &[Arc<EndpointSlice>], load: Load<'_>) -> Packed {
     }
     // Two pods never share an identity, so that only the last of such endpoints counts.
     let last = |at: usize| wanted.get(&identity(&load.endpoints[at])) == Some(&at);
-    let left: Vec<usize> = (0..load.endpoints.len()).filter(|at| !placed[*at] && last(*at)).collect();
+    let left = (0..load.endpoints.len()).rev().filter(|at| !placed[*at] && last(*at));
+    let mut left: Vec<Endpoint> = left.map(|at| load.endpoints[at].clone()).collect();
     packed.added = left.len();
-    let mut left: Vec<Endpoint> = left.into_iter().rev().map(|at| load.endpoints[at].clone()).collect();
     fill(&mut packed, &mut left, &load);
     packed
 }

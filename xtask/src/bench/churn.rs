@@ -55,18 +55,25 @@ pub struct Size {
 
 impl Size {
     fn namespaces(self) -> impl Iterator<Item = String> {
-        (0..self.namespaces.min(self.services)).map(|number| format!("churn-{number}"))
+        (0..self.namespaces.min(self.services)).map(namespace)
     }
 
     fn app(self, service: u32) -> App {
-        let namespace = format!("churn-{}", service % self.namespaces);
-        App { namespace, name: format!("app-{service}"), replicas: self.endpoints }
+        App {
+            namespace: namespace(service % self.namespaces),
+            name: format!("app-{service}"),
+            replicas: self.endpoints,
+        }
     }
 
     /// Slices and Endpoints that there are once there is something behind each Service.
     fn objects(self) -> usize {
         (self.services * (1 + self.endpoints.div_ceil(SLICE))) as usize
     }
+}
+
+fn namespace(number: u32) -> String {
+    format!("churn-{number}")
 }
 
 /// A control plane with Services and pods.
@@ -164,7 +171,7 @@ impl Churn {
         let start = Instant::now();
         for ready in [false, true] {
             self.roll(&shown, ready).await?;
-            self.until_shown(manager, &shown).await?;
+            until_none(manager, "changes are not shown", async || Ok(shown.awaited())).await?;
         }
         let wall = start.elapsed().as_secs_f64();
         manager.until_quiet().await?;
@@ -181,23 +188,11 @@ impl Churn {
         let slices: Api<EndpointSlice> = Api::all(self.client.clone());
         let endpoints: Api<Endpoints> = Api::all(self.client.clone());
         let ours = ListParams::default().fields("metadata.namespace!=default");
-        let (start, mut progress) = (Instant::now(), Progress::new());
-        loop {
-            manager.check()?;
-            let made =
-                slices.list_metadata(&ours).await?.items.len() + endpoints.list_metadata(&ours).await?.items.len();
-            let wanted = self.size.objects();
-            if made >= wanted {
-                return Ok(());
-            }
-            ensure!(
-                start.elapsed() < DEADLINE,
-                "{made} of {wanted} slices and Endpoints were made:\n{}",
-                manager.last_lines()
-            );
-            progress.say(|| format!("slices and Endpoints made: {made} of {wanted}"));
-            sleep(LOOK_EVERY).await;
-        }
+        until_none(manager, "slices and Endpoints are not made", async || {
+            let slices = slices.list_metadata(&ours).await?.items.len();
+            Ok(self.size.objects().saturating_sub(slices + endpoints.list_metadata(&ours).await?.items.len()))
+        })
+        .await
     }
 
     /// Changes the readiness of pods, at a steady rate, of some Services in turn.
@@ -233,21 +228,20 @@ impl Churn {
         shown.expect(pod, ready);
         api::patch(&self.client, &path, "bench", Patch::Strategic, &patch).await
     }
+}
 
-    async fn until_shown(&self, manager: &Running<'_>, shown: &Shown) -> Result<()> {
-        let (start, mut progress) = (Instant::now(), Progress::new());
-        while shown.awaited() > 0 {
-            manager.check()?;
-            ensure!(
-                start.elapsed() < DEADLINE,
-                "{} changes were never shown:\n{}",
-                shown.awaited(),
-                manager.last_lines()
-            );
-            progress.say(|| format!("{} changes are not shown yet", shown.awaited()));
-            sleep(LOOK_EVERY).await;
+/// Waits until nothing is missing any more; `what` is said of how many things are.
+async fn until_none(manager: &Running<'_>, what: &str, missing: impl AsyncFn() -> Result<usize>) -> Result<()> {
+    let (start, mut progress) = (Instant::now(), Progress::new());
+    loop {
+        let count = missing().await?;
+        if count == 0 {
+            return Ok(());
         }
-        Ok(())
+        manager.check()?;
+        ensure!(start.elapsed() < DEADLINE, "{count} {what}:\n{}", manager.last_lines());
+        progress.say(|| format!("{count} {what} yet"));
+        sleep(LOOK_EVERY).await;
     }
 }
 

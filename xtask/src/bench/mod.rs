@@ -160,8 +160,7 @@ impl Arguments {
 
     fn churn(&self) -> churn::Size {
         let endpoints = if self.quick { 25 } else { 250 };
-        let pods = if self.quick { self.pods() } else { self.pods.unwrap_or(50_000) };
-        churn::Size { services: (pods / endpoints).max(1), endpoints, namespaces: self.namespaces }
+        churn::Size { services: (self.pods(50_000) / endpoints).max(1), endpoints, namespaces: self.namespaces }
     }
 
     fn estate(&self, mode: Mode) -> estate::Size {
@@ -174,8 +173,8 @@ impl Arguments {
         estate::Size { of_each_kind, owners, dependents, nodes, idle: self.idle() }
     }
 
-    fn pods(&self) -> u32 {
-        self.pods.unwrap_or(if self.quick { 1000 } else { 20_000 })
+    fn pods(&self, whole: u32) -> u32 {
+        self.pods.unwrap_or(if self.quick { 1000 } else { whole })
     }
 }
 
@@ -291,8 +290,9 @@ async fn measure(
         }
     }
     if !crowds.is_empty() {
-        eprintln!("crowd of {} pods", arguments.pods());
-        match Crowd::gather(arguments.pods()).await {
+        let pods = arguments.pods(20_000);
+        eprintln!("crowd of {pods} pods");
+        match Crowd::gather(pods).await {
             Ok(mut crowd) => {
                 for who in crowds {
                     if let (Who::All, Some((mode, subject, _))) = (who, turns("settle").next())
