@@ -45,7 +45,7 @@ const INTENDED: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Seldom, on a busy machine; never the other way round.
+/// Seen once, on a busy machine, and explained by upstream's code. The same the other way round still fails.
 const CONFLICT: &str = "after a conflict upstream does not note a second time that it made a ReplicaSet, and a complete \
                         Deployment keeps the message about the one before";
 
