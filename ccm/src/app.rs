@@ -4,26 +4,27 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context as _, bail};
+use component::assembly;
 use component::process::{self, Built, manager_options, warn_of_missing};
 use jiff::Timestamp;
 use providers::{BuildContext, CloudProvider, Factory};
 use runtime::client::{ConnectOptions, connect};
 use runtime::manager::Manager;
-use runtime::watch::Builder;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::cloud::Cloud;
-use crate::controllers::{CONTROLLERS, Clock, Descriptor, Settings, Work};
+use crate::context::{Clock, Context};
 use crate::flags::{COMPONENT, Options};
-use crate::service;
+use crate::registry::CONTROLLERS;
 
 /// Runs the manager as its command line says; the process's whole life.
 pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) -> ExitCode {
     process::main(&COMPONENT, arguments, async |options, connection| {
         let provider = provider(&options, factories).await?;
-        let missing = enabled(&options).1;
-        Ok(Built { manager: manager_over(provider, options, &connection).await?, missing })
+        let missing = assembly::enabled(CONTROLLERS, &options).1;
+        let manager = manager_over(provider, options, &connection).await?;
+        Ok(Built { manager, missing, key_kinds: assembly::key_kinds(CONTROLLERS) })
     })
 }
 
@@ -51,18 +52,6 @@ pub(crate) async fn provider(options: &Options, factories: &[Factory]) -> anyhow
             .filter(|most| *most > 0),
     };
     Ok(providers::build(factories, options.values.get_str("cloud-provider"), &context)?)
-}
-
-/// The controllers that are switched on: those of the table, and the names of those that are not in it yet.
-fn enabled(options: &Options) -> (Vec<&'static Descriptor>, Vec<&'static str>) {
-    let (mut enabled, mut missing) = (Vec::new(), Vec::new());
-    for wanted in options.enabled() {
-        match CONTROLLERS.iter().find(|descriptor| descriptor.controller.name == wanted.name) {
-            Some(descriptor) => enabled.push(descriptor),
-            None => missing.push(wanted.name),
-        }
-    }
-    (enabled, missing)
 }
 
 /// A manager with the controllers that the options switch on, over this provider, connected but not yet running.
@@ -95,40 +84,19 @@ pub async fn manager_at(
         }
         warn!(provider = provider.name(), "detected a cluster without a ClusterID; one will be required in the future");
     }
-    let (descriptors, missing) = enabled(&options);
+    let (enabled, missing) = assembly::enabled(CONTROLLERS, &options);
     warn_of_missing(&missing);
-    let settings = Settings { options, cloud: Cloud::new(provider, untagged), clock };
-    let descriptors = with_work(descriptors, &settings)?;
+    let mut context = Context { options, cloud: Cloud::new(provider, untagged), clock };
+    let with_work = assembly::with_work(enabled, &mut context)?;
     let clients = Arc::new(connect(connection).await?);
-    let mut needs = Builder::default();
-    for descriptor in &descriptors {
-        (descriptor.controller.needs)(&mut needs);
-    }
-    if descriptors.iter().any(|descriptor| descriptor.controller.name == service::DESCRIPTOR.controller.name) {
-        service::needs_of(&settings, &mut needs);
-    }
-    let mut manager = Manager::new(clients, needs.build(), manager_options(&settings.options, None))?;
-    let cloud = settings.cloud.clone();
+    let controllers = assembly::with_served_apis(with_work, &clients).await?;
+    let watches = assembly::watches(&controllers, &context).build();
+    let mut manager = Manager::new(clients, watches, manager_options(&context.options, None))?;
+    let cloud = context.cloud.clone();
     manager.metrics().append(move || cloud.provider().metrics());
     manager.record_leadership(COMPONENT.name);
-    for descriptor in descriptors {
-        info!(controller = descriptor.controller.name, "starting controller");
-        (descriptor.controller.start)(&mut manager, &settings);
-    }
+    assembly::start(&controllers, &mut manager, &context);
     Ok(manager)
-}
-
-/// Those controllers that have something to do here; says why the others don't.
-fn with_work(descriptors: Vec<&'static Descriptor>, settings: &Settings) -> anyhow::Result<Vec<&'static Descriptor>> {
-    let mut kept = Vec::new();
-    for descriptor in descriptors {
-        let controller = descriptor.controller.name;
-        match (descriptor.work)(settings).with_context(|| format!("cannot start {controller}"))? {
-            Work::Here => kept.push(descriptor),
-            Work::None(why) => info!(controller, why, "skipping controller"),
-        }
-    }
-    Ok(kept)
 }
 
 #[cfg(test)]

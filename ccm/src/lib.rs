@@ -5,13 +5,14 @@
 pub mod app;
 pub mod check;
 pub mod cloud;
-pub mod controllers;
+pub mod context;
 pub mod describe;
 mod failure;
 pub mod flags;
 pub mod lifecycle;
 pub mod names;
 pub mod node;
+pub mod registry;
 pub mod route;
 pub mod service;
 pub mod tagging;

@@ -7,6 +7,3 @@ component::controllers! {
     "service-lb-controller", ["service"], On, [], AnyOrder;
     "tagging", [], Off, [], AnyOrder;
 }
-
-/// Of which kind the keys of queues are, where they are of one: by the queue's name.
-pub const KEY_KINDS: &[(&str, &str)] = &[("service", "Service")];

@@ -3,7 +3,8 @@
 //!
 //! A binary says in one [`Component`] what is its own: names and tables. All else follows from that.
 
-pub mod controllers;
+pub mod assembly;
+pub mod descriptor;
 pub mod flags;
 mod log;
 pub mod names;
@@ -38,8 +39,6 @@ pub struct Component {
     /// What upstream calls some controllers in `running_managed_controllers`, where it is not their name: name there
     /// and here.
     pub running_as: &'static [(&'static str, &'static str)],
-    /// Of which kind the keys of queues are, where they are of one: by the queue's name.
-    pub key_kinds: &'static [(&'static str, &'static str)],
     /// Records the rules that values break, alone and with one another and the settled gates.
     pub rules: fn(&Values, &Gates, &mut Broken),
 }

@@ -28,6 +28,8 @@ pub struct Built {
     pub manager: Manager,
     /// The controllers that are switched on and not in this binary.
     pub missing: Vec<&'static str>,
+    /// Maps the names of queues to the kind of their keys.
+    pub key_kinds: Vec<(&'static str, &'static str)>,
 }
 
 /// Runs a binary as its command line says: the process's whole life. `build` makes the manager.
@@ -141,10 +143,10 @@ where
         user_agent: user_agent.clone(),
         ..ConnectOptions::default()
     };
-    let Built { manager, missing } = build(options.clone(), connection).await?;
+    let built = build(options.clone(), connection).await?;
     let server = match surface::serve_options(&options, &user_agent) {
         Some(serve) => {
-            let surface = surface::surface(&options, &manager, missing, set_verbosity);
+            let surface = surface::surface(&options, &built, set_verbosity);
             Some(Server::start(serve, surface).await?)
         }
         None => None,
@@ -155,7 +157,7 @@ where
             _ = interrupt.recv() => info!("SIGINT: finishing what is under way"),
         }
     };
-    let ended = manager.run(shutdown).await;
+    let ended = built.manager.run(shutdown).await;
     if let Some(server) = server.filter(|_| ended == Ended::Shutdown) {
         server.stop().await;
     }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::flags::Options;
 use crate::flags::value::{KUBE_VERSION, Type};
+use crate::process::Built;
 
 /// How much longer than the lease a leader may go without renewing before it is unhealthy
 /// (cmd/kube-controller-manager/app, Run).
@@ -65,21 +66,17 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
     })
 }
 
-/// What a manager serves. `missing` are the controllers that are switched on and not in this binary.
-pub fn surface(
-    options: &Options,
-    manager: &Manager,
-    missing: Vec<&'static str>,
-    set_verbosity: SetVerbosity,
-) -> Surface {
+/// What a manager serves.
+pub fn surface(options: &Options, built: &Built, set_verbosity: SetVerbosity) -> Surface {
+    let manager = &built.manager;
     let component = options.values.component();
     Surface {
         health: Arc::new(health(options, manager)),
-        metrics: metrics(options, manager, missing),
+        metrics: metrics(options, manager, built.missing.clone()),
         configz: configz(component.config_group, effective(options)),
         zpages: zpages(options),
         pages: manager.pages().to_vec(),
-        explainer: Some(Arc::new(manager.explainer(component.name, component.key_kinds))),
+        explainer: Some(Arc::new(manager.explainer(component.name, built.key_kinds.clone()))),
         set_verbosity: Some(set_verbosity).filter(|_| options.values.get_bool("profiling")),
     }
 }

@@ -25,15 +25,17 @@ use runtime::write::Writer;
 use serde_json::json;
 
 use crate::bootstrap_tokens::{TOKENS, all, signing, token};
-use crate::controllers::{Clock, Descriptor, Settings, Verb, Write};
+use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "bootstrap-signer-controller",
     service_account: "bootstrap-signer",
-    needs,
+    watches,
     writes: &[Write { verb: Verb::Update, group: "", resource: "configmaps" }],
+    queues: &[QueueKeys::other("bootstrap_signer_queue")],
     start,
+    ..Descriptor::NONE
 };
 
 /// The key of what is signed.
@@ -41,12 +43,12 @@ const KUBECONFIG: &str = "kubeconfig";
 /// The keys of signatures begin with this; the token's id follows.
 const SIGNATURE: &str = "jws-kubeconfig-";
 
-fn needs(needs: &mut Builder) {
-    needs.need::<ConfigMap>(ConfigMap::CLUSTER_INFOS, &[]);
-    needs.need::<Secret>(Sections::default(), &[TOKENS]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<ConfigMap>(ConfigMap::CLUSTER_INFOS, &[]);
+    builder.need::<Secret>(Sections::default(), &[TOKENS]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("bootstrap_signer_queue"));
     let (maps, secrets) = (manager.registry().store::<ConfigMap>(), manager.registry().store::<Secret>());
     let key = ObjectKey::new(PUBLIC, CLUSTER_INFO);
@@ -67,7 +69,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         writer: manager.writer(DESCRIPTOR.service_account),
         expectations: Expectations::default(),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }

@@ -20,15 +20,17 @@ use runtime::watch::Builder;
 use runtime::write::Writer;
 use serde_json::{Map, Value, json};
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "clusterrole-aggregation-controller",
     service_account: "clusterrole-aggregation-controller",
-    needs,
+    watches,
     writes: &[Write { verb: Verb::Patch, group: "rbac.authorization.k8s.io", resource: "clusterroles" }],
+    queues: &[QueueKeys::of("ClusterRoleAggregator", "ClusterRole")],
     start,
+    ..Descriptor::NONE
 };
 
 const FIELD_MANAGER: &str = "clusterrole-aggregation-controller";
@@ -56,11 +58,11 @@ const LABELLED: Index<ClusterRole> = Index {
     },
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<ClusterRole>(ClusterRole::RULES, &[AGGREGATING, LABELLED]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<ClusterRole>(ClusterRole::RULES, &[AGGREGATING, LABELLED]);
 }
 
-fn start(manager: &mut Manager, _: &Settings) {
+fn start(manager: &mut Manager, _: &Context) {
     let queue = Queue::new(QueueOptions::named("ClusterRoleAggregator"));
     let roles = manager.registry().store::<ClusterRole>();
     let (changed, all) = (queue.clone(), roles.clone());

@@ -24,19 +24,21 @@ use runtime::watch::Builder;
 use runtime::write::{WriteError, Writer};
 use tracing::debug;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::csr::{self, Asked, KUBELET_CLIENT, check_kubelet_client};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "certificatesigningrequest-approving-controller",
     service_account: "certificate-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Update, group: "certificates.k8s.io", resource: "certificatesigningrequests/approval" },
         Write { verb: Verb::Create, group: "authorization.k8s.io", resource: "subjectaccessreviews" },
     ],
+    queues: &[QueueKeys::of("certificate", "CertificateSigningRequest")],
     start,
+    ..Descriptor::NONE
 };
 
 const WORKERS: usize = 5;
@@ -49,11 +51,11 @@ const REVIEWS: Resource = Resource {
     namespaced: false,
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<CertificateSigningRequest>(Sections::default(), &[]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<CertificateSigningRequest>(Sections::default(), &[]);
 }
 
-fn start(manager: &mut Manager, _: &Settings) {
+fn start(manager: &mut Manager, _: &Context) {
     let queue =
         Queue::new(QueueOptions { base_delay: Duration::from_millis(200), ..QueueOptions::named("certificate") });
     let requests = manager.registry().store::<CertificateSigningRequest>();

@@ -20,15 +20,17 @@ use tracing::{error, info};
 use x509_parser::parse_x509_certificate;
 use x509_parser::pem::parse_x509_pem;
 
-use crate::controllers::{Clock, Descriptor, Settings, Verb, Write};
+use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "certificatesigningrequest-cleaner-controller",
     service_account: "certificate-controller",
-    needs,
+    watches,
     writes: &[Write { verb: Verb::Delete, group: "certificates.k8s.io", resource: "certificatesigningrequests" }],
+    queues: &[QueueKeys::of("certificatesigningrequest_cleaner", "CertificateSigningRequest")],
     start,
+    ..Descriptor::NONE
 };
 
 /// Seconds for which decided requests stay.
@@ -41,17 +43,17 @@ const PASS: Duration = Duration::from_secs(60 * 60);
 /// All requests.
 const ALL: Index<CertificateSigningRequest> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<CertificateSigningRequest>(Sections::default(), &[ALL]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<CertificateSigningRequest>(Sections::default(), &[ALL]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("certificatesigningrequest_cleaner"));
     queue.add(ObjectKey::new("", CertificateSigningRequest::RESOURCE.plural));
     let reconciler = Arc::new(Cleaner {
         requests: manager.registry().store(),
         writer: manager.writer(DESCRIPTOR.service_account),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }

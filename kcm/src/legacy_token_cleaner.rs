@@ -27,18 +27,20 @@ use runtime::write::{WriteError, Writer};
 use serde_json::json;
 use tracing::{error, info};
 
-use crate::controllers::{Clock, Descriptor, Settings, Verb, Write};
+use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "legacy-serviceaccount-token-cleaner-controller",
     service_account: "legacy-service-account-token-cleaner",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Patch, group: "", resource: "secrets" },
         Write { verb: Verb::Delete, group: "", resource: "secrets" },
     ],
+    queues: &[QueueKeys::of("legacy_service_account_token_cleaner", "Secret")],
     start,
+    ..Descriptor::NONE
 };
 
 /// Label with the day of a token's last use, kept by the API server.
@@ -61,22 +63,22 @@ const TOKENS: Index<Secret> = Index {
     },
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<ServiceAccount>(Sections::default(), &[]);
-    needs.need::<Secret>(Sections::default(), &[TOKENS]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<ServiceAccount>(Sections::default(), &[]);
+    builder.need::<Secret>(Sections::default(), &[TOKENS]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("legacy_service_account_token_cleaner"));
     queue.add(ObjectKey::new(TRACKING.0, TRACKING.1));
-    let period = settings.options.values.get_duration("legacy-service-account-token-clean-up-period");
+    let period = context.options.values.get_duration("legacy-service-account-token-clean-up-period");
     let reconciler = Arc::new(Cleaner {
         accounts: manager.registry().store(),
         secrets: manager.registry().store(),
         writer: manager.writer(DESCRIPTOR.service_account),
         reader: manager.own_writer(),
         period: SignedDuration::try_from(period).unwrap_or(SignedDuration::MAX),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }

@@ -52,39 +52,6 @@ component::controllers! {
     "volumeattributesclass-protection-controller", [], On, ["VolumeAttributesClass"], AnyOrder;
 }
 
-/// Of which kind the keys of queues are, where they are of one: by the queue's name.
-pub const KEY_KINDS: &[(&str, &str)] = &[
-    ("ClusterRoleAggregator", "ClusterRole"),
-    ("certificate", "CertificateSigningRequest"),
-    ("certificatesigningrequest_cleaner", "CertificateSigningRequest"),
-    ("cidrallocator_node", "Node"),
-    ("cronjob", "CronJob"),
-    ("daemonset", "DaemonSet"),
-    ("deployment", "Deployment"),
-    ("disruption", "PodDisruptionBudget"),
-    ("endpoint", "Service"),
-    ("endpoint_slice", "Service"),
-    ("endpoint_slice_mirroring", "Endpoints"),
-    ("horizontalpodautoscaler", "HorizontalPodAutoscaler"),
-    ("ipaddresses", "ServiceCIDR"),
-    ("job", "Job"),
-    ("legacy_service_account_token_cleaner", "Secret"),
-    ("namespace", "Namespace"),
-    ("node_lifecycle_controller", "Node"),
-    ("noexec_taint_pod", "Pod"),
-    ("podcertificaterequest_cleaner", "PodCertificateRequest"),
-    ("replicaset", "ReplicaSet"),
-    ("replicationmanager", "ReplicationController"),
-    ("resourcequota_primary", "ResourceQuota"),
-    ("root_ca_cert_publisher", "Namespace"),
-    ("serviceaccount", "Namespace"),
-    ("stale_pod_disruption", "Pod"),
-    ("statefulset", "StatefulSet"),
-    ("token_cleaner", "Secret"),
-    ("ttl_jobs_to_delete", "Job"),
-    ("ttlcontroller", "Node"),
-];
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

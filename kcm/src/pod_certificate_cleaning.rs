@@ -19,25 +19,28 @@ use runtime::store::Store;
 use runtime::watch::Builder;
 use runtime::write::Writer;
 
-use crate::controllers::{Clock, Descriptor, Settings, Verb, Write};
+use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "podcertificaterequest-cleaner-controller",
     service_account: "podcertificaterequestcleaner",
-    needs,
+    requires: &[PodCertificateRequest::RESOURCE],
+    watches,
     writes: &[Write { verb: Verb::Delete, group: "certificates.k8s.io", resource: "podcertificaterequests" }],
+    queues: &[QueueKeys::of("podcertificaterequest_cleaner", "PodCertificateRequest")],
     start,
+    ..Descriptor::NONE
 };
 
 /// Seconds for which a request stays.
 const STAY: i64 = 15 * 60;
 
-fn needs(needs: &mut Builder) {
-    needs.need::<PodCertificateRequest>(Sections::default(), &[]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<PodCertificateRequest>(Sections::default(), &[]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("podcertificaterequest_cleaner"));
     let requests = manager.registry().store::<PodCertificateRequest>();
     let made = queue.clone();
@@ -46,7 +49,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         change.new.filter(|_| !same).into_iter().for_each(|request| made.add(request.meta.key()));
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
-    let cleaner = Arc::new(Cleaner { requests, writer, clock: settings.clock.clone() });
+    let cleaner = Arc::new(Cleaner { requests, writer, clock: context.clock.clone() });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, cleaner);
 }
 

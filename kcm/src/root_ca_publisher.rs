@@ -20,19 +20,22 @@ use runtime::watch::Builder;
 use runtime::write::{WriteError, Writer};
 use tokio::time::Instant;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 use crate::publishing::{Syncs, WELL, code};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "root-ca-certificate-publisher-controller",
     service_account: "root-ca-cert-publisher",
-    needs,
+    prepare,
+    watches,
     writes: &[
         Write { verb: Verb::Create, group: "", resource: "configmaps" },
         Write { verb: Verb::Update, group: "", resource: "configmaps" },
     ],
+    queues: &[QueueKeys::of("root_ca_cert_publisher", "Namespace")],
     start,
+    ..Descriptor::NONE
 };
 
 /// The key of the certificates in the data.
@@ -41,12 +44,17 @@ const CA_CERT: &str = "ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
 const DESCRIPTION_TEXT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Namespace>(Sections::default(), &[]);
-    needs.need::<ConfigMap>(ConfigMap::ROOT_CAS, &[]);
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    context.credentials.read_root_ca(&context.options)?;
+    Ok(Start::Run)
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Namespace>(Sections::default(), &[]);
+    builder.need::<ConfigMap>(ConfigMap::ROOT_CAS, &[]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("root_ca_cert_publisher"));
     let (namespaces, maps) = (manager.registry().store::<Namespace>(), manager.registry().store::<ConfigMap>());
     let (of_namespaces, of_maps) = (queue.clone(), queue.clone());
@@ -59,7 +67,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
     );
     let reconciler = Arc::new(Publisher {
         // PEM is ASCII; what else stands around it survives as well as text can.
-        root_ca: String::from_utf8_lossy(&settings.credentials.root_ca).into(),
+        root_ca: String::from_utf8_lossy(&context.credentials.root_ca).into(),
         maps,
         writer: manager.writer(DESCRIPTOR.service_account),
         expectations: Expectations::default(),

@@ -18,26 +18,28 @@ use runtime::store::{Change, Store};
 use runtime::watch::Builder;
 use runtime::write::Writer;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "serviceaccount-controller",
     service_account: "service-account-controller",
-    needs,
+    watches,
     writes: &[Write { verb: Verb::Create, group: "", resource: "serviceaccounts" }],
+    queues: &[QueueKeys::of("serviceaccount", "Namespace")],
     start,
+    ..Descriptor::NONE
 };
 
 /// The account that pods run as when they name none.
 const DEFAULT: &str = "default";
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Namespace>(Sections::default(), &[]);
-    needs.need::<ServiceAccount>(Sections::default(), &[]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Namespace>(Sections::default(), &[]);
+    builder.need::<ServiceAccount>(Sections::default(), &[]);
 }
 
-fn start(manager: &mut Manager, _: &Settings) {
+fn start(manager: &mut Manager, _: &Context) {
     let queue = Queue::new(QueueOptions::named("serviceaccount"));
     let (namespaces, accounts) = (manager.registry().store::<Namespace>(), manager.registry().store());
     let (of_namespaces, of_accounts) = (queue.clone(), queue.clone());

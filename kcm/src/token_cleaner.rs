@@ -17,22 +17,24 @@ use runtime::write::Writer;
 use tracing::info;
 
 use crate::bootstrap_tokens::{Expiration, expiration, token};
-use crate::controllers::{Clock, Descriptor, Settings, Verb, Write};
+use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "token-cleaner-controller",
     service_account: "token-cleaner",
-    needs,
+    watches,
     writes: &[Write { verb: Verb::Delete, group: "", resource: "secrets" }],
+    queues: &[QueueKeys::of("token_cleaner", "Secret")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Secret>(Sections::default(), &[]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Secret>(Sections::default(), &[]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("token_cleaner"));
     let secrets = manager.registry().store::<Secret>();
     let changed = queue.clone();
@@ -40,7 +42,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         change.new.filter(|secret| token(secret).is_some()).into_iter().for_each(|new| changed.add(new.meta.key()));
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
-    let reconciler = Arc::new(Cleaner { secrets, writer, clock: settings.clock.clone() });
+    let reconciler = Arc::new(Cleaner { secrets, writer, clock: context.clock.clone() });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 

@@ -20,20 +20,24 @@ use runtime::watch::Builder;
 use runtime::write::Writer;
 use tokio::time::Instant;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 use crate::publishing::{Syncs, WELL, code};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     service_account: "kube-apiserver-serving-clustertrustbundle-publisher",
-    needs,
+    requires: &[ClusterTrustBundle::RESOURCE],
+    prepare,
+    watches,
     writes: &[
         Write { verb: Verb::Create, group: "certificates.k8s.io", resource: "clustertrustbundles" },
         Write { verb: Verb::Update, group: "certificates.k8s.io", resource: "clustertrustbundles" },
         Write { verb: Verb::Delete, group: "certificates.k8s.io", resource: "clustertrustbundles" },
     ],
+    queues: &[QueueKeys::other("ca_cert_publisher_cluster_trust_bundles")],
     start,
+    ..Descriptor::NONE
 };
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
@@ -42,11 +46,20 @@ const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
 const BY_SIGNER: Index<ClusterTrustBundle> =
     Index { name: "signer", keys: |bundle, emit| emit(index_key(&*bundle.signer)) };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<ClusterTrustBundle>(Sections::default(), &[BY_SIGNER]);
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(match context.credentials.read_root_ca(&context.options)? {
+        true => Start::Run,
+        false => {
+            Start::Skip("there is no CA to publish (--root-ca-file, or certificate-authority-data in the kubeconfig)")
+        }
+    })
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<ClusterTrustBundle>(Sections::default(), &[BY_SIGNER]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("ca_cert_publisher_cluster_trust_bundles"));
     let bundles = manager.registry().store::<ClusterTrustBundle>();
     let key = ObjectKey::new("", SIGNER);
@@ -57,7 +70,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         }
     });
     queue.add(key);
-    let content = String::from_utf8_lossy(&settings.credentials.root_ca);
+    let content = String::from_utf8_lossy(&context.credentials.root_ca);
     let syncs = Syncs::register(
         manager.metrics(),
         "clustertrustbundle_publisher",

@@ -19,15 +19,17 @@ use runtime::watch::Builder;
 use runtime::write::Writer;
 use serde_json::json;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "ttl-controller",
     service_account: "ttl-controller",
-    needs,
+    watches,
     writes: &[Write { verb: Verb::Patch, group: "", resource: "nodes" }],
+    queues: &[QueueKeys::of("ttlcontroller", "Node")],
     start,
+    ..Descriptor::NONE
 };
 
 const WORKERS: usize = 5;
@@ -74,11 +76,11 @@ impl Size {
     }
 }
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Node>(Sections::default(), &[]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Node>(Sections::default(), &[]);
 }
 
-fn start(manager: &mut Manager, _: &Settings) {
+fn start(manager: &mut Manager, _: &Context) {
     let queue = Queue::new(QueueOptions::named("ttlcontroller"));
     let nodes = manager.registry().store::<Node>();
     let size = Arc::new(Mutex::new(Size::default()));

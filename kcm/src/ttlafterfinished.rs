@@ -19,7 +19,7 @@ use runtime::watch::Builder;
 use runtime::write::{Deletion, Propagation, Writer};
 use tracing::{info, warn};
 
-use crate::controllers::{Clock, Descriptor, Settings, Verb, Write};
+use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 
 /// How late Jobs go, under upstream's name (pkg/controller/ttlafterfinished/metrics).
 const LATE: &str = "ttl_after_finished_controller_job_deletion_duration_seconds";
@@ -29,24 +29,26 @@ const LATE_HELP: &str = "The time it took to delete the job since it became elig
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "ttl-after-finished-controller",
     service_account: "ttl-after-finished-controller",
-    needs,
+    watches,
     writes: &[Write { verb: Verb::Delete, group: "batch", resource: "jobs" }],
+    queues: &[QueueKeys::of("ttl_jobs_to_delete", "Job")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Job>(Sections::default(), &[]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Job>(Sections::default(), &[]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("ttl_jobs_to_delete"));
     let jobs = manager.registry().store::<Job>();
     let added = queue.clone();
     jobs.subscribe(move |change| key(change).into_iter().for_each(|key| added.add(key)));
     let writer = manager.writer(DESCRIPTOR.service_account);
     let late = manager.metrics().seconds(LATE, LATE_HELP, &powers_of_two(0.1, 14));
-    let reconciler = Arc::new(Ended { jobs, writer, clock: settings.clock.clone(), late });
-    let workers = settings.workers("concurrent-ttl-after-finished-syncs");
+    let reconciler = Arc::new(Ended { jobs, writer, clock: context.clock.clone(), late });
+    let workers = context.workers("concurrent-ttl-after-finished-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }
 

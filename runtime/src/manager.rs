@@ -237,7 +237,7 @@ impl Manager {
     }
 
     /// Answers why something is stuck. `kinds` says of which kind the keys of queues are, by the queue's name.
-    pub fn explainer(&self, component: &'static str, kinds: &'static [(&'static str, &'static str)]) -> Explainer {
+    pub fn explainer(&self, component: &'static str, kinds: Vec<(&'static str, &'static str)>) -> Explainer {
         let watched = |running: &Running| Watched {
             name: running.name,
             workers: running.workers,

@@ -28,7 +28,6 @@ pub static COMPONENT: Component = Component {
     gates: &GATES,
     controllers: UPSTREAM,
     zpages: false,
-    key_kinds: crate::names::KEY_KINDS,
     running_as: &[
         ("cloud-node", "cloud-node-controller"),
         ("cloud-node-lifecycle", "cloud-node-lifecycle-controller"),

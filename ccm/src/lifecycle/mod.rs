@@ -12,7 +12,6 @@ mod tests;
 
 use std::sync::Arc;
 
-use component::controllers::Descriptor as Controller;
 use kinds::Node;
 use runtime::controller::WorkOptions;
 use runtime::expectations::Expectations;
@@ -23,22 +22,22 @@ use runtime::watch::Builder;
 
 use self::metrics::Rounds;
 use self::sync::Lifecycle;
-use crate::controllers::{Descriptor, Settings, Verb, Work, Write, machines};
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write, needs_instances};
 use crate::taint::is_shut_down;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
-    controller: Controller {
-        name: "cloud-node-lifecycle-controller",
-        service_account: "node-controller",
-        needs,
-        writes: &[
-            Write { verb: Verb::Patch, group: "", resource: "nodes" },
-            Write { verb: Verb::Delete, group: "", resource: "nodes" },
-        ],
-        start,
-    },
-    work,
+    name: "cloud-node-lifecycle-controller",
+    service_account: "node-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "nodes" },
+        Write { verb: Verb::Delete, group: "", resource: "nodes" },
+    ],
+    prepare,
+    queues: &[QueueKeys::other("NodeLifecycle")],
+    start,
+    ..Descriptor::NONE
 };
 
 /// Nodes that are not ready, or marked as shut down: a round looks at these and no others.
@@ -56,16 +55,16 @@ fn to_look_at() -> u64 {
     index_key("to look at")
 }
 
-fn work(settings: &Settings) -> anyhow::Result<Work> {
-    Ok(machines(settings))
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(needs_instances(context))
 }
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Node>(Node::CLOUD, &[TO_LOOK_AT]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Node>(Node::CLOUD, &[TO_LOOK_AT]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
-    let Some(instances) = settings.cloud.provider().instances() else { return };
+fn start(manager: &mut Manager, context: &Context) {
+    let Some(instances) = context.cloud.provider().instances() else { return };
     let queue = Queue::new(QueueOptions::named("NodeLifecycle"));
     let nodes = manager.registry().store::<Node>();
     let expectations = Arc::new(Expectations::default());
@@ -75,21 +74,21 @@ fn start(manager: &mut Manager, settings: &Settings) {
             forgetting.forget(&gone.meta.key());
         }
     });
-    let account = DESCRIPTOR.controller.service_account;
+    let account = DESCRIPTOR.service_account;
     let reconciler = Lifecycle {
-        cloud: settings.cloud.clone(),
+        cloud: context.cloud.clone(),
         instances,
         nodes,
         writer: manager.writer(account),
-        recorder: manager.recorder(DESCRIPTOR.controller.name, account),
+        recorder: manager.recorder(DESCRIPTOR.name, account),
         expectations,
         memory: Default::default(),
         queue: queue.clone(),
         rounds: Rounds::register(manager.metrics()),
-        clock: settings.clock.clone(),
-        period: settings.options.values.get_duration("node-monitor-period"),
-        workers: settings.options.workers("concurrent-node-lifecycle-syncs"),
+        clock: context.clock.clone(),
+        period: context.options.values.get_duration("node-monitor-period"),
+        workers: context.options.workers("concurrent-node-lifecycle-syncs"),
     };
-    let options = WorkOptions { name: DESCRIPTOR.controller.name, workers: 1, max_retries: None };
+    let options = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };
     manager.add(options, queue, Arc::new(reconciler));
 }

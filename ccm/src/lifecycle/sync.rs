@@ -23,7 +23,7 @@ use super::memory::Memory;
 use super::metrics::Rounds;
 use super::{TO_LOOK_AT, to_look_at};
 use crate::cloud::Cloud;
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::describe::{describe_all, instance_ref};
 use crate::taint::{is_shut_down, shut_down, started};
 

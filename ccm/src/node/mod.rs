@@ -14,7 +14,6 @@ pub(crate) mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use component::controllers::Descriptor as Controller;
 use kinds::Node;
 use runtime::controller::WorkOptions;
 use runtime::expectations::Expectations;
@@ -24,22 +23,22 @@ use runtime::watch::Builder;
 
 use self::metrics::Delays;
 use self::sync::CloudNode;
-use crate::controllers::{Descriptor, Settings, Verb, Work, Write, machines};
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write, needs_instances};
 use crate::describe::Describer;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
-    controller: Controller {
-        name: "cloud-node-controller",
-        service_account: "node-controller",
-        needs,
-        writes: &[
-            Write { verb: Verb::Patch, group: "", resource: "nodes" },
-            Write { verb: Verb::Patch, group: "", resource: "nodes/status" },
-        ],
-        start,
-    },
-    work,
+    name: "cloud-node-controller",
+    service_account: "node-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "nodes" },
+        Write { verb: Verb::Patch, group: "", resource: "nodes/status" },
+    ],
+    prepare,
+    queues: &[QueueKeys::other("Nodes")],
+    start,
+    ..Descriptor::NONE
 };
 
 /// How many nodes are initialised at once unless the command line says otherwise: what they ask the cloud goes out
@@ -50,40 +49,40 @@ const WORKERS: usize = 50;
 /// not show yet costs a call in each.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
-fn work(settings: &Settings) -> anyhow::Result<Work> {
-    Ok(machines(settings))
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(needs_instances(context))
 }
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Node>(Node::CLOUD, &[keys::INITIALIZED]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Node>(Node::CLOUD, &[keys::INITIALIZED]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let (base_delay, max_delay) = PAUSES;
     let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("Nodes") });
     let nodes = manager.registry().store::<Node>();
     let changed = queue.clone();
     nodes.subscribe(move |change| keys::of(change).into_iter().for_each(|key| changed.add(key)));
-    let Some(instances) = settings.cloud.provider().instances() else { return };
-    let account = DESCRIPTOR.controller.service_account;
-    let options = &settings.options;
+    let Some(instances) = context.cloud.provider().instances() else { return };
+    let account = DESCRIPTOR.service_account;
+    let options = &context.options;
     let workers =
         if options.values.is_set("concurrent-node-syncs") { options.workers("concurrent-node-syncs") } else { WORKERS };
     let updates = options.values.get_i32("concurrent-node-status-updates");
     let reconciler = CloudNode {
-        cloud: settings.cloud.clone(),
+        cloud: context.cloud.clone(),
         describer: Describer::new(instances.clone()),
         instances,
         nodes,
         writer: manager.writer(account),
-        recorder: manager.recorder(DESCRIPTOR.controller.name, account),
+        recorder: manager.recorder(DESCRIPTOR.name, account),
         expectations: Expectations::default(),
         queue: queue.clone(),
         delays: Delays::register(manager.metrics()),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         frequency: options.values.get_duration("node-status-update-frequency"),
         address_workers: usize::try_from(updates).ok().filter(|updates| *updates > 0).unwrap_or(workers),
     };
-    let options = WorkOptions { name: DESCRIPTOR.controller.name, workers, max_retries: None };
+    let options = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
     manager.add(options, queue, Arc::new(reconciler));
 }

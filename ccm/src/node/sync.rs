@@ -21,7 +21,7 @@ use super::decide::{addresses, has_addresses, initial_labels, reconciled_labels}
 use super::keys::{self, Key};
 use super::metrics::Delays;
 use crate::cloud::Cloud;
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::describe::{Describer, describe_all, instance_ref};
 use crate::taint::{initialized, is_uninitialized};
 

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::decide::RouteNode;
 use super::sync::Surroundings;
-use crate::controllers::Clock;
+use crate::context::Clock;
 
 /// The API server, through a store and a writer.
 pub struct Kubernetes {

@@ -26,7 +26,7 @@ use runtime::store::by_namespace;
 use runtime::watch::Builder;
 
 use crate::cloud::Cloud;
-use crate::controllers::{Descriptor, Settings, Verb, Work, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 use kubernetes::Kubernetes;
 use sync::RouteTable;
 
@@ -41,40 +41,40 @@ const LONGEST_WINDOW: Duration = Duration::from_secs(10);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
-    controller: component::controllers::Descriptor {
-        name: "node-route-controller",
-        service_account: "route-controller",
-        needs,
-        writes: &[
-            Write { verb: Verb::Patch, group: "", resource: "nodes/status" },
-            Write { verb: Verb::Create, group: "", resource: "events" },
-            Write { verb: Verb::Patch, group: "", resource: "events" },
-        ],
-        start,
-    },
-    work,
+    name: "node-route-controller",
+    service_account: "route-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "nodes/status" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    prepare,
+    queues: &[QueueKeys::other("Routes")],
+    start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Node>(Sections::default() | Node::CLOUD, &[by_namespace()]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Node>(Sections::default() | Node::CLOUD, &[by_namespace()]);
 }
 
 /// Upstream: cloud-provider/app, startRouteController.
-fn work(settings: &Settings) -> anyhow::Result<Work> {
-    if !settings.options.values.get_bool("configure-cloud-routes") {
-        return Ok(Work::None("--configure-cloud-routes is false"));
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    if !context.options.values.get_bool("configure-cloud-routes") {
+        return Ok(Start::Skip("--configure-cloud-routes is false"));
     }
-    if settings.cloud.provider().routes().is_none() {
-        return Ok(Work::None("the cloud provider does not support routes"));
+    if context.cloud.provider().routes().is_none() {
+        return Ok(Start::Skip("the cloud provider does not support routes"));
     }
-    let networks = decide::cluster_networks(settings.options.values.get_str("cluster-cidr"));
-    networks.map(|_| Work::Here).map_err(|error| anyhow!("{error}; or pass --configure-cloud-routes=false"))
+    let networks = decide::cluster_networks(context.options.values.get_str("cluster-cidr"));
+    networks.map(|_| Start::Run).map_err(|error| anyhow!("{error}; or pass --configure-cloud-routes=false"))
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
-    let values = &settings.options.values;
+fn start(manager: &mut Manager, context: &Context) {
+    let values = &context.options.values;
     // Both were looked at by `work`.
-    let Some(routes) = settings.cloud.provider().routes() else { return };
+    let Some(routes) = context.cloud.provider().routes() else { return };
     let cluster = decide::cluster_networks(values.get_str("cluster-cidr")).unwrap_or_default();
     let queue =
         Queue::new(QueueOptions { window: WINDOW, longest_window: LONGEST_WINDOW, ..QueueOptions::named("Routes") });
@@ -87,13 +87,13 @@ fn start(manager: &mut Manager, settings: &Settings) {
             changed.add_coalesced(Pass);
         }
     });
-    let account = DESCRIPTOR.controller.service_account;
+    let account = DESCRIPTOR.service_account;
     let kubernetes = Kubernetes {
         nodes,
         writer: manager.writer(account),
         recorder: manager.recorder(COMPONENT, account),
         expectations: Expectations::default(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
     };
     let period = values.get_duration("route-reconciliation-period").max(WINDOW);
     let mut table = RouteTable::new(kubernetes, routes, cluster, period);
@@ -102,8 +102,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
         "route_controller_route_sync",
         "A metric counting the number of route reconciles with the cloud provider, labeled by the trigger (periodic or node_change) and the outcome (error if the reconcile failed, changed if at least one route was created or deleted, otherwise noop).",
     );
-    let reconciler = Arc::new(NodeRoutes { table, cloud: settings.cloud.clone(), queue: queue.clone() });
-    let name = DESCRIPTOR.controller.name;
+    let reconciler = Arc::new(NodeRoutes { table, cloud: context.cloud.clone(), queue: queue.clone() });
+    let name = DESCRIPTOR.name;
     manager.add(WorkOptions { name, workers: 1, max_retries: None }, queue, reconciler);
 }
 

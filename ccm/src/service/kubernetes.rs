@@ -16,7 +16,7 @@ use super::decide::{self, FINALIZER};
 use super::gates::{self, Told};
 use super::surroundings::{Refusal, Surroundings};
 use super::targets;
-use crate::controllers::Clock;
+use crate::context::Clock;
 
 /// The API server, through stores and a writer.
 pub struct Kubernetes {

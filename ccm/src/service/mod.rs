@@ -35,7 +35,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::cloud::Cloud;
-use crate::controllers::{Descriptor, Settings, Verb, Work, Write};
+use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
 use crate::failure::{self, LONGEST_WAIT};
 use audit::Audit;
 use course::Courses;
@@ -59,60 +59,60 @@ const SHORTEST_AUDIT: Duration = Duration::from_secs(1);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
-    controller: component::controllers::Descriptor {
-        name: "service-lb-controller",
-        service_account: "service-controller",
-        needs,
-        writes: &[
-            Write { verb: Verb::Patch, group: "", resource: "services/status" },
-            Write { verb: Verb::Create, group: "", resource: "events" },
-            Write { verb: Verb::Patch, group: "", resource: "events" },
-            // By rights of their own: for readiness gates, and for providers' records.
-            Write { verb: Verb::Patch, group: "", resource: "pods/status" },
-            Write { verb: Verb::Create, group: "", resource: "configmaps" },
-            Write { verb: Verb::Patch, group: "", resource: "configmaps" },
-        ],
-        start,
-    },
-    work,
+    name: "service-lb-controller",
+    service_account: "service-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "services/status" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+        // By rights of their own: for readiness gates, and for providers' records.
+        Write { verb: Verb::Patch, group: "", resource: "pods/status" },
+        Write { verb: Verb::Create, group: "", resource: "configmaps" },
+        Write { verb: Verb::Patch, group: "", resource: "configmaps" },
+    ],
+    prepare,
+    queues: &[QueueKeys::of("service", "Service")],
+    finalizers: &[Finalizer {
+        name: "service.kubernetes.io/load-balancer-cleanup",
+        removed: "once the cloud reports that the load balancer no longer exists",
+    }],
+    start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Service>(Service::BALANCING, &[]);
-    needs.need::<Node>(Node::CLOUD, &[by_namespace()]);
-}
-
-/// Declares what it reads besides, if the provider may ask for endpoints as targets.
-pub(crate) fn needs_of(settings: &Settings, needs: &mut Builder) {
-    if with_endpoints(settings) {
-        needs.need::<EndpointSlice>(EndpointSlice::TARGETS, &[targets::BY_SERVICE]);
+fn watches(builder: &mut Builder, context: &Context) {
+    builder.need::<Service>(Service::BALANCING, &[]);
+    builder.need::<Node>(Node::CLOUD, &[by_namespace()]);
+    if with_endpoints(context) {
+        builder.need::<EndpointSlice>(EndpointSlice::TARGETS, &[targets::BY_SERVICE]);
     }
-    if gates(settings).is_some() {
-        needs.need::<EndpointSlice>(EndpointSlice::TARGETS, &[targets::BY_POD]);
-        needs.need::<GatedPod>(Sections::default(), &[by_namespace()]);
+    if gates(context).is_some() {
+        builder.need::<EndpointSlice>(EndpointSlice::TARGETS, &[targets::BY_POD]);
+        builder.need::<GatedPod>(Sections::default(), &[by_namespace()]);
     }
 }
 
 /// What the conditions begin with that are written for pods, if any are.
-fn gates(settings: &Settings) -> Option<&'static str> {
-    let features = settings.cloud.provider().load_balancers()?.features();
-    let wanted = features.endpoint_targets && settings.options.values.get_bool("load-balancer-readiness-gates");
+fn gates(context: &Context) -> Option<&'static str> {
+    let features = context.cloud.provider().load_balancers()?.features();
+    let wanted = features.endpoint_targets && context.options.values.get_bool("load-balancer-readiness-gates");
     features.gates.filter(|_| wanted)
 }
 
-fn with_endpoints(settings: &Settings) -> bool {
-    settings.cloud.provider().load_balancers().is_some_and(|balancers| balancers.features().endpoint_targets)
+fn with_endpoints(context: &Context) -> bool {
+    context.cloud.provider().load_balancers().is_some_and(|balancers| balancers.features().endpoint_targets)
 }
 
-fn work(settings: &Settings) -> anyhow::Result<Work> {
-    Ok(match settings.cloud.provider().load_balancers() {
-        Some(_) => Work::Here,
-        None => Work::None("the cloud provider does not support external load balancers"),
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(match context.cloud.provider().load_balancers() {
+        Some(_) => Start::Run,
+        None => Start::Skip("the cloud provider does not support external load balancers"),
     })
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
-    let Some(balancers) = settings.cloud.provider().load_balancers() else { return };
+fn start(manager: &mut Manager, context: &Context) {
+    let Some(balancers) = context.cloud.provider().load_balancers() else { return };
     let queue = Queue::new(QueueOptions {
         base_delay: Duration::from_secs(5),
         max_delay: LONGEST_WAIT,
@@ -122,17 +122,17 @@ fn start(manager: &mut Manager, settings: &Settings) {
     });
     let (services, nodes) = (manager.registry().store::<Service>(), manager.registry().store::<Node>());
     keys::subscribe(&services, &nodes, &queue);
-    let account = DESCRIPTOR.controller.service_account;
-    settings.cloud.provider().keep_records(Arc::new(ConfigMaps { writer: manager.writer(account) }));
-    let slices = with_endpoints(settings).then(|| manager.registry().store::<EndpointSlice>());
-    let pods = gates(settings).map(|prefix| (manager.registry().store::<GatedPod>(), prefix));
+    let account = DESCRIPTOR.service_account;
+    context.cloud.provider().keep_records(Arc::new(ConfigMaps { writer: manager.writer(account) }));
+    let slices = with_endpoints(context).then(|| manager.registry().store::<EndpointSlice>());
+    let pods = gates(context).map(|prefix| (manager.registry().store::<GatedPod>(), prefix));
     let kubernetes = Kubernetes {
         services,
         nodes,
         slices: slices.clone(),
         pods: pods.clone(),
         told: Expectations::default(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         writer: manager.writer(account),
         recorder: manager.recorder(COMPONENT, account),
         expectations: Expectations::default(),
@@ -142,19 +142,19 @@ fn start(manager: &mut Manager, settings: &Settings) {
         balancers: Balancers {
             kubernetes,
             cloud: balancers,
-            cluster: settings.options.values.get_str("cluster-name").to_owned(),
+            cluster: context.options.values.get_str("cluster-name").to_owned(),
             resync: RESYNC,
             courses: Courses::default(),
             hosts: Hosts::register(manager.metrics()),
             audit: Audit {
-                collects: settings.options.values.get_bool("collect-leaked-load-balancers"),
-                every: settings.options.values.get_duration("load-balancer-audit-period").max(SHORTEST_AUDIT),
+                collects: context.options.values.get_bool("collect-leaked-load-balancers"),
+                every: context.options.values.get_duration("load-balancer-audit-period").max(SHORTEST_AUDIT),
                 counted: Leaks::register(manager.metrics()),
                 suspects: Mutex::default(),
                 going: Mutex::default(),
             },
         },
-        cloud: settings.cloud.clone(),
+        cloud: context.cloud.clone(),
         queue: queue.clone(),
     });
     let services = manager.registry().store::<Service>();
@@ -165,8 +165,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
             keys::subscribe_pods((&pods, prefix), &slices, &queue, &reconciler, |own| &own.balancers.courses);
         }
     }
-    let workers = usize::try_from(settings.options.values.get_i64("concurrent-service-syncs")).unwrap_or(0).max(1);
-    let name = DESCRIPTOR.controller.name;
+    let workers = usize::try_from(context.options.values.get_i64("concurrent-service-syncs")).unwrap_or(0).max(1);
+    let name = DESCRIPTOR.name;
     manager.add(WorkOptions { name, workers, max_retries: None }, queue, reconciler);
 }
 

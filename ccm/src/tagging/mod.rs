@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use component::controllers::Descriptor as Controller;
 use kinds::Node;
 use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
@@ -23,18 +22,18 @@ use runtime::watch::Builder;
 
 use self::metrics::Counted;
 use self::sync::{Pending, Tagger};
-use crate::controllers::{Descriptor, Settings, Verb, Work, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
-    controller: Controller {
-        name: "tagging",
-        service_account: "node-controller",
-        needs,
-        writes: &[Write { verb: Verb::Patch, group: "", resource: "nodes" }],
-        start,
-    },
-    work,
+    name: "tagging",
+    service_account: "node-controller",
+    watches,
+    writes: &[Write { verb: Verb::Patch, group: "", resource: "nodes" }],
+    prepare,
+    queues: &[QueueKeys::other("tagging-controller")],
+    start,
+    ..Descriptor::NONE
 };
 
 /// The one kind of thing that is tagged.
@@ -47,25 +46,25 @@ const GATHER: Duration = Duration::from_millis(200);
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// As upstream, which ends where a flag is missing (cloud-provider-aws, TaggingControllerOptions.Validate).
-fn work(settings: &Settings) -> anyhow::Result<Work> {
-    if settings.cloud.provider().tagging().is_none() {
-        return Ok(Work::None("the cloud provider does not support tags"));
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    if context.cloud.provider().tagging().is_none() {
+        return Ok(Start::Skip("the cloud provider does not support tags"));
     }
-    if settings.options.values.get_map("tags").is_empty() {
+    if context.options.values.get_map("tags").is_empty() {
         bail!("--tags must not be empty and must be a form of key=value");
     }
-    let resources = settings.options.values.get_strings("resources");
+    let resources = context.options.values.get_strings("resources");
     if resources.is_empty() {
         bail!("--resources must not be empty; use --resources={INSTANCE}");
     }
     if let Some(other) = resources.iter().find(|resource| *resource != INSTANCE) {
         bail!("--resources: {other} is not a supported resource; use {INSTANCE}");
     }
-    Ok(Work::Here)
+    Ok(Start::Run)
 }
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Node>(Node::CLOUD, &[sync::MACHINE]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Node>(Node::CLOUD, &[sync::MACHINE]);
 }
 
 /// What a Node says of its machine's tags: upstream's, so that either takes over from the other without a call.
@@ -75,12 +74,12 @@ fn checksum(tags: &BTreeMap<String, String>) -> String {
     md5::hex(pairs.join(",").as_bytes())
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
-    let Some(tagging) = settings.cloud.provider().tagging() else { return };
+fn start(manager: &mut Manager, context: &Context) {
+    let Some(tagging) = context.cloud.provider().tagging() else { return };
     let (base_delay, max_delay) = PAUSES;
     let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("tagging-controller") });
     let nodes = manager.registry().store::<Node>();
-    let tags = settings.options.values.get_map("tags").clone();
+    let tags = context.options.values.get_map("tags").clone();
     let pending = Arc::new(Pending::new(checksum(&tags)));
     let (noting, changed) = (pending.clone(), queue.clone());
     nodes.subscribe(move |change| {
@@ -89,15 +88,15 @@ fn start(manager: &mut Manager, settings: &Settings) {
         }
     });
     let reconciler = Tagger {
-        cloud: settings.cloud.clone(),
+        cloud: context.cloud.clone(),
         tagging,
         tags,
         pending,
         nodes,
-        writer: manager.writer(DESCRIPTOR.controller.service_account),
+        writer: manager.writer(DESCRIPTOR.service_account),
         counted: Counted::register(manager.metrics()),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
     };
-    let options = WorkOptions { name: DESCRIPTOR.controller.name, workers: 1, max_retries: None };
+    let options = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };
     manager.add(options, queue, Arc::new(reconciler));
 }

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::metrics::Counted;
 use crate::cloud::Cloud;
-use crate::controllers::Clock;
+use crate::context::Clock;
 
 /// The note on a Node: a checksum of the tags that its machine has (cloud-provider-aws, taggingControllerLabelKey).
 pub(super) const NOTE: &str = "k8s.io/cloud-provider-aws";

@@ -1,4 +1,5 @@
-//! Keys and certificates that the command line names: read and checked once, before anything starts.
+//! Keys and certificates that the command line names: read and checked when a controller that needs them
+//! is prepared, before anything starts.
 
 pub mod der;
 mod signing_key;
@@ -27,6 +28,7 @@ pub struct Credentials {
     pub signers: Arc<Signers>,
     /// What the tokens of service accounts are signed with; `None` if no key is given.
     pub token_key: Option<Arc<SigningKey>>,
+    connection: ConnectOptions,
 }
 
 /// Why keys or certificates cannot be used.
@@ -71,57 +73,50 @@ pub enum CredentialError {
 }
 
 impl Credentials {
-    /// Reads what the named controllers need (cmd/kube-controller-manager/app, getKubeAPIServerCAFileContents and
-    /// newServiceAccountTokenController).
-    ///
-    /// # Errors
-    /// When a file that is needed cannot be read or does not hold what it should.
-    pub fn read(
-        options: &Options,
-        connection: &ConnectOptions,
-        runs: impl Fn(&str) -> bool,
-    ) -> Result<Self, CredentialError> {
-        let mut credentials = Self::default();
-        if runs(crate::serviceaccount_token::DESCRIPTOR.name) {
-            let flag = "service-account-private-key-file";
-            let path = options.values.get_str(flag);
-            if !path.is_empty() {
-                let pem = Zeroizing::new(read(flag, path)?);
-                let key = SigningKey::from_pem(&pem).map_err(|source| CredentialError::Key {
-                    flag,
-                    path: path.to_owned(),
-                    source,
-                })?;
-                credentials.token_key = Some(Arc::new(key));
-            }
-        }
-        if runs(crate::csr_signing::DESCRIPTOR.name) {
-            credentials.signers = Arc::new(Signers::read(options)?);
-        }
-        let publishers = [
-            crate::serviceaccount_token::DESCRIPTOR.name,
-            crate::root_ca_publisher::DESCRIPTOR.name,
-            crate::trust_bundle_publisher::DESCRIPTOR.name,
-        ];
-        if publishers.into_iter().any(runs) {
-            credentials.root_ca = root_ca(options, connection)?.into();
-        }
-        Ok(credentials)
+    /// Nothing read yet. The kubeconfig of `connection` may hold the root certificates.
+    #[must_use]
+    pub fn new(connection: &ConnectOptions) -> Self {
+        Self { connection: connection.clone(), ..Self::default() }
     }
 
-    /// Why a controller that is switched on has nothing to do; `None` if it has.
-    pub fn idle(&self, controller: &str) -> Option<&'static str> {
-        let is = |descriptor: &crate::controllers::Descriptor| descriptor.name == controller;
-        if is(&crate::serviceaccount_token::DESCRIPTOR) && self.token_key.is_none() {
-            return Some("there is no private key (--service-account-private-key-file)");
+    /// Reads the key of service account tokens; returns false if the command line names none
+    /// (cmd/kube-controller-manager/app, newServiceAccountTokenController).
+    ///
+    /// # Errors
+    /// When the file cannot be read or holds no key.
+    pub fn read_token_key(&mut self, options: &Options) -> Result<bool, CredentialError> {
+        let flag = "service-account-private-key-file";
+        let path = options.values.get_str(flag);
+        if path.is_empty() {
+            return Ok(false);
         }
-        if is(&crate::csr_signing::DESCRIPTOR) && self.signers.is_empty() {
-            return Some("there is no CA to sign with (--cluster-signing-cert-file and --cluster-signing-key-file)");
-        }
-        if is(&crate::trust_bundle_publisher::DESCRIPTOR) && self.root_ca.is_empty() {
-            return Some("there is no CA to publish (--root-ca-file, or certificate-authority-data in the kubeconfig)");
-        }
-        None
+        let pem = Zeroizing::new(read(flag, path)?);
+        let key = SigningKey::from_pem(&pem).map_err(|source| CredentialError::Key {
+            flag,
+            path: path.to_owned(),
+            source,
+        })?;
+        self.token_key = Some(Arc::new(key));
+        Ok(true)
+    }
+
+    /// Reads the authorities that sign certificates; returns false if the command line names none.
+    ///
+    /// # Errors
+    /// When a pair of certificate and key cannot be used.
+    pub fn read_signers(&mut self, options: &Options) -> Result<bool, CredentialError> {
+        self.signers = Arc::new(Signers::read(options)?);
+        Ok(!self.signers.is_empty())
+    }
+
+    /// Reads the cluster's root certificates; returns false if neither the command line nor the kubeconfig has any
+    /// (cmd/kube-controller-manager/app, getKubeAPIServerCAFileContents).
+    ///
+    /// # Errors
+    /// When the file cannot be read or holds anything but certificates.
+    pub fn read_root_ca(&mut self, options: &Options) -> Result<bool, CredentialError> {
+        self.root_ca = root_ca(options, &self.connection)?.into();
+        Ok(!self.root_ca.is_empty())
     }
 }
 
@@ -166,16 +161,5 @@ mod tests {
             let error = check_certificates(pem.as_bytes()).expect_err(pem);
             assert!(error.contains(problem), "{error}");
         }
-    }
-
-    #[test]
-    fn without_key_or_ca_there_is_nothing_to_do() {
-        let none = Credentials::default();
-        assert!(none.idle("serviceaccount-token-controller").is_some());
-        assert!(none.idle("kube-apiserver-serving-clustertrustbundle-publisher-controller").is_some());
-        assert!(none.idle("root-ca-certificate-publisher-controller").is_none());
-        assert!(none.idle("certificatesigningrequest-signing-controller").is_some());
-        let known = Credentials { root_ca: Arc::from(*b"CA"), ..Credentials::default() };
-        assert!(known.idle("kube-apiserver-serving-clustertrustbundle-publisher-controller").is_none());
     }
 }

@@ -20,7 +20,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::by_controller;
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use sync::CronJobs;
 
 /// Name of the event source.
@@ -34,7 +34,7 @@ const SKEW_HELP: &str = "Time between when a cronjob is scheduled to be run, and
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "cronjob-controller",
     service_account: "cronjob-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Create, group: "batch", resource: "jobs" },
         Write { verb: Verb::Delete, group: "batch", resource: "jobs" },
@@ -42,15 +42,17 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("cronjob", "CronJob")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<CronJob>(Sections::default(), &[]);
-    needs.need::<Job>(Sections::default(), &[by_controller()]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<CronJob>(Sections::default(), &[]);
+    builder.need::<Job>(Sections::default(), &[by_controller()]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("cronjob"));
     let (cron_jobs, jobs) = (manager.registry().store::<CronJob>(), manager.registry().store::<Job>());
     let reconciler = Arc::new(CronJobs {
@@ -60,10 +62,10 @@ fn start(manager: &mut Manager, settings: &Settings) {
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         expectations: Arc::default(),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         skew: manager.metrics().seconds(SKEW, SKEW_HELP, &powers_of_two(1.0, 10)),
     });
     keys::subscribe(&cron_jobs, &jobs, &queue, &reconciler);
-    let workers = settings.workers("concurrent-cron-job-syncs");
+    let workers = context.workers("concurrent-cron-job-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }

@@ -19,7 +19,7 @@ use tracing::debug;
 
 use super::decide::{self, Missed};
 use super::schedule::{Schedule, zone};
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::reference::about;
 
 /// The controller's state.

@@ -24,7 +24,7 @@ use runtime::store::Store;
 use runtime::watch::Builder;
 use runtime::write::Writer;
 
-use crate::controllers::{Clock, Descriptor, Settings, Verb, Write};
+use crate::context::{Clock, Context, Descriptor, QueueKeys, Start, Verb, Write};
 use crate::csr::{
     self, Asked, CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY_UNKNOWN, check_client, check_kubelet_client,
     check_kubelet_serving,
@@ -35,23 +35,35 @@ use authority::Signers;
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "certificatesigningrequest-signing-controller",
     service_account: "certificate-controller",
-    needs,
+    prepare,
+    watches,
     writes: &[Write {
         verb: Verb::Update,
         group: "certificates.k8s.io",
         resource: "certificatesigningrequests/status",
     }],
+    queues: &[QueueKeys::of("certificate", "CertificateSigningRequest")],
     start,
+    ..Descriptor::NONE
 };
 
 /// As many as upstream's four signers together.
 const WORKERS: usize = 20;
 
-fn needs(needs: &mut Builder) {
-    needs.need::<CertificateSigningRequest>(Sections::default(), &[]);
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(match context.credentials.read_signers(&context.options)? {
+        true => Start::Run,
+        false => {
+            Start::Skip("there is no CA to sign with (--cluster-signing-cert-file and --cluster-signing-key-file)")
+        }
+    })
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<CertificateSigningRequest>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
     let queue =
         Queue::new(QueueOptions { base_delay: Duration::from_millis(200), ..QueueOptions::named("certificate") });
     let requests = manager.registry().store::<CertificateSigningRequest>();
@@ -59,12 +71,12 @@ fn start(manager: &mut Manager, settings: &Settings) {
     requests.subscribe(move |change| change.new.into_iter().for_each(|request| changed.add(request.meta.key())));
     let reconciler = Arc::new(Signing {
         requests,
-        signers: settings.credentials.signers.clone(),
-        longest: settings.options.values.get_duration("cluster-signing-duration"),
+        signers: context.credentials.signers.clone(),
+        longest: context.options.values.get_duration("cluster-signing-duration"),
         writer: manager.writer(DESCRIPTOR.service_account),
         expectations: Expectations::default(),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }

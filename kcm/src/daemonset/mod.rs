@@ -26,7 +26,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use sync::DaemonSets;
 
 /// Name of the event source.
@@ -41,7 +41,7 @@ const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(800);
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "daemonset-controller",
     service_account: "daemon-set-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Create, group: "", resource: "pods" },
         Write { verb: Verb::Delete, group: "", resource: "pods" },
@@ -54,17 +54,19 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("daemonset", "DaemonSet")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Pod>(Pod::TARGET, &[by_controller()]);
-    needs.need::<DaemonSet>(DaemonSet::TEMPLATE, &[by_namespace(), keys::ALL]);
-    needs.need::<Node>(Sections::default(), &[keys::ALL_NODES]);
-    needs.need::<ControllerRevision>(Sections::default(), &[by_controller()]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Pod>(Pod::TARGET, &[by_controller()]);
+    builder.need::<DaemonSet>(DaemonSet::TEMPLATE, &[by_namespace(), keys::ALL]);
+    builder.need::<Node>(Sections::default(), &[keys::ALL_NODES]);
+    builder.need::<ControllerRevision>(Sections::default(), &[by_controller()]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: STATUS_WINDOW,
         longest_window: LONGEST_STATUS_WINDOW,
@@ -80,8 +82,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         expectations: Arc::default(),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
-        comparing: settings.options.gates.enabled("TaintTolerationComparisonOperators"),
+        clock: context.clock.clone(),
+        comparing: context.options.gates.enabled("TaintTolerationComparisonOperators"),
         memory: Arc::default(),
         lazy: Default::default(),
         backoffs: Default::default(),
@@ -91,6 +93,6 @@ fn start(manager: &mut Manager, settings: &Settings) {
     keys::subscribe(&reconciler);
     let expectations = reconciler.expectations.clone();
     manager.collect(StaleSyncs { subsystem: "daemonset_controller", kind: "DaemonSet", expectations });
-    let workers = settings.workers("concurrent-daemonset-syncs");
+    let workers = context.workers("concurrent-daemonset-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }

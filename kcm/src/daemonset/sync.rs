@@ -29,7 +29,7 @@ use super::decide_revision::surplus;
 use super::decide_roll::{bounds, roll};
 use super::keys::ALL_NODES;
 use super::revisions::{Known, Stop};
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::history::{History, Memory};
 use crate::lazy::Lazy;
 use crate::reference::about;

@@ -24,7 +24,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use sync::Deployments;
 
 /// Name of the event source.
@@ -42,7 +42,7 @@ const MAX_RETRIES: u32 = 15;
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "deployment-controller",
     service_account: "deployment-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Create, group: "apps", resource: "replicasets" },
         Write { verb: Verb::Update, group: "apps", resource: "replicasets" },
@@ -53,16 +53,18 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("deployment", "Deployment")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Deployment>(Deployment::TEMPLATE, &[by_namespace()]);
-    needs.need::<ReplicaSet>(ReplicaSet::TEMPLATE, &[by_controller()]);
-    needs.need::<Pod>(Sections::default(), &[by_controller()]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Deployment>(Deployment::TEMPLATE, &[by_namespace()]);
+    builder.need::<ReplicaSet>(ReplicaSet::TEMPLATE, &[by_controller()]);
+    builder.need::<Pod>(Sections::default(), &[by_controller()]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: STATUS_WINDOW,
         longest_window: LONGEST_STATUS_WINDOW,
@@ -78,10 +80,10 @@ fn start(manager: &mut Manager, settings: &Settings) {
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         expectations: Arc::default(),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         lazy: Default::default(),
     });
     keys::subscribe(&deployments, &sets, &pods, &queue, &reconciler.expectations);
-    let workers = settings.workers("concurrent-deployment-syncs");
+    let workers = context.workers("concurrent-deployment-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
 }

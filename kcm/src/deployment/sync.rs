@@ -26,7 +26,7 @@ use super::decide_status::{
     is_complete, note_collision, note_create_failed, note_created, note_found, note_pause, patience, recheck_after,
     status,
 };
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::lazy::Lazy;
 use crate::reference::about;
 

@@ -23,7 +23,7 @@ use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use sync::Evictions;
 
 /// Name of the controller, of its event source and of the owner of its fields.
@@ -36,7 +36,7 @@ const STATUS_PERIOD: Duration = Duration::from_secs(10);
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     service_account: NAME,
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Patch, group: "", resource: "pods/status" },
         Write { verb: Verb::Delete, group: "", resource: "pods" },
@@ -44,17 +44,19 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::other(NAME)],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Pod>(Pod::DEVICES, &[]);
-    needs.need_if_served::<ResourceClaim>(ResourceClaim::ALLOCATION, &[keys::ALLOCATED, keys::CLAIMS_OF_POOL]);
-    needs.need_if_served::<ResourceSlice>(Sections::default(), &[keys::SLICES, keys::SLICES_OF_POOL]);
-    needs.need_if_served::<DeviceTaintRule>(Sections::default(), &[keys::RULES]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Pod>(Pod::DEVICES, &[]);
+    builder.need_if_served::<ResourceClaim>(ResourceClaim::ALLOCATION, &[keys::ALLOCATED, keys::CLAIMS_OF_POOL]);
+    builder.need_if_served::<ResourceSlice>(Sections::default(), &[keys::SLICES, keys::SLICES_OF_POOL]);
+    builder.need_if_served::<DeviceTaintRule>(Sections::default(), &[keys::RULES]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named(NAME));
     let registry = manager.registry();
     let evictions = Arc::new(Evictions {
@@ -65,14 +67,14 @@ fn start(manager: &mut Manager, settings: &Settings) {
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder: manager.recorder(NAME, DESCRIPTOR.service_account),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         pending: Arc::default(),
         evicted: Arc::default(),
         metrics: Arc::default(),
-        with_rules: settings.options.gates.enabled("DRADeviceTaintRules"),
+        with_rules: context.options.gates.enabled("DRADeviceTaintRules"),
     });
     keys::subscribe(&evictions);
-    let workers = settings.workers("concurrent-device-taint-eviction-syncs");
+    let workers = context.workers("concurrent-device-taint-eviction-syncs");
     manager.collect(evictions.metrics.clone());
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, evictions);
 }

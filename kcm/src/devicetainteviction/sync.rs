@@ -25,7 +25,7 @@ use super::metrics::Metrics;
 use super::pending::{Pending, Stage};
 use super::rules::{Counts, NO_EFFECT, rests, to_apply};
 use super::{NAME, STATUS_PERIOD};
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::disruption_target;
 
 /// The controller's state.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use super::keys::is_announced;
-use crate::controllers::Clock;
+use crate::context::Clock;
 
 /// For how long an announcement is believed.
 const PATIENCE: Duration = Duration::from_secs(120);

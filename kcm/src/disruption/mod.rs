@@ -22,7 +22,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::by_namespace;
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::lazy::Lazy;
 use crate::scales::Scales;
 use crate::service_endpoints::selectors::by_label;
@@ -42,26 +42,28 @@ const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(400);
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "disruption-controller",
     service_account: "disruption-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Update, group: "policy", resource: "poddisruptionbudgets/status" },
         Write { verb: Verb::Patch, group: "", resource: "pods/status" },
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("disruption", "PodDisruptionBudget"), QueueKeys::of("stale_pod_disruption", "Pod")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<PodDisruptionBudget>(Sections::default(), &[by_namespace()]);
-    needs.need::<Pod>(Pod::DISRUPTION, &[by_namespace(), by_label()]);
-    needs.need::<ReplicationController>(Sections::default(), &[]);
-    needs.need::<ReplicaSet>(Sections::default(), &[]);
-    needs.need::<Deployment>(Sections::default(), &[]);
-    needs.need::<StatefulSet>(Sections::default(), &[]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<PodDisruptionBudget>(Sections::default(), &[by_namespace()]);
+    builder.need::<Pod>(Pod::DISRUPTION, &[by_namespace(), by_label()]);
+    builder.need::<ReplicationController>(Sections::default(), &[]);
+    builder.need::<ReplicaSet>(Sections::default(), &[]);
+    builder.need::<Deployment>(Sections::default(), &[]);
+    builder.need::<StatefulSet>(Sections::default(), &[]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: STATUS_WINDOW,
         longest_window: LONGEST_STATUS_WINDOW,
@@ -86,14 +88,14 @@ fn start(manager: &mut Manager, settings: &Settings) {
         writer: writer.clone(),
         recorder: recorder.clone(),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         told: Default::default(),
         lazy: Lazy::default(),
     });
-    let announced = Arc::new(Announced { pods: pods.clone(), writer, clock: settings.clock.clone() });
+    let announced = Arc::new(Announced { pods: pods.clone(), writer, clock: context.clock.clone() });
     keys::subscribe(&budgets, &pods, &queue, &announced_queue, &recorder);
     let work = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };
-    let workers = settings.workers("concurrent-disruption-syncs");
+    let workers = context.workers("concurrent-disruption-syncs");
     manager.add(WorkOptions { workers, ..work }, queue, reconciler);
     manager.add(work, announced_queue, announced);
 }

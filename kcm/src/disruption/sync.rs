@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::decide::{self, Bounds};
 use super::owners::{Owners, Unknown};
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::lazy::Lazy;
 use crate::reference::about;
 use crate::service_endpoints::selectors::{by_label, pair};

@@ -17,7 +17,7 @@ use runtime::manager::Manager;
 use runtime::queue::Queue;
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::lazy::Lazy;
 use crate::service_endpoints::selectors::by_label;
 use crate::service_endpoints::{ENDPOINTS, MAX_RETRIES, pods};
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "endpoints-controller",
     service_account: "endpoint-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Create, group: "", resource: "endpoints" },
         Write { verb: Verb::Update, group: "", resource: "endpoints" },
@@ -41,16 +41,18 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("endpoint", "Service")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Service>(Sections::default(), &[]);
-    needs.need::<Pod>(Pod::NETWORK, &[by_label()]);
-    needs.need::<Endpoints>(Endpoints::WHOLE, &[]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Service>(Sections::default(), &[]);
+    builder.need::<Pod>(Pod::NETWORK, &[by_label()]);
+    builder.need::<Endpoints>(Endpoints::WHOLE, &[]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(ENDPOINTS.queue("endpoint"));
     let registry = manager.registry();
     let (services, all_pods, endpoints) =
@@ -67,12 +69,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         lazy: Lazy::default(),
         leftovers: Arc::default(),
     });
-    pods::subscribe(
-        &services,
-        &all_pods,
-        &queue,
-        settings.options.values.get_duration("endpoint-updates-batch-period"),
-    );
+    pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
     let (leftovers, woken) = (reconciler.leftovers.clone(), queue.clone());
     endpoints.subscribe(move |change| {
         leftovers.see(change);
@@ -80,6 +77,6 @@ fn start(manager: &mut Manager, settings: &Settings) {
             woken.add(gone.meta.key());
         }
     });
-    let workers = settings.workers("concurrent-endpoint-syncs");
+    let workers = context.workers("concurrent-endpoint-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
 }

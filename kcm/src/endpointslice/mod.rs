@@ -23,7 +23,7 @@ use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::lazy::Lazy;
 use crate::service_endpoints::selectors::by_label;
 use crate::service_endpoints::slice_keys::{self, by_service};
@@ -47,7 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "endpointslice-controller",
     service_account: "endpointslice-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Create, group: "discovery.k8s.io", resource: "endpointslices" },
         Write { verb: Verb::Update, group: "discovery.k8s.io", resource: "endpointslices" },
@@ -55,23 +55,25 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("endpoint_slice", "Service")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Service>(Sections::default(), &[]);
-    needs.need::<Pod>(Pod::NETWORK, &[by_label()]);
-    needs.need::<Node>(Node::CPU, &[]);
-    needs.need::<EndpointSlice>(EndpointSlice::CONTENTS, &[by_service()]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Service>(Sections::default(), &[]);
+    builder.need::<Pod>(Pod::NETWORK, &[by_label()]);
+    builder.need::<Node>(Node::CPU, &[]);
+    builder.need::<EndpointSlice>(EndpointSlice::CONTENTS, &[by_service()]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let (base_delay, max_delay) = BACKOFF;
     let queue = Queue::new(QueueOptions { base_delay, max_delay, ..SLICES.queue("endpoint_slice") });
     let registry = manager.registry();
     let (services, all_pods) = (registry.store::<Service>(), registry.store::<Pod>());
     let (nodes, slices) = (registry.store::<Node>(), registry.store::<EndpointSlice>());
-    let batch = settings.options.values.get_duration("endpointslice-updates-batch-period");
+    let batch = context.options.values.get_duration("endpointslice-updates-batch-period");
     let reconciler = Arc::new(EndpointSlices {
         services: services.clone(),
         pods: all_pods.clone(),
@@ -90,8 +92,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
         topology: Arc::default(),
         lazy: Lazy::default(),
         metrics: Arc::default(),
-        clock: settings.clock.clone(),
-        most: usize::try_from(settings.options.values.get_i64("max-endpoints-per-slice")).unwrap_or(1).max(1),
+        clock: context.clock.clone(),
+        most: usize::try_from(context.options.values.get_i64("max-endpoints-per-slice")).unwrap_or(1).max(1),
         stranded: Arc::default(),
         looked: Default::default(),
         begun: Default::default(),
@@ -105,7 +107,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
             lock(&stranded).drain().for_each(|key| woken.add(key));
         }
     });
-    let workers = settings.workers("concurrent-service-endpoint-syncs");
+    let workers = context.workers("concurrent-service-endpoint-syncs");
     manager.collect(reconciler.metrics.clone());
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
 }

@@ -24,7 +24,7 @@ use super::decide::{self, View, decide};
 use super::desired::{Members, Place, members};
 use super::metrics::Metrics;
 use super::topology::Topology;
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::lazy::Lazy;
 use crate::reference::about;
 use crate::service_endpoints::SLICES;

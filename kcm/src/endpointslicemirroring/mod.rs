@@ -20,7 +20,7 @@ use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::service_endpoints::MAX_RETRIES;
 use crate::service_endpoints::slice_keys::{self, by_service};
 use crate::service_endpoints::slice_writes::SliceWrites;
@@ -37,7 +37,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "endpointslice-mirroring-controller",
     service_account: "endpointslicemirroring-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Create, group: "discovery.k8s.io", resource: "endpointslices" },
         Write { verb: Verb::Update, group: "discovery.k8s.io", resource: "endpointslices" },
@@ -45,22 +45,24 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("endpoint_slice_mirroring", "Endpoints")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Endpoints>(Sections::default(), &[]);
-    needs.need::<Service>(Sections::default(), &[]);
-    needs.need::<EndpointSlice>(EndpointSlice::CONTENTS, &[by_service()]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Endpoints>(Sections::default(), &[]);
+    builder.need::<Service>(Sections::default(), &[]);
+    builder.need::<EndpointSlice>(EndpointSlice::CONTENTS, &[by_service()]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let (base_delay, max_delay) = BACKOFF;
     let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("endpoint_slice_mirroring") });
     let registry = manager.registry();
     let (endpoints, services, slices) =
         (registry.store::<Endpoints>(), registry.store::<Service>(), registry.store::<EndpointSlice>());
-    let values = &settings.options.values;
+    let values = &context.options.values;
     let most = usize::try_from(values.get_i64("mirroring-max-endpoints-per-subset")).unwrap_or(1).max(1);
     let counts = Arc::new(Counts::new(slices.clone(), most));
     manager.collect(Told(counts.clone()));
@@ -82,6 +84,6 @@ fn start(manager: &mut Manager, settings: &Settings) {
     });
     keys::subscribe(&endpoints, &services, &queue);
     slice_keys::subscribe(&slices, MIRRORED, &reconciler.writes.own, &queue, reconciler.writes.delay);
-    let workers = settings.workers("mirroring-concurrent-service-endpoint-syncs");
+    let workers = context.workers("mirroring-concurrent-service-endpoint-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
 }

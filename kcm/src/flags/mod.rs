@@ -28,7 +28,6 @@ pub static COMPONENT: Component = Component {
     gates: &GATES,
     controllers: UPSTREAM,
     zpages: true,
-    key_kinds: crate::names::KEY_KINDS,
     running_as: &[("nodeipam", "node-ipam-controller")],
     rules: validate::rules,
 };

@@ -24,7 +24,7 @@ use runtime::metrics::counters;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::{Builder, EveryKind};
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
 use sync::{Collector, Links, Orphaner, Work};
 
 /// Name of the event source.
@@ -38,21 +38,38 @@ const QPS: u16 = 2;
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "garbage-collector-controller",
     service_account: "generic-garbage-collector",
-    needs,
+    prepare,
+    watches,
     writes: &[
         Write { verb: Verb::Delete, group: "*", resource: "*" },
         Write { verb: Verb::Patch, group: "*", resource: "*" },
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[
+        QueueKeys::other("garbage_collector_attempt_to_delete"),
+        QueueKeys::other("garbage_collector_attempt_to_orphan"),
+    ],
+    finalizers: &[
+        Finalizer { name: "foregroundDeletion", removed: "once all dependents that block the deletion are deleted" },
+        Finalizer { name: "orphan", removed: "once the dependents are orphaned" },
+    ],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need_every_kind(&[]);
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(match context.options.values.get_bool("enable-garbage-collector") {
+        true => Start::Run,
+        false => Start::Skip("--enable-garbage-collector is false"),
+    })
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need_every_kind(&[]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
     let checks = Queue::new(QueueOptions::named("garbage_collector_attempt_to_delete"));
     let orphans = Queue::new(QueueOptions::named("garbage_collector_attempt_to_orphan"));
     let recorder = manager.recorder(COMPONENT, DESCRIPTOR.service_account);
@@ -75,7 +92,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         plain_patches: Default::default(),
     });
     checks.add(Work::Begin);
-    let workers = settings.workers("concurrent-gc-syncs");
+    let workers = context.workers("concurrent-gc-syncs");
     let options = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
     manager.add(options, orphans, Arc::new(Orphaner(collector.clone())));
     manager.add(options, checks, collector);

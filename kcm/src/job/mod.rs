@@ -29,7 +29,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use metrics::Tally;
 use orphans::Orphans;
 use sync::Jobs;
@@ -47,7 +47,7 @@ const API_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "job-controller",
     service_account: "job-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Create, group: "", resource: "pods" },
         Write { verb: Verb::Delete, group: "", resource: "pods" },
@@ -56,15 +56,21 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("job", "Job"), QueueKeys::other("job_orphan_pod")],
+    finalizers: &[Finalizer {
+        name: "batch.kubernetes.io/job-tracking",
+        removed: "once the pod is counted in its Job's status",
+    }],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Pod>(Pod::ENDING, &[by_controller()]);
-    needs.need::<Job>(Job::TEMPLATE, &[by_namespace()]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Pod>(Pod::ENDING, &[by_controller()]);
+    builder.need::<Job>(Job::TEMPLATE, &[by_namespace()]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let (base_delay, max_delay) = API_BACKOFF;
     let options = |name| QueueOptions { base_delay, max_delay, ..QueueOptions::named(name) };
     let queue = Queue::new(QueueOptions { window: BATCH, ..options("job") });
@@ -90,7 +96,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         expectations: Arc::default(),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         memory: Default::default(),
         lazy: Default::default(),
         begun: Default::default(),
@@ -98,7 +104,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
     });
     let expectations = reconciler.expectations.clone();
     manager.collect(StaleSyncs { subsystem: "job_controller", kind: "Job", expectations });
-    let workers = settings.workers("concurrent-job-syncs");
+    let workers = context.workers("concurrent-job-syncs");
     let work = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
     manager.add(work, queue, reconciler);
     manager.add(work, orphan_queue, orphans);

@@ -28,7 +28,7 @@ use super::manage::{Deeds, NewPod, Plan, Turn};
 use super::metrics::{Did, Need, Tally};
 use super::pods::new_pod;
 use super::track::{self, Account};
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::lazy::Lazy;
 use crate::reference::about;
 

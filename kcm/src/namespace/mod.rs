@@ -19,7 +19,7 @@ use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use sync::Namespaces;
 
 /// How long a deletion is left alone, for all API servers to see it and refuse new objects (pkg/controller/namespace,
@@ -37,20 +37,23 @@ const BURST: u32 = 100;
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "namespace-controller",
     service_account: "namespace-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Delete, group: "*", resource: "*" },
         Write { verb: Verb::Update, group: "", resource: "namespaces/status" },
         Write { verb: Verb::Update, group: "", resource: "namespaces/finalize" },
     ],
+    queues: &[QueueKeys::of("namespace", "Namespace")],
+    finalizers: &[Finalizer { name: "kubernetes", removed: "once the namespace is empty" }],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Namespace>(Sections::default(), &[]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions { max_delay: LONGEST_BACKOFF, ..QueueOptions::named("namespace") });
     let namespaces = manager.registry().store::<Namespace>();
     let reconciler = Arc::new(Namespaces {
@@ -59,8 +62,8 @@ fn start(manager: &mut Manager, settings: &Settings) {
         watched: manager.registry().watched(),
         queue: queue.clone(),
         writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST),
-        clock: settings.clock.clone(),
-        sync_period: settings.options.values.get_duration("namespace-sync-period"),
+        clock: context.clock.clone(),
+        sync_period: context.options.values.get_duration("namespace-sync-period"),
         endings: Default::default(),
     });
     let (added, known) = (queue.clone(), reconciler.clone());
@@ -75,6 +78,6 @@ fn start(manager: &mut Manager, settings: &Settings) {
             added.add_after(namespace.meta.key(), GRACE);
         }
     });
-    let workers = settings.workers("concurrent-namespace-syncs");
+    let workers = context.workers("concurrent-namespace-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use super::decide::{FINALIZER, Findings, Remains, discovery_problem, pods_estimate, without_ours};
 use super::early::{Endings, LIKE_A_POD, Name, begin_before, counts_alike};
-use crate::controllers::Clock;
+use crate::context::Clock;
 
 /// Resources of one namespace that are dealt with at the same time.
 const RESOURCES_AT_ONCE: usize = 32;

@@ -19,7 +19,7 @@ use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 use metrics::Usage;
 use pool::Pool;
 use sync::Allocator;
@@ -34,21 +34,31 @@ const WORKERS: usize = 30;
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "node-ipam-controller",
     service_account: "node-controller",
-    needs,
+    prepare,
+    watches,
     writes: &[
         Write { verb: Verb::Patch, group: "", resource: "nodes" },
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("cidrallocator_node", "Node")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Node>(Sections::default(), &[]);
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(match config::read(&context.options.values)? {
+        Some(_) => Start::Run,
+        None => Start::Skip("--allocate-node-cidrs is false"),
+    })
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
-    let config = config::read(&settings.options.values).ok().flatten();
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Node>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let config = config::read(&context.options.values).ok().flatten();
     let config = config.expect("flags are read before controllers start, and without ranges this one does not");
     let queue = Queue::new(QueueOptions::named("cidrallocator_node"));
     let nodes = manager.registry().store::<Node>();

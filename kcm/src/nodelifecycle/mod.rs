@@ -27,7 +27,7 @@ use runtime::store::Index;
 use runtime::watch::Builder;
 
 use crate::by_node::by_node;
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use decide_health::Grace;
 use decide_zones::Rates;
 use metrics::ZoneMetrics;
@@ -44,7 +44,7 @@ const WORKERS: usize = 8;
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "node-lifecycle-controller",
     service_account: "node-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Patch, group: "", resource: "nodes" },
         Write { verb: Verb::Update, group: "", resource: "nodes/status" },
@@ -52,7 +52,12 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[
+        QueueKeys::of("node_lifecycle_controller", "Node"),
+        QueueKeys::other("node_lifecycle_controller_monitor"),
+    ],
     start,
+    ..Descriptor::NONE
 };
 
 /// How late a renewed lease may be seen: nothing next to the seconds from one pass over the nodes to the next.
@@ -61,13 +66,13 @@ const LEASE_LAG: Duration = Duration::from_millis(250);
 /// All nodes, for a pass over them: look up by zero.
 const EVERY: Index<Node> = Index { name: "every", keys: |_, emit| emit(0) };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Node>(Sections::default(), &[EVERY]);
-    needs.need_lagging::<Lease>(Sections::default(), &[], LEASE_LAG);
-    needs.need::<Pod>(Sections::default(), &[by_node()]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Node>(Sections::default(), &[EVERY]);
+    builder.need_lagging::<Lease>(Sections::default(), &[], LEASE_LAG);
+    builder.need::<Pod>(Sections::default(), &[by_node()]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let nodes = manager.registry().store::<Node>();
     let writer = manager.writer(DESCRIPTOR.service_account);
     let queue = Queue::new(QueueOptions::named("node_lifecycle_controller"));
@@ -76,7 +81,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         nodes: nodes.clone(),
         writer: writer.clone(),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
     });
     let work = |workers| WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
     manager.add(work(WORKERS), queue, reconciler);
@@ -90,15 +95,15 @@ fn start(manager: &mut Manager, settings: &Settings) {
         writer,
         manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         loops.clone(),
-        settings.clock.clone(),
-        limits(settings),
+        context.clock.clone(),
+        limits(context),
         ZoneMetrics::register(manager.metrics()),
     ));
     manager.add(work(Loop::ALL), loops, monitor);
 }
 
-fn limits(settings: &Settings) -> Limits {
-    let values = &settings.options.values;
+fn limits(context: &Context) -> Limits {
+    let values = &context.options.values;
     Limits {
         period: values.get_duration("node-monitor-period"),
         grace: Grace {
@@ -111,6 +116,6 @@ fn limits(settings: &Settings) -> Limits {
             large: usize::try_from(values.get_i64("large-cluster-size-threshold")).unwrap_or(0),
             threshold: values.get_f64("unhealthy-zone-threshold"),
         },
-        breaker: settings.options.gates.enabled("NodeControllerLeaseCircuitBreaker"),
+        breaker: context.options.gates.enabled("NodeControllerLeaseCircuitBreaker"),
     }
 }

@@ -30,7 +30,7 @@ use super::metrics::ZoneMetrics;
 use super::sight::{Sight, Watchman};
 use super::{EVERY, sync};
 use crate::by_node::{by_node, on_node};
-use crate::controllers::Clock;
+use crate::context::Clock;
 
 /// Nodes that are worked on at the same time.
 const AT_ONCE: usize = 8;

@@ -13,7 +13,7 @@ use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
 
 use super::decide_taints as decide;
-use crate::controllers::Clock;
+use crate::context::Clock;
 
 /// Tries of a patch before it waits for the next occasion.
 const TRIES: usize = 5;

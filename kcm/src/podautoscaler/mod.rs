@@ -27,7 +27,7 @@ use runtime::store::by_namespace;
 use runtime::watch::Builder;
 use tokio::time::Instant;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::scales::Scales;
 use crate::service_endpoints::selectors::by_label;
 use counts::Counts;
@@ -51,24 +51,26 @@ const SHARED_FOR: Duration = Duration::from_secs(1);
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "horizontal-pod-autoscaler-controller",
     service_account: "horizontal-pod-autoscaler",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Update, group: "autoscaling", resource: "horizontalpodautoscalers/status" },
         Write { verb: Verb::Update, group: "*", resource: "*/scale" },
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("horizontalpodautoscaler", "HorizontalPodAutoscaler")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<HorizontalPodAutoscaler>(Sections::default(), &[]);
-    needs.need::<Pod>(Pod::REQUESTS, &[by_label(), by_namespace()]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<HorizontalPodAutoscaler>(Sections::default(), &[]);
+    builder.need::<Pod>(Pod::REQUESTS, &[by_label(), by_namespace()]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
-    let flag = |name: &str| settings.options.values.get_duration(&format!("horizontal-pod-autoscaler-{name}"));
-    let gate = |name: &str| settings.options.gates.enabled(name);
+fn start(manager: &mut Manager, context: &Context) {
+    let flag = |name: &str| context.options.values.get_duration(&format!("horizontal-pod-autoscaler-{name}"));
+    let gate = |name: &str| context.options.gates.enabled(name);
     let period = flag("sync-period").max(Duration::from_millis(10));
     // What fails has its turn as all else does, a period later.
     let queue = Queue::new(QueueOptions {
@@ -105,17 +107,17 @@ fn start(manager: &mut Manager, settings: &Settings) {
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         queue: queue.clone(),
         counts: counts.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         habits: Habits {
             period,
             window: flag("downscale-stabilization"),
-            tolerance: settings.options.values.get_f64("horizontal-pod-autoscaler-tolerance"),
+            tolerance: context.options.values.get_f64("horizontal-pod-autoscaler-tolerance"),
         },
         start: Instant::now(),
         interner: Default::default(),
     });
     keys::subscribe(&autoscalers, &queue, gates.generation);
-    let workers = settings.workers("concurrent-horizontal-pod-autoscaler-syncs");
+    let workers = context.workers("concurrent-horizontal-pod-autoscaler-syncs");
     manager.collect(counts);
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }

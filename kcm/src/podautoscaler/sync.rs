@@ -23,7 +23,7 @@ use super::decide::{self, ABLE_TO_SCALE, Combined, Course, Draft, Failure, Propo
 use super::measure::{Measuring, Subject};
 use super::overlap::{self, Overlaps};
 use super::pace::Memory;
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::reference::about;
 
 /// How often a scale is changed that others change for reasons of their own (client-go/util/retry, DefaultRetry).

@@ -20,7 +20,7 @@ use runtime::store::{Index, index_key};
 use runtime::watch::Builder;
 
 use crate::by_node::by_node;
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use decide::Census;
 use metrics::Counts;
 use sync::{Chore, PodGc};
@@ -29,12 +29,14 @@ use sync::{Chore, PodGc};
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "pod-garbage-collector-controller",
     service_account: "pod-garbage-collector",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Patch, group: "", resource: "pods/status" },
         Write { verb: Verb::Delete, group: "", resource: "pods" },
     ],
+    queues: &[QueueKeys::other("orphaned_pods_nodes")],
     start,
+    ..Descriptor::NONE
 };
 
 /// Pods that have ended, all under one key, and pods that are being deleted, all under another.
@@ -50,12 +52,12 @@ const ENDING: Index<Pod> = Index {
     },
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Pod>(Pod::DISRUPTION, &[ENDING, by_node()]);
-    needs.need::<Node>(Sections::default(), &[]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Pod>(Pod::DISRUPTION, &[ENDING, by_node()]);
+    builder.need::<Node>(Sections::default(), &[]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("orphaned_pods_nodes"));
     let pods = manager.registry().store::<Pod>();
     let census = Arc::new(Census::default());
@@ -68,10 +70,10 @@ fn start(manager: &mut Manager, settings: &Settings) {
             nodes: manager.registry().store::<Node>(),
             census,
             counts,
-            threshold: settings.options.values.get_i32("terminated-pod-gc-threshold"),
+            threshold: context.options.values.get_i32("terminated-pod-gc-threshold"),
             writer: manager.writer(DESCRIPTOR.service_account),
             queue: queue.clone(),
-            clock: settings.clock.clone(),
+            clock: context.clock.clone(),
             forced: Default::default(),
         }),
     );

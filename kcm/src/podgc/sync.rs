@@ -19,7 +19,7 @@ use super::ENDING;
 use super::decide::{self, Census, Reason};
 use super::metrics::Counts;
 use crate::by_node::{by_node, on_node};
-use crate::controllers::Clock;
+use crate::context::Clock;
 
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(20);

@@ -21,7 +21,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, Verb, Write};
 use pod_set::PodSet;
 use sync::PodSets;
 
@@ -45,9 +45,11 @@ const fn descriptor<K: PodSet>(writes: &'static [Write]) -> Descriptor {
     Descriptor {
         name: K::CONTROLLER,
         service_account: K::SERVICE_ACCOUNT,
-        needs: needs::<K>,
+        watches: watches::<K>,
         writes,
+        queues: K::QUEUES,
         start: start::<K>,
+        ..Descriptor::NONE
     }
 }
 
@@ -62,16 +64,16 @@ const fn writes(status: Write) -> [Write; 6] {
     ]
 }
 
-fn needs<K: PodSet>(needs: &mut Builder) {
-    needs.need::<Pod>(Sections::default(), &[by_controller()]);
-    needs.need::<K>(ReplicaSet::TEMPLATE, &[by_controller(), by_namespace()]);
+fn watches<K: PodSet>(builder: &mut Builder, _: &Context) {
+    builder.need::<Pod>(Sections::default(), &[by_controller()]);
+    builder.need::<K>(ReplicaSet::TEMPLATE, &[by_controller(), by_namespace()]);
 }
 
-fn start<K: PodSet>(manager: &mut Manager, settings: &Settings) {
+fn start<K: PodSet>(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: STATUS_WINDOW,
         longest_window: LONGEST_STATUS_WINDOW,
-        ..QueueOptions::named(K::QUEUE)
+        ..QueueOptions::named(K::QUEUES[0].queue)
     });
     let (sets, pods) = (manager.registry().store::<K>(), manager.registry().store::<Pod>());
     let reconciler = Arc::new(PodSets {
@@ -81,7 +83,7 @@ fn start<K: PodSet>(manager: &mut Manager, settings: &Settings) {
         recorder: manager.recorder(K::COMPONENT, K::SERVICE_ACCOUNT),
         expectations: Arc::default(),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         looked: Default::default(),
         lazy: Default::default(),
         begun: Default::default(),
@@ -92,6 +94,6 @@ fn start<K: PodSet>(manager: &mut Manager, settings: &Settings) {
         let expectations = reconciler.expectations.clone();
         manager.collect(StaleSyncs { subsystem: "replicaset_controller", kind: "ReplicaSet", expectations });
     }
-    let workers = settings.workers(K::WORKERS);
+    let workers = context.workers(K::WORKERS);
     manager.add(WorkOptions { name: K::CONTROLLER, workers, max_retries: None }, queue, reconciler);
 }

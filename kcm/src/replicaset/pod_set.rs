@@ -2,6 +2,8 @@
 
 use kinds::{Kind, ReplicaSet, ReplicationController};
 
+use crate::context::QueueKeys;
+
 /// A kind whose objects ask for a number of pods of one template, and what its controller is called.
 pub trait PodSet: Kind {
     /// The controller's name.
@@ -11,7 +13,7 @@ pub trait PodSet: Kind {
     /// The source of its events.
     const COMPONENT: &'static str;
     /// Its queue.
-    const QUEUE: &'static str;
+    const QUEUES: &'static [QueueKeys];
     /// The flag for the number of its workers.
     const WORKERS: &'static str;
     /// Whether the status has a number of terminating pods.
@@ -25,7 +27,7 @@ impl PodSet for ReplicaSet {
     const CONTROLLER: &'static str = "replicaset-controller";
     const SERVICE_ACCOUNT: &'static str = "replicaset-controller";
     const COMPONENT: &'static str = "replicaset-controller";
-    const QUEUE: &'static str = "replicaset";
+    const QUEUES: &'static [QueueKeys] = &[QueueKeys::of("replicaset", "ReplicaSet")];
     const WORKERS: &'static str = "concurrent-replicaset-syncs";
     const TELLS_TERMINATING: bool = true;
 
@@ -39,7 +41,7 @@ impl PodSet for ReplicationController {
     const CONTROLLER: &'static str = "replicationcontroller-controller";
     const SERVICE_ACCOUNT: &'static str = "replication-controller";
     const COMPONENT: &'static str = "replication-controller";
-    const QUEUE: &'static str = "replicationmanager";
+    const QUEUES: &'static [QueueKeys] = &[QueueKeys::of("replicationmanager", "ReplicationController")];
     const WORKERS: &'static str = "concurrent-rc-syncs";
     const TELLS_TERMINATING: bool = false;
 

@@ -23,7 +23,7 @@ use tracing::{debug, error, info};
 
 use super::decide::{self, Manage};
 use super::pod_set::PodSet;
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::lazy::Lazy;
 use crate::reference::about;
 

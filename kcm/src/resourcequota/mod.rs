@@ -23,7 +23,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, by_controller, by_namespace, index_key};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use census::Census;
 use sync::Quotas;
 
@@ -39,25 +39,27 @@ const KIND_MAY_COME: Duration = Duration::from_secs(30);
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "resourcequota-controller",
     service_account: "resourcequota-controller",
-    needs,
+    watches,
     writes: &[Write { verb: Verb::Update, group: "", resource: "resourcequotas/status" }],
+    queues: &[QueueKeys::of("resourcequota_primary", "ResourceQuota")],
     start,
+    ..Descriptor::NONE
 };
 
 /// All device classes, under one key: there are few.
 const CLASSES: Index<DeviceClass> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<ResourceQuota>(Sections::default(), &[by_namespace()]);
-    needs.need::<Pod>(Pod::USAGE, &[by_namespace()]);
-    needs.need::<Service>(Service::BALANCING, &[by_namespace()]);
-    needs.need::<PersistentVolumeClaim>(PersistentVolumeClaim::STORAGE, &[by_namespace()]);
-    needs.need_if_served::<ResourceClaim>(Sections::default(), &[by_namespace(), by_controller()]);
-    needs.need_if_served::<DeviceClass>(Sections::default(), &[CLASSES]);
-    needs.need_named_kinds();
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<ResourceQuota>(Sections::default(), &[by_namespace()]);
+    builder.need::<Pod>(Pod::USAGE, &[by_namespace()]);
+    builder.need::<Service>(Service::BALANCING, &[by_namespace()]);
+    builder.need::<PersistentVolumeClaim>(PersistentVolumeClaim::STORAGE, &[by_namespace()]);
+    builder.need_if_served::<ResourceClaim>(Sections::default(), &[by_namespace(), by_controller()]);
+    builder.need_if_served::<DeviceClass>(Sections::default(), &[CLASSES]);
+    builder.need_named_kinds();
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: WINDOW,
         longest_window: LONGEST_WINDOW,
@@ -79,10 +81,10 @@ fn start(manager: &mut Manager, settings: &Settings) {
         census,
         writer: manager.writer(DESCRIPTOR.service_account),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
-        period: settings.options.values.get_duration("resource-quota-sync-period"),
+        clock: context.clock.clone(),
+        period: context.options.values.get_duration("resource-quota-sync-period"),
     });
     keys::subscribe(registry, &queue);
-    let workers = settings.workers("concurrent-resource-quota-syncs");
+    let workers = context.workers("concurrent-resource-quota-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }

@@ -19,7 +19,7 @@ use super::CLASSES;
 use super::amounts::{Classes, Family};
 use super::census::Census;
 use super::decide::{self, Content, Used};
-use crate::controllers::Clock;
+use crate::context::Clock;
 
 /// The controller's state.
 pub struct Quotas {

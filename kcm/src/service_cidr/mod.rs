@@ -15,7 +15,7 @@ use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use sync::Ranges;
 
 /// Name of the controller, of its event source and of the owner of its fields.
@@ -25,25 +25,31 @@ const NAME: &str = "service-cidr-controller";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     service_account: "service-cidrs-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Patch, group: "networking.k8s.io", resource: "servicecidrs" },
         Write { verb: Verb::Patch, group: "networking.k8s.io", resource: "servicecidrs/status" },
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("ipaddresses", "ServiceCIDR")],
+    finalizers: &[Finalizer {
+        name: "networking.k8s.io/service-cidr-finalizer",
+        removed: "once no address of the range is in use",
+    }],
     start,
+    ..Descriptor::NONE
 };
 
 const WORKERS: usize = 5;
 const RETRIES: u32 = 15;
 
-fn needs(needs: &mut Builder) {
-    needs.need_if_served::<ServiceCidr>(Sections::default(), &[]);
-    needs.need_if_served::<IpAddress>(Sections::default(), &[]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need_if_served::<ServiceCidr>(Sections::default(), &[]);
+    builder.need_if_served::<IpAddress>(Sections::default(), &[]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("ipaddresses"));
     let ranges = manager.registry().store::<ServiceCidr>();
     let addresses = manager.registry().store::<IpAddress>();
@@ -73,7 +79,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         recorder: manager.recorder(NAME, DESCRIPTOR.service_account),
         expectations: Expectations::default(),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         in_the_way: Mutex::default(),
     });
     manager.add(WorkOptions { name: NAME, workers: WORKERS, max_retries: Some(RETRIES) }, queue, reconciler);

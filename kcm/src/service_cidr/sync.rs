@@ -18,7 +18,7 @@ use tracing::info;
 
 use super::NAME;
 use super::decide::{self, FINALIZER, READY, Readiness, TERMINATING};
-use crate::controllers::Clock;
+use crate::context::Clock;
 
 /// Ranges of Services' addresses.
 pub struct Ranges {

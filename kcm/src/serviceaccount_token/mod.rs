@@ -18,33 +18,44 @@ use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 use sync::Tokens;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "serviceaccount-token-controller",
     service_account: "",
-    needs,
+    prepare,
+    watches,
     writes: &[
         Write { verb: Verb::Update, group: "", resource: "secrets" },
         Write { verb: Verb::Delete, group: "", resource: "secrets" },
         Write { verb: Verb::Update, group: "", resource: "serviceaccounts" },
     ],
+    queues: &[QueueKeys::other("serviceaccount_tokens_service")],
     start,
+    ..Descriptor::NONE
 };
 
 /// After so many failures a key is left alone until it changes.
 const MAX_RETRIES: u32 = 10;
 
-fn needs(needs: &mut Builder) {
-    needs.need::<ServiceAccount>(Sections::default(), &[]);
-    needs.need::<Secret>(Sections::default(), &[keys::BY_ACCOUNT]);
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    context.credentials.read_root_ca(&context.options)?;
+    Ok(match context.credentials.read_token_key(&context.options)? {
+        true => Start::Run,
+        false => Start::Skip("there is no private key (--service-account-private-key-file)"),
+    })
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<ServiceAccount>(Sections::default(), &[]);
+    builder.need::<Secret>(Sections::default(), &[keys::BY_ACCOUNT]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
     // Without a key the controller is not started at all.
-    let Some(key) = settings.credentials.token_key.clone() else { return };
+    let Some(key) = context.credentials.token_key.clone() else { return };
     let queue = Queue::new(QueueOptions::named("serviceaccount_tokens_service"));
     let (accounts, secrets) = (manager.registry().store::<ServiceAccount>(), manager.registry().store::<Secret>());
     keys::subscribe(&accounts, &secrets, &queue);
@@ -53,9 +64,9 @@ fn start(manager: &mut Manager, settings: &Settings) {
         secrets,
         writer: manager.own_writer(),
         key,
-        root_ca: settings.credentials.root_ca.clone(),
+        root_ca: context.credentials.root_ca.clone(),
     });
     // As many for accounts as for secrets.
-    let workers = 2 * settings.workers("concurrent-serviceaccount-token-syncs");
+    let workers = 2 * context.workers("concurrent-serviceaccount-token-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
 }

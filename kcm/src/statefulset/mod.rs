@@ -28,7 +28,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
 
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use decide::Gates;
 use metrics::Availability;
 use sync::StatefulSets;
@@ -45,7 +45,7 @@ const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(800);
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "statefulset-controller",
     service_account: "statefulset-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Create, group: "", resource: "pods" },
         Write { verb: Verb::Update, group: "", resource: "pods" },
@@ -61,23 +61,25 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("statefulset", "StatefulSet")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Pod>(Pod::CLAIMS, &[by_controller()]);
-    needs.need::<StatefulSet>(StatefulSet::TEMPLATE, &[by_namespace()]);
-    needs.need::<PersistentVolumeClaim>(Sections::default(), &[]);
-    needs.need::<ControllerRevision>(Sections::default(), &[by_controller()]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Pod>(Pod::CLAIMS, &[by_controller()]);
+    builder.need::<StatefulSet>(StatefulSet::TEMPLATE, &[by_namespace()]);
+    builder.need::<PersistentVolumeClaim>(Sections::default(), &[]);
+    builder.need::<ControllerRevision>(Sections::default(), &[by_controller()]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: STATUS_WINDOW,
         longest_window: LONGEST_STATUS_WINDOW,
         ..QueueOptions::named("statefulset")
     });
-    let gates = &settings.options.gates;
+    let gates = &context.options.gates;
     let reconciler = Arc::new(StatefulSets {
         sets: manager.registry().store::<StatefulSet>(),
         pods: manager.registry().store::<Pod>(),
@@ -88,7 +90,7 @@ fn start(manager: &mut Manager, settings: &Settings) {
         expectations: Arc::default(),
         memory: Arc::default(),
         queue: queue.clone(),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         gates: Gates {
             max_unavailable: gates.enabled("MaxUnavailableStatefulSet"),
             recreate: gates.enabled("StatefulSetRecreateStrategy"),
@@ -110,6 +112,6 @@ fn start(manager: &mut Manager, settings: &Settings) {
     });
     let expectations = reconciler.expectations.clone();
     manager.collect(StaleSyncs { subsystem: "statefulset_controller", kind: "StatefulSet", expectations });
-    let workers = settings.workers("concurrent-statefulset-syncs");
+    let workers = context.workers("concurrent-statefulset-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }

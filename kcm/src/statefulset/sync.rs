@@ -25,7 +25,7 @@ use super::decide::{Gates, Plan, Situation, Step};
 use super::identity::{self, Member};
 use super::keys::is_member;
 use super::status::{self, Revisions};
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::history::{History, Memory, Unmatched, surplus};
 use crate::lazy::Lazy;
 use crate::reference::about;

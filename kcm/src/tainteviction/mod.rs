@@ -19,7 +19,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 
 use crate::by_node::by_node;
-use crate::controllers::{Descriptor, Settings, Verb, Write};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use countdown::Countdowns;
 use sync::{Deletions, Evictions};
 
@@ -33,22 +33,24 @@ const WORKERS: usize = 8;
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "taint-eviction-controller",
     service_account: "node-controller",
-    needs,
+    watches,
     writes: &[
         Write { verb: Verb::Patch, group: "", resource: "pods/status" },
         Write { verb: Verb::Delete, group: "", resource: "pods" },
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
+    queues: &[QueueKeys::of("noexec_taint_pod", "Pod")],
     start,
+    ..Descriptor::NONE
 };
 
-fn needs(needs: &mut Builder) {
-    needs.need::<Node>(Sections::default(), &[]);
-    needs.need::<Pod>(Pod::TOLERATIONS, &[by_node()]);
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Node>(Sections::default(), &[]);
+    builder.need::<Pod>(Pod::TOLERATIONS, &[by_node()]);
 }
 
-fn start(manager: &mut Manager, settings: &Settings) {
+fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("noexec_taint_pod"));
     let (nodes, pods) = (manager.registry().store::<Node>(), manager.registry().store::<Pod>());
     let countdowns = Arc::new(Countdowns::default());
@@ -58,9 +60,9 @@ fn start(manager: &mut Manager, settings: &Settings) {
         pods,
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-        clock: settings.clock.clone(),
+        clock: context.clock.clone(),
         countdowns,
-        comparing: settings.options.gates.enabled("TaintTolerationComparisonOperators"),
+        comparing: context.options.gates.enabled("TaintTolerationComparisonOperators"),
         asked: Default::default(),
         deletions: Deletions::register(manager.metrics()),
     });

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::countdown::{Countdowns, Stage};
 use super::decide::{Bears, Decision, bears, decide, executing};
-use crate::controllers::Clock;
+use crate::context::Clock;
 use crate::disruption_target;
 
 /// For how long the server's word on a node's taints counts for all pods on it.

@@ -32,7 +32,7 @@ pub(crate) struct Watched {
 pub struct Explainer {
     pub(crate) component: &'static str,
     /// Kinds that the keys of queues are of, by the queue's name.
-    pub(crate) kinds: &'static [(&'static str, &'static str)],
+    pub(crate) kinds: Vec<(&'static str, &'static str)>,
     pub(crate) controllers: Vec<Watched>,
     pub(crate) sources: Vec<Arc<dyn Source>>,
     pub(crate) every: Option<Arc<EveryKind>>,

@@ -6,7 +6,8 @@ use cluster_tests::{Call, Faults, Manager, QUIET, Space, during, eventually};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Pod;
-use kcm::controllers::{CONTROLLERS, Verb, Write};
+use kcm::context::{Verb, Write};
+use kcm::registry::CONTROLLERS;
 use kube::api::{Api, PostParams};
 use serde_json::json;
 
@@ -127,8 +128,7 @@ pub async fn declared_writes_are_allowed(space: Space) -> Result<()> {
             anyhow::Ok(answer.status.context("no status")?.allowed)
         }
     };
-    let clouds = ccm::controllers::CONTROLLERS.iter().map(|descriptor| &descriptor.controller);
-    let clouds = clouds.map(|controller| (controller.service_account, controller.writes));
+    let clouds = ccm::registry::CONTROLLERS.iter().map(|controller| (controller.service_account, controller.writes));
     let declared = CONTROLLERS.iter().map(|controller| (controller.service_account, controller.writes)).chain(clouds);
     for (account, writes) in declared {
         for write in writes {

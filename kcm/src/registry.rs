@@ -1,37 +1,8 @@
-//! The table of the controllers that are here, and what each needs and may do.
+//! All controllers. No other file lists them.
 
-use std::sync::Arc;
+use crate::context::Descriptor;
 
-pub use component::controllers::{Verb, Write};
-use jiff::Timestamp;
-
-use crate::credentials::Credentials;
-use crate::flags::Options;
-
-/// Where controllers read the time of day.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
-
-/// What the command line says to controllers.
-pub struct Settings {
-    /// The command line.
-    pub options: Options,
-    /// Keys and certificates that the command line names.
-    pub credentials: Credentials,
-    /// The time of day.
-    pub clock: Clock,
-}
-
-impl Settings {
-    /// The number of workers that a flag asks for; less than one counts as one.
-    pub fn workers(&self, flag: &str) -> usize {
-        self.options.workers(flag)
-    }
-}
-
-/// A controller of the manager.
-pub type Descriptor = component::controllers::Descriptor<Settings>;
-
-/// All controllers.
+/// All controllers, in the order in which they start.
 pub const CONTROLLERS: &[Descriptor] = &[
     crate::bootstrap_signer::DESCRIPTOR,
     crate::cronjob::DESCRIPTOR,
@@ -69,3 +40,28 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::ttl::DESCRIPTOR,
     crate::ttlafterfinished::DESCRIPTOR,
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::names::UPSTREAM;
+
+    #[test]
+    fn registry_names_each_controller_of_upstream_once() {
+        let names: BTreeSet<&str> = CONTROLLERS.iter().map(|descriptor| descriptor.name).collect();
+        assert_eq!(names.len(), CONTROLLERS.len());
+        for name in names {
+            assert!(UPSTREAM.iter().any(|controller| controller.name == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn each_controller_declares_its_queues_once() {
+        for descriptor in CONTROLLERS {
+            let queues: BTreeSet<&str> = descriptor.queues.iter().map(|keys| keys.queue).collect();
+            assert!(!queues.is_empty() && queues.len() == descriptor.queues.len(), "{}", descriptor.name);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What controllers receive when they start.
+
+use std::sync::Arc;
+
+pub use component::descriptor::{Finalizer, QueueKeys, Start, Verb, Write};
+use jiff::Timestamp;
+
+use crate::cloud::Cloud;
+use crate::flags::Options;
+
+/// The source of the time of day.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// The process's configuration and its cloud.
+pub struct Context {
+    /// The command line.
+    pub options: Options,
+    /// The cloud.
+    pub cloud: Arc<Cloud>,
+    /// The time of day.
+    pub clock: Clock,
+}
+
+/// A cloud controller.
+pub type Descriptor = component::descriptor::Descriptor<Context>;
+
+/// Reports whether the controllers of instances have work: if the provider supports instances.
+pub fn needs_instances(context: &Context) -> Start {
+    match context.cloud.provider().instances() {
+        Some(_) => Start::Run,
+        None => Start::Skip("the cloud provider does not support instances"),
+    }
+}

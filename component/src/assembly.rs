@@ -1,0 +1,83 @@
+//! From a registry of controllers and a command line to the controllers of a manager.
+
+use anyhow::Context as _;
+use runtime::client::Clients;
+use runtime::manager::Manager;
+use runtime::watch::{Builder, serves};
+use tracing::info;
+
+use crate::descriptor::{Descriptor, Start};
+use crate::flags::Options;
+
+/// The descriptors of some controllers.
+pub type Descriptors<C> = Vec<&'static Descriptor<C>>;
+
+/// Returns the controllers that the options enable: those of the registry, and the names of those that are not in it.
+pub fn enabled<C>(registry: &'static [Descriptor<C>], options: &Options) -> (Descriptors<C>, Vec<&'static str>) {
+    let (mut enabled, mut missing) = (Vec::new(), Vec::new());
+    for wanted in options.enabled() {
+        match registry.iter().find(|descriptor| descriptor.name == wanted.name) {
+            Some(descriptor) => enabled.push(descriptor),
+            None => missing.push(wanted.name),
+        }
+    }
+    (enabled, missing)
+}
+
+/// Prepares the controllers and returns those that have work; logs why the others have none.
+///
+/// # Errors
+/// When the flags contradict each other, or a file that they name cannot be used.
+pub fn with_work<C>(descriptors: Descriptors<C>, context: &mut C) -> anyhow::Result<Descriptors<C>> {
+    let mut kept = Vec::new();
+    for descriptor in descriptors {
+        let controller = descriptor.name;
+        match (descriptor.prepare)(context).with_context(|| format!("cannot start {controller}"))? {
+            Start::Run => kept.push(descriptor),
+            Start::Skip(why) => info!(controller, why, "skipping controller"),
+        }
+    }
+    Ok(kept)
+}
+
+/// Returns the controllers whose required API resources are served; logs which the others miss.
+///
+/// # Errors
+/// When the API server cannot be asked.
+pub async fn with_served_apis<C>(descriptors: Descriptors<C>, clients: &Clients) -> anyhow::Result<Descriptors<C>> {
+    let mut kept = Vec::new();
+    'descriptors: for descriptor in descriptors {
+        for resource in descriptor.requires {
+            if !serves(clients, resource).await.context("cannot ask what the API server serves")? {
+                let missing = format!("{} {}", resource.api_version(), resource.plural);
+                info!(controller = descriptor.name, missing, "skipping controller: the API is not served");
+                continue 'descriptors;
+            }
+        }
+        kept.push(descriptor);
+    }
+    Ok(kept)
+}
+
+/// Declares everything that the controllers read.
+pub fn watches<C>(descriptors: &[&'static Descriptor<C>], context: &C) -> Builder {
+    let mut builder = Builder::default();
+    for descriptor in descriptors {
+        (descriptor.watches)(&mut builder, context);
+    }
+    builder
+}
+
+/// Adds the controllers to a manager.
+pub fn start<C>(descriptors: &[&'static Descriptor<C>], manager: &mut Manager, context: &C) {
+    for descriptor in descriptors {
+        info!(controller = descriptor.name, "starting controller");
+        (descriptor.start)(manager, context);
+    }
+}
+
+/// Maps the names of queues to the kind of their keys, for the diagnostics page.
+pub fn key_kinds<C>(registry: &'static [Descriptor<C>]) -> Vec<(&'static str, &'static str)> {
+    let queues = registry.iter().flat_map(|descriptor| descriptor.queues);
+    queues.filter_map(|keys| Some((keys.queue, keys.kind?))).collect()
+}
