@@ -10,3 +10,15 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::service::DESCRIPTOR,
     crate::tagging::DESCRIPTOR,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::UPSTREAM;
+
+    #[test]
+    fn status_page_lists_the_registry() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/status.md");
+        component::status::check(&page, "ccm", &component::status::table(UPSTREAM, CONTROLLERS)).expect("up to date");
+    }
+}

@@ -9,6 +9,7 @@ pub mod flags;
 mod log;
 pub mod names;
 pub mod process;
+pub mod status;
 pub mod surface;
 
 use crate::flags::gates::GateTable;

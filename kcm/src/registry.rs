@@ -64,4 +64,10 @@ mod tests {
             assert!(!queues.is_empty() && queues.len() == descriptor.queues.len(), "{}", descriptor.name);
         }
     }
+
+    #[test]
+    fn status_page_lists_the_registry() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/status.md");
+        component::status::check(&page, "kcm", &component::status::table(UPSTREAM, CONTROLLERS)).expect("up to date");
+    }
 }

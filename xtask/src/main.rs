@@ -11,6 +11,7 @@ mod cargo;
 mod control_plane;
 mod demo;
 mod differential;
+mod docs;
 mod image;
 mod interrupt;
 mod page;
@@ -34,6 +35,7 @@ enum Command {
     ControlPlane(control_plane::Arguments),
     Demo(demo::Arguments),
     Differential(differential::Arguments),
+    Docs(docs::Arguments),
     Image(image::Arguments),
     Soak(soak::Arguments),
     Test(test::Arguments),
@@ -46,6 +48,7 @@ fn main() -> anyhow::Result<()> {
         Command::ControlPlane(arguments) => control_plane::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Differential(arguments) => differential::run(arguments),
+        Command::Docs(arguments) => docs::run(arguments),
         Command::Image(arguments) => image::run(arguments),
         Command::Soak(arguments) => soak::run(arguments),
         Command::Test(arguments) => test::run(arguments),

@@ -105,8 +105,8 @@ pub const GARBAGE: &str = "--controllers=garbagecollector";
 /// The controllers of nodes.
 pub const NODES: &str = "--controllers=nodelifecycle,taint-eviction-controller,ttl";
 
-/// What this project has, as its first page says.
-const PAGE: &str = include_str!("../../../README.md");
+/// The generated list of controllers.
+const PAGE: &str = include_str!("../../../docs/status.md");
 
 /// Every controller that this project has and that is on by default, with the files and flags that some of them need.
 pub fn all_controllers(cluster: &ControlPlane) -> Vec<String> {
