@@ -3,20 +3,12 @@
 //! A binary is [`run`] with the factories of the providers that it is built with.
 
 pub mod app;
-pub mod check;
+pub mod check_config;
 pub mod cloud;
 pub mod context;
-pub mod describe;
-mod failure;
+pub mod controllers;
 pub mod flags;
-pub mod lifecycle;
-pub mod names;
-pub mod node;
 pub mod registry;
-pub mod route;
-pub mod service;
-pub mod tagging;
-pub mod taint;
 
 use std::process::ExitCode;
 
@@ -26,8 +18,8 @@ use providers::Factory;
 /// look at its configuration. `--cloud-provider` names one of `factories`.
 pub fn run(factories: &[Factory]) -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
-    if arguments.next_if(|word| word == check::COMMAND).is_some() {
-        return check::main(arguments, factories);
+    if arguments.next_if(|word| word == check_config::COMMAND).is_some() {
+        return check_config::main(arguments, factories);
     }
     app::main(arguments, factories)
 }

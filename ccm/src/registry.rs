@@ -4,17 +4,17 @@ use crate::context::Descriptor;
 
 /// All controllers, in the order in which they start.
 pub const CONTROLLERS: &[Descriptor] = &[
-    crate::node::DESCRIPTOR,
-    crate::lifecycle::DESCRIPTOR,
-    crate::route::DESCRIPTOR,
-    crate::service::DESCRIPTOR,
-    crate::tagging::DESCRIPTOR,
+    crate::controllers::node::DESCRIPTOR,
+    crate::controllers::node_lifecycle::DESCRIPTOR,
+    crate::controllers::route::DESCRIPTOR,
+    crate::controllers::service::DESCRIPTOR,
+    crate::controllers::tagging::DESCRIPTOR,
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::UPSTREAM;
+    use crate::flags::controllers::UPSTREAM;
 
     #[test]
     fn status_page_lists_the_registry() {

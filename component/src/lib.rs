@@ -7,16 +7,15 @@ pub mod assembly;
 pub mod descriptor;
 pub mod flags;
 mod log;
-pub mod names;
 pub mod process;
+pub mod serving;
 pub mod status;
-pub mod surface;
 
+use crate::flags::controllers::UpstreamController;
 use crate::flags::gates::GateTable;
 use crate::flags::rules::Broken;
 use crate::flags::table::Flag;
 use crate::flags::{Gates, Values};
-use crate::names::UpstreamController;
 
 /// A binary, as data.
 #[derive(Debug)]

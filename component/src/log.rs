@@ -164,13 +164,13 @@ mod tests {
     #[test]
     fn the_number_decides_which_crates_say_how_much() {
         for (usual, target, most) in [
-            (0, "kcm::job", Level::INFO),
+            (0, "kcm::workloads::job", Level::INFO),
             (1, "hyper::client", Level::INFO),
-            (2, "kcm::job", Level::DEBUG),
+            (2, "kcm::workloads::job", Level::DEBUG),
             (4, "runtime", Level::DEBUG),
             (4, "kube_client", Level::INFO),
             (5, "kube_client", Level::DEBUG),
-            (5, "kcm::job", Level::DEBUG),
+            (5, "kcm::workloads::job", Level::DEBUG),
             (6, "runtime::write", Level::TRACE),
             (6, "kube_client", Level::DEBUG),
             (5, "h2::codec", Level::INFO),

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use crate::Component;
 use crate::flags::{self, Invocation, Options};
-use crate::{log, surface};
+use crate::{log, serving};
 
 /// The work waits for the API server nearly all the time; more threads would only cost memory.
 const WORKER_THREADS: usize = 2;
@@ -144,9 +144,9 @@ where
         ..ConnectOptions::default()
     };
     let built = build(options.clone(), connection).await?;
-    let server = match surface::serve_options(&options, &user_agent) {
+    let server = match serving::serve_options(&options, &user_agent) {
         Some(serve) => {
-            let surface = surface::surface(&options, &built, set_verbosity);
+            let surface = serving::surface(&options, &built, set_verbosity);
             Some(Server::start(serve, surface).await?)
         }
         None => None,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::descriptor::Descriptor;
-use crate::names::{ByDefault, UpstreamController};
+use crate::flags::controllers::{ByDefault, UpstreamController};
 
 /// The environment variable that makes [`check`] write the file instead.
 pub const UPDATE: &str = "UPDATE_DOCS";

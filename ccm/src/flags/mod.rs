@@ -1,5 +1,6 @@
 //! The command line of cloud-controller-manager 1.37, as tables and rules.
 
+pub mod controllers;
 mod gate_table;
 mod rules;
 pub mod table;
@@ -11,7 +12,7 @@ use component::Component;
 use component::flags::gates::GateTable;
 pub use component::flags::{FlagErrors, Gates, Invocation, Options, Values};
 
-use crate::names::UPSTREAM;
+use crate::flags::controllers::UPSTREAM;
 
 /// Every feature gate of the manager.
 pub static GATES: GateTable =

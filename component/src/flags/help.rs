@@ -5,7 +5,8 @@ use std::io::IsTerminal;
 use super::gates;
 use super::table::Flag;
 use super::value::Type;
-use crate::{Component, names};
+use crate::Component;
+use crate::flags::controllers;
 
 /// The width in columns to wrap at: `COLUMNS` or 100 when standard output is a terminal, none
 /// otherwise.
@@ -50,8 +51,8 @@ fn entry(component: &Component, flag: &Flag, indent: usize, width: Option<usize>
     let mut paragraphs = vec![flag.help.to_owned()];
     match flag.name {
         "controllers" => {
-            paragraphs.push(format!("All controllers: {}", names::all_names(component.controllers).join(", ")));
-            let off = names::off_by_default(component.controllers);
+            paragraphs.push(format!("All controllers: {}", controllers::all_names(component.controllers).join(", ")));
+            let off = controllers::off_by_default(component.controllers);
             if !off.is_empty() {
                 paragraphs.push(format!("Off by default: {}", off.join(", ")));
             }

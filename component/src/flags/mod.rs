@@ -1,6 +1,7 @@
 //! A command line by upstream's rules: every flag parses; those that every binary acts upon are typed.
 
 pub mod common;
+pub mod controllers;
 mod gate_table;
 pub mod gates;
 pub mod help;
@@ -21,7 +22,7 @@ use self::rules::Broken;
 use self::table::{Effect, Flag};
 use self::value::Value;
 use crate::Component;
-use crate::names::{self, Selection, UpstreamController};
+use controllers::{Selection, UpstreamController};
 
 /// Everything that is wrong with a command line, at once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -367,7 +368,7 @@ impl Options {
 
     /// The controllers that upstream would run.
     pub fn enabled(&self) -> impl Iterator<Item = &'static UpstreamController> {
-        names::enabled_upstream(self.values.component.controllers, &self.controllers, &self.gates)
+        controllers::enabled_upstream(self.values.component.controllers, &self.controllers, &self.gates)
     }
 
     /// The number of workers that a flag asks for; less than one counts as one.

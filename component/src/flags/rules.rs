@@ -3,7 +3,7 @@
 use super::pflag::FlagError;
 use super::value::{KUBE_VERSION, quantity_is_zero};
 use super::{Gates, Values};
-use crate::names::{self, Selection};
+use crate::flags::controllers::{self, Selection};
 
 /// The bounds of a number, both allowed.
 #[derive(Debug)]
@@ -59,7 +59,10 @@ pub fn controllers(values: &Values, broken: &mut Broken) {
             broken.when(true, &["controllers"], || format!("controllers: {wrong}"));
         }
         let known = || {
-            format!("controllers: the known ones are {}", names::all_names(values.component().controllers).join(", "))
+            format!(
+                "controllers: the known ones are {}",
+                controllers::all_names(values.component().controllers).join(", ")
+            )
         };
         broken.when(true, &["controllers"], known);
     }

@@ -1,6 +1,7 @@
 //! Keys and certificates that the command line names: read and checked when a controller that needs them
 //! is prepared, before anything starts.
 
+pub mod authority;
 pub mod der;
 mod signing_key;
 
@@ -16,7 +17,7 @@ use zeroize::Zeroizing;
 
 pub use signing_key::{KeyError, SigningKey};
 
-use crate::csr_signing::authority::{AuthorityError, Signers};
+use crate::credentials::authority::{AuthorityError, Signers};
 use crate::flags::Options;
 
 /// What controllers need beside the API server.

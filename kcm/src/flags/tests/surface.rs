@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use component::surface::{effective, serve_options};
+use component::serving::{effective, serve_options};
 use serde_json::json;
 
 use super::*;

@@ -1,0 +1,88 @@
+//! cloud-node-controller: gives new nodes what the cloud knows of their machines, and keeps their addresses up to date.
+//!
+//! A kubelet that runs with an external cloud provider registers its node with a taint. The node loses it together
+//! with getting its provider id and labels, after it got its addresses. Follows upstream
+//! k8s.io/cloud-provider/controllers/node.
+
+mod decide;
+mod keys;
+mod metrics;
+mod sync;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::Node;
+use runtime::controller::WorkOptions;
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use self::metrics::Delays;
+use self::sync::CloudNode;
+use crate::cloud::instances::Describer;
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write, needs_instances};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "cloud-node-controller",
+    service_account: "node-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "nodes" },
+        Write { verb: Verb::Patch, group: "", resource: "nodes/status" },
+    ],
+    prepare,
+    queues: &[QueueKeys::other("Nodes")],
+    start,
+    ..Descriptor::NONE
+};
+
+/// How many nodes are initialised at once unless the command line says otherwise: what they ask the cloud goes out
+/// together.
+const WORKERS: usize = 50;
+
+/// The pauses before a node is asked for again, growing from the first to the second: a machine that the cloud does
+/// not show yet costs a call in each.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(needs_instances(context))
+}
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Node>(Node::CLOUD, &[keys::INITIALIZED]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let (base_delay, max_delay) = PAUSES;
+    let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("Nodes") });
+    let nodes = manager.registry().store::<Node>();
+    let changed = queue.clone();
+    nodes.subscribe(move |change| keys::of(change).into_iter().for_each(|key| changed.add(key)));
+    let Some(instances) = context.cloud.provider().instances() else { return };
+    let account = DESCRIPTOR.service_account;
+    let options = &context.options;
+    let workers =
+        if options.values.is_set("concurrent-node-syncs") { options.workers("concurrent-node-syncs") } else { WORKERS };
+    let updates = options.values.get_i32("concurrent-node-status-updates");
+    let reconciler = CloudNode {
+        cloud: context.cloud.clone(),
+        describer: Describer::new(instances.clone()),
+        instances,
+        nodes,
+        writer: manager.writer(account),
+        recorder: manager.recorder(DESCRIPTOR.name, account),
+        expectations: Expectations::default(),
+        queue: queue.clone(),
+        delays: Delays::register(manager.metrics()),
+        clock: context.clock.clone(),
+        frequency: options.values.get_duration("node-status-update-frequency"),
+        address_workers: usize::try_from(updates).ok().filter(|updates| *updates > 0).unwrap_or(workers),
+    };
+    let options = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
+    manager.add(options, queue, Arc::new(reconciler));
+}

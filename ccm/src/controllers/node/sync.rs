@@ -1,0 +1,234 @@
+//! One node's initialisation or labels, and the round over all nodes' addresses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use kinds::meta::{ObjectKey, Time};
+use kinds::{Kind, Node};
+use providers::{Address, CloudError, ErrorKind, Instance, InstanceState, Instances};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, Recorder, about};
+use runtime::expectations::Expectations;
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::write::{Answer, WriteError, Writer};
+use serde_json::{Map, Value, json};
+use tracing::{info, warn};
+
+use super::decide::{addresses, has_addresses, initial_labels, reconciled_labels};
+use super::keys::{self, Key};
+use super::metrics::Delays;
+use crate::cloud::Cloud;
+use crate::cloud::instances::{Describer, describe_all, instance_ref};
+use crate::cloud::taints::{initialized, is_uninitialized};
+use crate::context::Clock;
+
+/// How long a mistake that only somebody else can mend is left alone.
+const MISTAKE: Duration = Duration::from_secs(5 * 60);
+
+pub(super) struct CloudNode {
+    pub(super) cloud: Arc<Cloud>,
+    pub(super) instances: Arc<dyn Instances>,
+    pub(super) describer: Describer,
+    pub(super) nodes: Arc<Store<Node>>,
+    pub(super) writer: Writer,
+    pub(super) recorder: Recorder,
+    pub(super) expectations: Expectations,
+    pub(super) queue: Arc<Queue<Key>>,
+    pub(super) delays: Delays,
+    pub(super) clock: Clock,
+    pub(super) frequency: Duration,
+    pub(super) address_workers: usize,
+}
+
+impl Reconcile for CloudNode {
+    type Key = Key;
+
+    fn begin(&self) {
+        self.queue.add(Key::Addresses);
+    }
+
+    fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        match key {
+            Key::Node(node) => self.sync(node).boxed(),
+            Key::Addresses => self.addresses_of_all().boxed(),
+        }
+    }
+}
+
+impl CloudNode {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(node) = self.nodes.get(key) else {
+            self.expectations.forget(key);
+            return Ok(Outcome::Done);
+        };
+        if !self.caught_up(key) {
+            return Ok(Outcome::Parked);
+        }
+        if node.meta.is_deleting() {
+            return Ok(Outcome::Done);
+        }
+        if !is_uninitialized(&node) {
+            return self.labels(key, &node).await;
+        }
+        if let Err(wait) = self.cloud.ready().await {
+            return Ok(Outcome::After(wait));
+        }
+        match self.describer.describe(instance_ref(&node)).await {
+            InstanceState::Running(instance) => self.initialize(key, &node, &instance).await,
+            InstanceState::Stopped => {
+                info!("the node's machine does not run; it is initialised when it does");
+                Ok(Outcome::Backoff)
+            }
+            InstanceState::Gone => {
+                info!("the cloud does not show the node's machine (yet); asking again later");
+                Ok(Outcome::Backoff)
+            }
+            InstanceState::Unknown(error) => unknown(&error),
+        }
+    }
+
+    fn caught_up(&self, key: &ObjectKey) -> bool {
+        let (queue, again) = (self.queue.clone(), Key::Node(key.clone()));
+        self.expectations.caught_up(key, &self.nodes, move || queue.add(again))
+    }
+
+    /// Addresses first: a node that may be used has them.
+    async fn initialize(&self, key: &ObjectKey, node: &Node, instance: &Instance) -> Result<Outcome, ReconcileError> {
+        let has_id = node.cloud.as_ref().is_some_and(|cloud| !cloud.provider_id.is_empty());
+        if !has_id && instance.provider_id.is_empty() {
+            return Err(ReconcileError::new("the cloud provider has no provider id for this node; it stays tainted"));
+        }
+        let wanted = match addresses(node, instance) {
+            Ok(wanted) => wanted,
+            Err(bad) => {
+                let message = format!("provided node ip for node {:?} is not valid: {}", node.meta.name, bad.0);
+                warn!(message, "the node stays tainted");
+                self.recorder.event(&about(node), EventType::Warning, "InvalidProvidedNodeIP", message);
+                return Ok(Outcome::After(MISTAKE));
+            }
+        };
+        let mut version = node.meta.version;
+        if let Some(wanted) = wanted.filter(|wanted| !has_addresses(node, wanted)) {
+            match self.write_addresses(node, &wanted).await {
+                Ok(answer) => version = self.wrote(key, &answer).unwrap_or(version),
+                Err(error) => return refused(error),
+            }
+        }
+        let (labels, left_out) = initial_labels(&node.meta.labels, instance);
+        if !left_out.is_empty() {
+            warn!(labels = left_out.join(","), "labels of the cloud provider that the node has or may not have");
+        }
+        let mut spec = Map::from_iter([("taints".to_owned(), initialized(node))]);
+        if !has_id {
+            spec.insert("providerID".into(), json!(instance.provider_id));
+        }
+        let mut metadata = json!({"uid": node.meta.uid.to_string(), "resourceVersion": version.to_string()});
+        if !labels.is_empty() {
+            metadata["labels"] = json!(labels);
+        }
+        match self.writer.patch(&Node::RESOURCE, key, &json!({"metadata": metadata, "spec": spec})).await {
+            Ok(answer) => self.wrote(key, &answer),
+            Err(error) => return refused(error),
+        };
+        let Time(created) = node.meta.created;
+        self.delays.observe(((self.clock)().as_second() - created).max(0));
+        self.recorder.event(&about(node), EventType::Normal, "Synced", "Node synced successfully".into());
+        Ok(Outcome::Done)
+    }
+
+    async fn labels(&self, key: &ObjectKey, node: &Node) -> Result<Outcome, ReconcileError> {
+        let labels = reconciled_labels(&node.meta.labels);
+        if labels.is_empty() {
+            return Ok(Outcome::Done);
+        }
+        let patch = json!({"metadata": {"uid": node.meta.uid.to_string(), "labels": labels}});
+        match self.writer.patch(&Node::RESOURCE, key, &patch).await {
+            Ok(answer) => {
+                self.wrote(key, &answer);
+                Ok(Outcome::Done)
+            }
+            Err(error) => refused(error),
+        }
+    }
+
+    async fn write_addresses(&self, node: &Node, wanted: &[Address]) -> Result<Answer, WriteError> {
+        // There may be several of a kind, which a merge by kind would make one of: the list is replaced.
+        let entries = wanted.iter().map(|wanted| json!({"type": wanted.kind.as_str(), "address": wanted.address}));
+        let list: Value = std::iter::once(json!({"$patch": "replace"})).chain(entries).collect();
+        let patch = json!({"metadata": {"uid": node.meta.uid.to_string()}, "status": {"addresses": list}});
+        self.writer.patch_status(&Node::RESOURCE, &node.meta.key(), &patch).await
+    }
+
+    /// Remembers what was written; answers with its version.
+    fn wrote(&self, key: &ObjectKey, answer: &Answer) -> Option<u64> {
+        let version = answer.meta().ok()?.version;
+        self.expectations.wrote(key, &self.nodes, version);
+        Some(version)
+    }
+
+    /// Asks for all initialised nodes in one call and writes the addresses that changed.
+    async fn addresses_of_all(&self) -> Result<Outcome, ReconcileError> {
+        if let Err(wait) = self.cloud.ready().await {
+            return Ok(Outcome::After(wait));
+        }
+        let nodes = self.nodes.by_index(&keys::INITIALIZED, keys::initialized());
+        let asked: Vec<_> = nodes.iter().map(|node| instance_ref(node)).collect();
+        let states = describe_all(&*self.instances, &asked).await;
+        let mut unknown: Option<(usize, CloudError)> = None;
+        let mut changed = Vec::new();
+        for (node, state) in nodes.iter().zip(states) {
+            match state {
+                InstanceState::Running(instance) => match addresses(node, &instance) {
+                    Ok(Some(wanted)) if !has_addresses(node, &wanted) => changed.push((node.clone(), wanted)),
+                    Ok(_) => {}
+                    Err(bad) => {
+                        warn!(node = &*node.meta.name, problem = bad.0, "the node's addresses stay as they are")
+                    }
+                },
+                InstanceState::Stopped | InstanceState::Gone => {}
+                InstanceState::Unknown(error) => unknown = Some((unknown.map_or(0, |(count, _)| count) + 1, error)),
+            }
+        }
+        if let Some((count, error)) = unknown {
+            warn!(count, %error, "the cloud did not say what addresses these nodes have");
+        }
+        stream::iter(changed)
+            .for_each_concurrent(self.address_workers, async |(node, wanted)| {
+                let key = node.meta.key();
+                if !self.caught_up(&key) {
+                    return;
+                }
+                match self.write_addresses(&node, &wanted).await {
+                    Ok(answer) => drop(self.wrote(&key, &answer)),
+                    Err(error) if error.is_gone() => {}
+                    Err(error) => warn!(node = &*node.meta.name, %error, "addresses could not be written"),
+                }
+            })
+            .await;
+        Ok(Outcome::After(self.frequency))
+    }
+}
+
+/// What becomes of a node whose machine the cloud says nothing of.
+fn unknown(error: &CloudError) -> Result<Outcome, ReconcileError> {
+    match error.kind {
+        ErrorKind::Throttled { after: Some(after) } => Ok(Outcome::After(after)),
+        ErrorKind::Invalid => {
+            warn!(%error, "the cloud will never know this node's machine; it stays tainted");
+            Ok(Outcome::After(MISTAKE))
+        }
+        _ => Err(ReconcileError::new(format!("the cloud did not say what the node's machine is: {error}"))),
+    }
+}
+
+/// What becomes of a write that was not done, or perhaps was.
+fn refused(error: WriteError) -> Result<Outcome, ReconcileError> {
+    match error {
+        error if error.is_not_found() => Ok(Outcome::Done),
+        error if error.is_conflict() => Ok(Outcome::Backoff),
+        error => Err(error.into()),
+    }
+}

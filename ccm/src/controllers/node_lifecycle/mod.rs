@@ -1,0 +1,94 @@
+//! cloud-node-lifecycle-controller: marks nodes whose machines do not run, and deletes nodes whose machines are gone.
+//!
+//! Each round asks the cloud once, for all nodes that are not ready. Follows upstream
+//! k8s.io/cloud-provider/controllers/nodelifecycle.
+
+mod decide;
+mod memory;
+mod metrics;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use kinds::Node;
+use runtime::controller::WorkOptions;
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Index, index_key};
+use runtime::watch::Builder;
+
+use self::metrics::Rounds;
+use self::sync::Lifecycle;
+use crate::cloud::taints::is_shut_down;
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write, needs_instances};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "cloud-node-lifecycle-controller",
+    service_account: "node-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "nodes" },
+        Write { verb: Verb::Delete, group: "", resource: "nodes" },
+    ],
+    prepare,
+    queues: &[QueueKeys::other("NodeLifecycle")],
+    start,
+    ..Descriptor::NONE
+};
+
+/// Nodes that are not ready, or marked as shut down: a round looks at these and no others.
+const TO_LOOK_AT: Index<Node> = Index {
+    name: "not ready or shut down",
+    keys: |node, emit| {
+        if node.ready() != Some("True") || is_shut_down(node) {
+            emit(to_look_at());
+        }
+    },
+};
+
+/// The one value of [`TO_LOOK_AT`].
+fn to_look_at() -> u64 {
+    index_key("to look at")
+}
+
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(needs_instances(context))
+}
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Node>(Node::CLOUD, &[TO_LOOK_AT]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let Some(instances) = context.cloud.provider().instances() else { return };
+    let queue = Queue::new(QueueOptions::named("NodeLifecycle"));
+    let nodes = manager.registry().store::<Node>();
+    let expectations = Arc::new(Expectations::default());
+    let forgetting = expectations.clone();
+    nodes.subscribe(move |change| {
+        if let (Some(gone), None) = (change.old, change.new) {
+            forgetting.forget(&gone.meta.key());
+        }
+    });
+    let account = DESCRIPTOR.service_account;
+    let reconciler = Lifecycle {
+        cloud: context.cloud.clone(),
+        instances,
+        nodes,
+        writer: manager.writer(account),
+        recorder: manager.recorder(DESCRIPTOR.name, account),
+        expectations,
+        memory: Default::default(),
+        queue: queue.clone(),
+        rounds: Rounds::register(manager.metrics()),
+        clock: context.clock.clone(),
+        period: context.options.values.get_duration("node-monitor-period"),
+        workers: context.options.workers("concurrent-node-lifecycle-syncs"),
+    };
+    let options = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };
+    manager.add(options, queue, Arc::new(reconciler));
+}

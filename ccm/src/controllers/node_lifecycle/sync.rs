@@ -1,0 +1,171 @@
+//! One round over the nodes that are not ready, or that are marked as shut down.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use kinds::meta::{ObjectKey, Time};
+use kinds::{Kind, Node, Uid};
+use providers::{InstanceState, Instances};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, Recorder, about};
+use runtime::expectations::Expectations;
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::write::Writer;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::decide::{Facts, Verdict, asks, verdict};
+use super::memory::Memory;
+use super::metrics::Rounds;
+use super::{TO_LOOK_AT, to_look_at};
+use crate::cloud::Cloud;
+use crate::cloud::instances::{describe_all, instance_ref};
+use crate::cloud::taints::{is_shut_down, shut_down, started};
+use crate::context::Clock;
+
+pub(super) struct Lifecycle {
+    pub(super) cloud: Arc<Cloud>,
+    pub(super) instances: Arc<dyn Instances>,
+    pub(super) nodes: Arc<Store<Node>>,
+    pub(super) writer: Writer,
+    pub(super) recorder: Recorder,
+    pub(super) expectations: Arc<Expectations>,
+    pub(super) memory: Mutex<Memory>,
+    pub(super) queue: Arc<Queue<&'static str>>,
+    pub(super) rounds: Rounds,
+    pub(super) clock: Clock,
+    pub(super) period: Duration,
+    pub(super) workers: usize,
+}
+
+/// The one key: a round over all nodes.
+pub(super) const ROUND: &str = "all nodes";
+
+impl Reconcile for Lifecycle {
+    type Key = &'static str;
+
+    fn begin(&self) {
+        self.queue.add(ROUND);
+    }
+
+    fn reconcile<'a>(&'a self, _: &'a &'static str) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.round().boxed()
+    }
+}
+
+impl Lifecycle {
+    async fn round(&self) -> Result<Outcome, ReconcileError> {
+        if let Err(wait) = self.cloud.ready().await {
+            return Ok(Outcome::After(wait));
+        }
+        let begun = Instant::now();
+        let nodes = self.to_decide_on();
+        let asked: Vec<_> =
+            nodes.iter().filter(|node| asks(&self.facts(node))).map(|node| instance_ref(node)).collect();
+        let mut states = describe_all(&*self.instances, &asked).await.into_iter();
+        states.as_slice().iter().for_each(|state| self.rounds.answered(state));
+        let decided: Vec<_> = nodes
+            .into_iter()
+            .map(|node| {
+                let state = asks(&self.facts(&node)).then(|| states.next()).flatten();
+                let verdict = self.decide(&node, state.as_ref());
+                (node, verdict)
+            })
+            .filter(|(_, verdict)| !matches!(verdict, Verdict::Leave))
+            .collect();
+        stream::iter(decided)
+            .for_each_concurrent(self.workers, async |(node, verdict)| self.act(&node, verdict).await)
+            .await;
+        self.rounds.took(begun.elapsed());
+        Ok(Outcome::After(self.period))
+    }
+
+    /// The nodes that may need something, without those whose last write the store does not show yet.
+    fn to_decide_on(&self) -> Vec<Arc<Node>> {
+        let mut nodes = self.nodes.by_index(&TO_LOOK_AT, to_look_at());
+        let there: HashSet<&Uid> = nodes.iter().map(|node| &node.meta.uid).collect();
+        self.memory().retain(|known| there.contains(known));
+        nodes.retain(|node| {
+            !node.meta.is_deleting()
+                && !self.memory().is_deleted(&node.meta.uid)
+                && self.expectations.caught_up(&node.meta.key(), &self.nodes, || {})
+        });
+        nodes
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn facts(&self, node: &Node) -> Facts {
+        let Time(created) = node.meta.created;
+        let seconds = (self.clock)().as_second().saturating_sub(created);
+        Facts {
+            ready: node.ready() == Some("True"),
+            shut_down: is_shut_down(node),
+            age: Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
+            missing: None,
+        }
+    }
+
+    fn decide(&self, node: &Node, state: Option<&InstanceState>) -> Verdict {
+        let mut facts = self.facts(node);
+        match state {
+            Some(InstanceState::Gone) => facts.missing = Some(self.memory().gone(&node.meta.uid, Instant::now())),
+            Some(InstanceState::Unknown(error)) => {
+                warn!(node = &*node.meta.name, %error, "the cloud did not say whether the node's machine is there");
+            }
+            Some(InstanceState::Running(_) | InstanceState::Stopped) | None => self.memory().not_gone(&node.meta.uid),
+        }
+        verdict(&facts, state)
+    }
+
+    async fn act(&self, node: &Node, verdict: Verdict) {
+        let key = node.meta.key();
+        match verdict {
+            Verdict::Leave => {}
+            Verdict::Suspect => {
+                info!(node = &*key.name, "the cloud says that the node's machine is gone; waiting for confirmation");
+            }
+            Verdict::MarkShutDown => self.mark(&key, &shut_down(node)).await,
+            Verdict::MarkStarted => self.mark(&key, &started(node)).await,
+            Verdict::Delete => self.delete(&key, node).await,
+        }
+    }
+
+    async fn mark(&self, key: &ObjectKey, patch: &serde_json::Value) {
+        match self.writer.patch(&Node::RESOURCE, key, patch).await {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.expectations.wrote(key, &self.nodes, meta.version);
+                }
+            }
+            // Changed or gone meanwhile: the next round looks again.
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            Err(error) => warn!(node = &*key.name, %error, "the shutdown taint could not be changed"),
+        }
+    }
+
+    async fn delete(&self, key: &ObjectKey, node: &Node) {
+        let name = &key.name;
+        info!(node = &**name, "deleting the node: its machine is gone");
+        self.memory().deleting(&node.meta.uid);
+        let message = format!("Deleting node {name} because it does not exist in the cloud provider");
+        self.recorder.event(&about(node), EventType::Normal, "DeletingNode", message);
+        match self.writer.delete(&Node::RESOURCE, key, &node.meta.uid).await {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => {
+                // It begins anew: whoever is asked next may say something else.
+                self.memory().not_gone(&node.meta.uid);
+                let message = format!("Failed deleting node {name}: {error}");
+                warn!(node = &**name, %error, "the node could not be deleted");
+                self.recorder.event(&about(node), EventType::Warning, "DeletingNodeFailed", message);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! From changes to keys.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::meta::ObjectKey;
+use kinds::{EndpointSlice, GatedPod, Node, Service};
+use runtime::queue::Queue;
+use runtime::store::{Change, Store};
+
+use super::balancer_state::Courses;
+use super::decide::{self, concerns};
+use super::targets;
+
+/// Changes of nodes are taken together over this time.
+const NODES_TOGETHER: Duration = Duration::from_secs(1);
+
+/// What is to be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// One Service.
+    Service(ObjectKey),
+    /// The nodes: which of them may take traffic.
+    Nodes,
+    /// What the cloud holds that no Service wants.
+    Leaks,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(key) => key.fmt(f),
+            Self::Nodes => f.write_str("(nodes)"),
+            Self::Leaks => f.write_str("(leaks)"),
+        }
+    }
+}
+
+/// The Service to look at after a change of it, if it had or has anything to do with a balancer.
+pub fn of_service(change: &Change<'_, Service>) -> Option<Key> {
+    let concerned = [change.old, change.new].into_iter().flatten().any(|service| concerns(service));
+    let service = change.new.or(change.old).filter(|_| concerned)?;
+    Some(Key::Service(service.meta.key()))
+}
+
+/// Whether a change of a node can change what balancers send traffic to (upstream: service controller,
+/// shouldSyncUpdatedNode, which passes over autoscalers' taints: the node then gets new connections until it is gone).
+pub fn nodes_differ(change: &Change<'_, Node>) -> bool {
+    let seen = |node: &Arc<Node>| (targets::included(node) && !targets::leaving(node)).then(|| targets::node(node));
+    match (change.old, change.new) {
+        (Some(old), Some(new)) => seen(old) != seen(new),
+        _ => true,
+    }
+}
+
+/// The Service whose endpoints a slice has.
+pub fn of_slice(change: &Change<'_, EndpointSlice>) -> Option<ObjectKey> {
+    let slice = change.new.or(change.old)?;
+    Some(ObjectKey { namespace: slice.meta.namespace.clone(), name: slice.service()?.into() })
+}
+
+/// Connects stores with the queue.
+pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Queue<Key>>) {
+    let changed = queue.clone();
+    services.subscribe(move |change| of_service(change).into_iter().for_each(|key| changed.add(key)));
+    let changed = queue.clone();
+    nodes.subscribe(move |change| {
+        if nodes_differ(change) {
+            changed.add_after(Key::Nodes, NODES_TOGETHER);
+        }
+    });
+}
+
+/// The Services to look at after a change of another one that their balancers send traffic to.
+pub fn referring(change: &Change<'_, Service>, courses: &Courses) -> Vec<ObjectKey> {
+    let seen = |service: &Arc<Service>| decide::other(service);
+    let Some(service) = change.new.or(change.old).filter(|_| courses.refer_to_any()) else { return Vec::new() };
+    let referring = courses.referring(&service.meta.key());
+    match referring.is_empty() || change.old.map(seen) == change.new.map(seen) {
+        true => Vec::new(),
+        false => referring,
+    }
+}
+
+/// Connects the store of Services with the queue once more: one that others refer to wakes them.
+pub fn subscribe_others<S: Send + Sync + 'static>(
+    services: &Store<Service>,
+    queue: &Arc<Queue<Key>>,
+    balancers: &Arc<S>,
+    courses: fn(&S) -> &Courses,
+) {
+    let (changed, balancers) = (queue.clone(), balancers.clone());
+    services.subscribe(move |change| {
+        referring(change, courses(&balancers)).into_iter().for_each(|key| changed.add(Key::Service(key)));
+    });
+}
+
+/// Connects the store of slices with the queue: their changes are taken together, and only those of Services count
+/// whose endpoints are targets.
+pub fn subscribe_slices<S: Send + Sync + 'static>(
+    slices: &Store<EndpointSlice>,
+    queue: &Arc<Queue<Key>>,
+    balancers: &Arc<S>,
+    courses: fn(&S) -> &Courses,
+) {
+    let (changed, balancers) = (queue.clone(), balancers.clone());
+    slices.subscribe(move |change| {
+        for key in of_slice(change).iter().flat_map(|key| courses(&balancers).with_endpoints_of(key)) {
+            changed.add_coalesced(Key::Service(key));
+        }
+    });
+}
+
+/// Whether a change of a pod can change what it waits for, or whether it may have traffic while it waits.
+pub fn gates_differ(change: &Change<'_, GatedPod>, prefix: &str) -> bool {
+    let seen = |pod: &Arc<GatedPod>| (pod.waits_only_for(prefix), pod.gates.clone());
+    let gated = [change.old, change.new].into_iter().flatten().any(|pod| pod.gates_of(prefix).next().is_some());
+    gated && change.old.map(seen) != change.new.map(seen)
+}
+
+/// Connects the store of pods with the queue: a pod that waits wakes the Services that it is an endpoint of.
+pub fn subscribe_pods<S: Send + Sync + 'static>(
+    (pods, prefix): (&Store<GatedPod>, &'static str),
+    slices: &Arc<Store<EndpointSlice>>,
+    queue: &Arc<Queue<Key>>,
+    balancers: &Arc<S>,
+    courses: fn(&S) -> &Courses,
+) {
+    let (slices, changed, balancers) = (slices.clone(), queue.clone(), balancers.clone());
+    pods.subscribe(move |change| {
+        let Some(pod) = change.new.or(change.old).filter(|_| gates_differ(change, prefix)) else { return };
+        for slice in slices.by_index(&targets::BY_POD, targets::slices_with(&pod.meta)) {
+            let Some(name) = slice.service() else { continue };
+            let key = ObjectKey { namespace: slice.meta.namespace.clone(), name: name.into() };
+            for key in courses(&balancers).with_endpoints_of(&key) {
+                changed.add_coalesced(Key::Service(key));
+            }
+        }
+    });
+}

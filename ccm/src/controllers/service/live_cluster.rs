@@ -1,0 +1,178 @@
+//! Kubernetes as the API server has it: stores to look into, patches of the status subresource to write.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kinds::meta::ObjectKey;
+use kinds::service::Ingress;
+use kinds::{EndpointSlice, GatedPod, Kind, Node, Service, Uid};
+use providers::{EndpointTarget, NodeTarget, PodRef, async_trait};
+use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::expectations::Expectations;
+use runtime::store::{Store, by_namespace, index_key};
+use runtime::write::{Answer, WriteError, Writer};
+use serde_json::{Value, json};
+
+use super::cluster::{Refusal, Surroundings};
+use super::decide::{self, FINALIZER};
+use super::readiness_gates::{self, Told};
+use super::targets;
+use crate::context::Clock;
+
+/// The API server, through stores and a writer.
+pub struct Kubernetes {
+    pub services: Arc<Store<Service>>,
+    pub nodes: Arc<Store<Node>>,
+    /// Only if the provider may ask for endpoints.
+    pub slices: Option<Arc<Store<EndpointSlice>>>,
+    /// Only if readiness gates are filled, and what they begin with.
+    pub pods: Option<(Arc<Store<GatedPod>>, &'static str)>,
+    /// What was written for pods.
+    pub told: Expectations,
+    pub clock: Clock,
+    pub writer: Writer,
+    pub recorder: Recorder,
+    pub expectations: Expectations,
+    /// The nodes that may take traffic, as last gathered.
+    pub gathered: Mutex<Option<Arc<[NodeTarget]>>>,
+}
+
+impl Kubernetes {
+    /// Gathers the nodes anew; true if the list became another one.
+    pub fn gather_nodes(&self) -> bool {
+        let nodes = self.nodes.by_index(&by_namespace(), index_key(""));
+        let list = targets::nodes(&nodes);
+        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = gathered.as_deref() != Some(&*list);
+        if changed {
+            *gathered = Some(list.into());
+        }
+        changed
+    }
+
+    /// Whether the store shows what was written for a Service; if not, `wake` runs when it does.
+    pub fn caught_up(&self, key: &ObjectKey, wake: impl FnOnce() + Send + 'static) -> bool {
+        self.expectations.caught_up(key, &self.services, wake)
+    }
+
+    /// Forgets what was written for a Service that is gone.
+    pub fn forget_if_gone(&self, key: &ObjectKey) {
+        if self.services.get(key).is_none() {
+            self.expectations.forget(key);
+        }
+    }
+
+    async fn patch(&self, service: &Service, mut patch: Value) -> Result<(), Refusal> {
+        let key = service.meta.key();
+        patch["metadata"]["uid"] = json!(service.meta.uid.to_string());
+        let written = self.writer.patch_status(&Service::RESOURCE, &key, &patch).await;
+        match written.and_then(|answer: Answer| Ok(answer.meta()?)) {
+            Ok(meta) => {
+                self.expectations.wrote(&key, &self.services, meta.version);
+                Ok(())
+            }
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+}
+
+fn refusal(error: &WriteError) -> Refusal {
+    if error.is_gone() { Refusal::Gone } else { Refusal::Failed(error.to_string()) }
+}
+
+#[async_trait]
+impl Surroundings for Kubernetes {
+    fn service(&self, key: &ObjectKey) -> Option<Arc<Service>> {
+        self.services.get(key)
+    }
+
+    fn services(&self) -> Vec<Arc<Service>> {
+        self.services.all()
+    }
+
+    fn nodes(&self) -> Arc<[NodeTarget]> {
+        let gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        gathered.unwrap_or_else(|| {
+            self.gather_nodes();
+            self.gathered.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+        })
+    }
+
+    fn endpoints(&self, service: &Service) -> Option<Arc<[EndpointTarget]>> {
+        let slices = self.slices.as_ref()?;
+        let found = slices.by_index(&targets::BY_SERVICE, targets::slices_of(&service.meta));
+        let mut endpoints = targets::endpoints(&found);
+        if let Some((pods, prefix)) = &self.pods {
+            let pod = |pod: &PodRef| pods.get(&ObjectKey::new(pod.namespace.as_str(), pod.name.as_str()));
+            readiness_gates::let_waiting_in(&mut endpoints, pod, prefix);
+        }
+        Some(endpoints.into())
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Arc<GatedPod>> {
+        let (pods, _) = self.pods.as_ref()?;
+        let key = ObjectKey::new(namespace, name);
+        // Its own write comes back as a change of the pod.
+        let caught_up = self.told.caught_up(&key, pods, || {});
+        let pod = pods.get(&key);
+        if pod.is_none() {
+            self.told.forget(&key);
+        }
+        pod.filter(|_| caught_up)
+    }
+
+    fn gated_pods(&self, namespace: &str) -> Vec<Arc<GatedPod>> {
+        let Some((pods, _)) = &self.pods else { return Vec::new() };
+        let mut all = pods.by_index(&by_namespace(), index_key(namespace));
+        all.retain(|pod| !pod.gates.is_empty());
+        all
+    }
+
+    async fn tell_pod(&self, pod: &GatedPod, condition: &Told) -> Result<(), Refusal> {
+        let Some((pods, _)) = &self.pods else { return Ok(()) };
+        let key = pod.meta.key();
+        let patch = condition.patch(&pod.meta.uid, (self.clock)());
+        let written = self.writer.patch_status(&GatedPod::RESOURCE, &key, &patch).await;
+        match written.and_then(|answer: Answer| Ok(answer.meta()?)) {
+            Ok(meta) => {
+                self.told.wrote(&key, pods, meta.version);
+                Ok(())
+            }
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    fn say(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
+        self.recorder.event(about, kind, reason, message);
+    }
+
+    async fn is_held(&self, service: &Service) -> Result<bool, Refusal> {
+        let read = self.writer.get_meta(&Service::RESOURCE, &service.meta.key()).await;
+        let meta = read.map_err(|error| refusal(&error))?;
+        if meta.uid != service.meta.uid {
+            return Err(Refusal::Gone);
+        }
+        Ok(decide::is_held(&meta) && !meta.is_deleting())
+    }
+
+    async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {
+        let all = self.writer.list_meta(&Service::RESOURCE, "", "").await.map_err(|error| refusal(&error))?;
+        Ok(all.into_iter().map(|meta| (meta.key(), meta.uid)).collect())
+    }
+
+    async fn hold(&self, service: &Service) -> Result<(), Refusal> {
+        self.patch(service, json!({ "metadata": { "finalizers": [FINALIZER] } })).await
+    }
+
+    async fn publish(&self, service: &Service, ingress: &[Ingress]) -> Result<(), Refusal> {
+        let status = json!({ "loadBalancer": decide::ingress_patch(ingress) });
+        self.patch(service, json!({ "metadata": {}, "status": status })).await
+    }
+
+    async fn release(&self, service: &Service, clear_status: bool) -> Result<(), Refusal> {
+        let mut patch = json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } });
+        if clear_status {
+            patch["status"] = json!({ "loadBalancer": decide::ingress_patch(&[]) });
+        }
+        self.patch(service, patch).await
+    }
+}

@@ -1,0 +1,233 @@
+//! service-lb-controller: keeps the cloud's load balancers as Services of type LoadBalancer ask for them.
+//!
+//! It watches Services and Nodes, and EndpointSlices if the provider may want endpoints as targets, calls the provider, holds Services by a finalizer for as long as there may be
+//! anything of theirs in the cloud, and writes their `status.loadBalancer`. Follows upstream cloud-provider,
+//! controllers/service.
+
+mod audit;
+mod balancer_state;
+mod cluster;
+mod decide;
+mod keys;
+mod live_cluster;
+mod metrics;
+mod readiness_gates;
+mod reconcile;
+mod records;
+mod targets;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::{EndpointSlice, GatedPod, Node, Sections, Service};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::by_namespace;
+use runtime::watch::Builder;
+use tokio::time::Instant;
+use tracing::warn;
+
+use crate::cloud::Cloud;
+use crate::cloud::retry::{self, LONGEST_WAIT};
+use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
+use audit::Audit;
+use balancer_state::Courses;
+use keys::Key;
+use live_cluster::Kubernetes;
+use metrics::{Hosts, Leaks};
+use reconcile::Balancers;
+use records::ConfigMaps;
+
+/// Name of the event source.
+const COMPONENT: &str = "service-controller";
+
+/// From one look at what a balancer has become to the next, about.
+const RESYNC: Duration = Duration::from_secs(30 * 60);
+
+/// Changes of a Service's endpoints are taken together over this time.
+const ENDPOINTS_TOGETHER: Duration = Duration::from_millis(500);
+
+/// Audits do not come oftener, whatever the command line says.
+const SHORTEST_AUDIT: Duration = Duration::from_secs(1);
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "service-lb-controller",
+    service_account: "service-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "services/status" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+        // By rights of their own: for readiness gates, and for providers' records.
+        Write { verb: Verb::Patch, group: "", resource: "pods/status" },
+        Write { verb: Verb::Create, group: "", resource: "configmaps" },
+        Write { verb: Verb::Patch, group: "", resource: "configmaps" },
+    ],
+    prepare,
+    queues: &[QueueKeys::of("service", "Service")],
+    finalizers: &[Finalizer {
+        name: "service.kubernetes.io/load-balancer-cleanup",
+        removed: "once the cloud reports that the load balancer no longer exists",
+    }],
+    start,
+    ..Descriptor::NONE
+};
+
+fn watches(builder: &mut Builder, context: &Context) {
+    builder.need::<Service>(Service::BALANCING, &[]);
+    builder.need::<Node>(Node::CLOUD, &[by_namespace()]);
+    if with_endpoints(context) {
+        builder.need::<EndpointSlice>(EndpointSlice::TARGETS, &[targets::BY_SERVICE]);
+    }
+    if gates(context).is_some() {
+        builder.need::<EndpointSlice>(EndpointSlice::TARGETS, &[targets::BY_POD]);
+        builder.need::<GatedPod>(Sections::default(), &[by_namespace()]);
+    }
+}
+
+/// What the conditions begin with that are written for pods, if any are.
+fn gates(context: &Context) -> Option<&'static str> {
+    let features = context.cloud.provider().load_balancers()?.features();
+    let wanted = features.endpoint_targets && context.options.values.get_bool("load-balancer-readiness-gates");
+    features.gates.filter(|_| wanted)
+}
+
+fn with_endpoints(context: &Context) -> bool {
+    context.cloud.provider().load_balancers().is_some_and(|balancers| balancers.features().endpoint_targets)
+}
+
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(match context.cloud.provider().load_balancers() {
+        Some(_) => Start::Run,
+        None => Start::Skip("the cloud provider does not support external load balancers"),
+    })
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let Some(balancers) = context.cloud.provider().load_balancers() else { return };
+    let queue = Queue::new(QueueOptions {
+        base_delay: Duration::from_secs(5),
+        max_delay: LONGEST_WAIT,
+        window: ENDPOINTS_TOGETHER,
+        longest_window: 4 * ENDPOINTS_TOGETHER,
+        ..QueueOptions::named("service")
+    });
+    let (services, nodes) = (manager.registry().store::<Service>(), manager.registry().store::<Node>());
+    keys::subscribe(&services, &nodes, &queue);
+    let account = DESCRIPTOR.service_account;
+    context.cloud.provider().keep_records(Arc::new(ConfigMaps { writer: manager.writer(account) }));
+    let slices = with_endpoints(context).then(|| manager.registry().store::<EndpointSlice>());
+    let pods = gates(context).map(|prefix| (manager.registry().store::<GatedPod>(), prefix));
+    let kubernetes = Kubernetes {
+        services,
+        nodes,
+        slices: slices.clone(),
+        pods: pods.clone(),
+        told: Expectations::default(),
+        clock: context.clock.clone(),
+        writer: manager.writer(account),
+        recorder: manager.recorder(COMPONENT, account),
+        expectations: Expectations::default(),
+        gathered: Mutex::default(),
+    };
+    let reconciler = Arc::new(ServiceBalancers {
+        balancers: Balancers {
+            kubernetes,
+            cloud: balancers,
+            cluster: context.options.values.get_str("cluster-name").to_owned(),
+            resync: RESYNC,
+            courses: Courses::default(),
+            hosts: Hosts::register(manager.metrics()),
+            audit: Audit {
+                collects: context.options.values.get_bool("collect-leaked-load-balancers"),
+                every: context.options.values.get_duration("load-balancer-audit-period").max(SHORTEST_AUDIT),
+                counted: Leaks::register(manager.metrics()),
+                suspects: Mutex::default(),
+                going: Mutex::default(),
+            },
+        },
+        cloud: context.cloud.clone(),
+        queue: queue.clone(),
+    });
+    let services = manager.registry().store::<Service>();
+    keys::subscribe_others(&services, &queue, &reconciler, |own| &own.balancers.courses);
+    if let Some(slices) = slices {
+        keys::subscribe_slices(&slices, &queue, &reconciler, |own| &own.balancers.courses);
+        if let Some((pods, prefix)) = pods {
+            keys::subscribe_pods((&pods, prefix), &slices, &queue, &reconciler, |own| &own.balancers.courses);
+        }
+    }
+    let workers = usize::try_from(context.options.values.get_i64("concurrent-service-syncs")).unwrap_or(0).max(1);
+    let name = DESCRIPTOR.name;
+    manager.add(WorkOptions { name, workers, max_retries: None }, queue, reconciler);
+}
+
+struct ServiceBalancers {
+    balancers: Balancers<Kubernetes>,
+    cloud: Arc<Cloud>,
+    queue: Arc<Queue<Key>>,
+}
+
+impl Reconcile for ServiceBalancers {
+    type Key = Key;
+
+    fn begin(&self) {
+        self.queue.add_background(Key::Leaks);
+    }
+
+    fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            if let Err(wait) = self.cloud.ready().await {
+                return Ok(Outcome::After(wait));
+            }
+            match key {
+                Key::Service(key) => self.service(key).await,
+                Key::Nodes => Ok(self.nodes()),
+                Key::Leaks => Ok(self.leaks().await),
+            }
+        }
+        .boxed()
+    }
+}
+
+impl ServiceBalancers {
+    async fn service(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let (queue, again) = (self.queue.clone(), Key::Service(key.clone()));
+        if !self.balancers.kubernetes.caught_up(key, move || queue.add(again)) {
+            return Ok(Outcome::Parked);
+        }
+        let outcome = self.balancers.sync(key).await;
+        self.balancers.kubernetes.forget_if_gone(key);
+        outcome
+    }
+
+    /// Looks at those Services whose balancers have other targets now.
+    fn nodes(&self) -> Outcome {
+        let begun = Instant::now();
+        if self.balancers.kubernetes.gather_nodes() {
+            for key in self.balancers.courses.with_nodes() {
+                self.queue.add(Key::Service(key));
+            }
+        }
+        self.balancers.hosts.passed(begun.elapsed());
+        Outcome::Done
+    }
+
+    async fn leaks(&self) -> Outcome {
+        match self.balancers.audit().await {
+            Ok(audited) => Outcome::After(audited.again.unwrap_or(self.balancers.audit.every)),
+            Err(error) => {
+                warn!(%error, "what the cloud holds for Services could not be listed");
+                Outcome::After(retry::retry_after(error.kind, u32::MAX).unwrap_or(LONGEST_WAIT))
+            }
+        }
+    }
+}

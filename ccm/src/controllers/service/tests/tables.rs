@@ -1,0 +1,306 @@
+//! Decisions, case by case.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::Service;
+use kinds::meta::Time;
+use kinds::service::ServiceType;
+use providers::{
+    ClassFilter, Ingress, IpFamily, IpMode, LoadBalancerStatus, PortStatus, Protocol, SessionAffinity, TargetPort,
+    TrafficPolicy,
+};
+use serde_json::json;
+
+use super::world::{annotated, port, service};
+use crate::controllers::service::decide::{self, FINALIZER, Wish};
+use crate::controllers::service::{keys, targets};
+
+fn with(change: impl FnOnce(&mut Service)) -> Service {
+    let mut service = service("web");
+    change(&mut service);
+    service
+}
+
+fn held(service: &mut Service) {
+    service.meta.finalizers = Arc::new(["example.com/other".into(), FINALIZER.into()]);
+}
+
+fn class(service: &mut Service, class: &str) {
+    service.balancing.as_mut().expect("a balancer").class = Some(class.into());
+}
+
+#[test]
+fn what_a_service_wants() {
+    let classes = ClassFilter { unset: true, named: vec!["example.com/ours".into()] };
+    let deleting = |service: &mut Service| service.meta.deletion = Time(1);
+    let plain = |service: &mut Service| service.kind = ServiceType::ClusterIp;
+    type Change<'a> = &'a dyn Fn(&mut Service);
+    let cases: &[(&str, &[Change<'_>], bool, Wish)] = &[
+        ("a balancer", &[], false, Wish::Balancer),
+        ("a balancer that is there", &[&held], true, Wish::Balancer),
+        ("no balancer", &[&plain], false, Wish::Nothing),
+        ("no balancer any more", &[&plain, &held], false, Wish::Cleanup),
+        ("being deleted", &[&deleting, &held], false, Wish::Cleanup),
+        ("being deleted without our hold", &[&deleting], false, Wish::Nothing),
+        ("being deleted, and no balancer any more", &[&deleting, &held, &plain], false, Wish::Cleanup),
+        ("our class", &[&|s| class(s, "example.com/ours")], false, Wish::Balancer),
+        ("another class", &[&|s| class(s, "example.com/theirs")], false, Wish::Nothing),
+        ("an empty class is one", &[&|s| class(s, "")], false, Wish::Nothing),
+        ("another class, held by its controller", &[&|s| class(s, "example.com/theirs"), &held], false, Wish::Nothing),
+        ("another class after ours", &[&|s| class(s, "example.com/theirs"), &held], true, Wish::Cleanup),
+    ];
+    for (case, changes, ours, expected) in cases {
+        let service = with(|service| changes.iter().for_each(|change| change(service)));
+        assert_eq!(decide::wish(&service, &classes, *ours), *expected, "{case}");
+    }
+}
+
+#[test]
+fn a_plain_service_asks_for_the_defaults() {
+    let spec = decide::spec(&service("web"), "cluster", &[]).expect("valid");
+    assert_eq!((spec.id.cluster.as_str(), spec.id.to_string().as_str()), ("cluster", "shop/web"));
+    assert_eq!((spec.class, spec.requested_address, spec.health_check_node_port), (None, None, None));
+    assert_eq!((spec.ip_families, spec.session_affinity), (vec![IpFamily::IPv4], SessionAffinity::None));
+    let port = &spec.ports[0];
+    assert_eq!((port.port, port.node_port, port.protocol), (80, Some(30080), Protocol::Tcp));
+    assert_eq!(port.target_port, TargetPort::Number(8080));
+}
+
+#[test]
+fn everything_that_is_asked_for_is_handed_on() {
+    let service = with(|service| {
+        annotated(service, &[("example.com/a", "b")]);
+        service.ip_families = vec!["IPv6".into(), "IPv4".into()];
+        service.ports[0].node_port = 0;
+        service.ports[0].target_port = kinds::intstr::IntOrString::Text("web".into());
+        service.ports.push(kinds::service::ServicePort { protocol: "UDP".into(), ..port(53) });
+        let asked = service.balancing.as_mut().expect("a balancer");
+        asked.client_ip_affinity = true;
+        asked.affinity_seconds = Some(60);
+        asked.external_local = true;
+        asked.health_check_node_port = 31000;
+        asked.requested_ip = "192.0.2.1".into();
+        asked.allocate_node_ports = false;
+    });
+    let spec = decide::spec(&service, "cluster", &[]).expect("valid");
+    assert_eq!(spec.annotations["example.com/a"], "b");
+    assert_eq!(spec.ip_families, [IpFamily::IPv6, IpFamily::IPv4]);
+    assert_eq!((spec.ports[0].node_port, &spec.ports[0].target_port), (None, &TargetPort::Name("web".into())));
+    assert_eq!(spec.ports[1].protocol, Protocol::Udp);
+    assert_eq!(spec.session_affinity, SessionAffinity::ClientIp { timeout: Duration::from_secs(60) });
+    assert_eq!((spec.external_traffic_policy, spec.health_check_node_port), (TrafficPolicy::Local, Some(31000)));
+    assert_eq!((spec.requested_address.as_deref(), spec.allocate_node_ports), (Some("192.0.2.1"), false));
+}
+
+#[test]
+fn annotations_that_the_provider_does_not_read_change_nothing() {
+    let asked = |annotations: &[(&str, &str)]| {
+        let service = with(|service| annotated(service, annotations));
+        decide::spec(&service, "cluster", &["example.com/".to_owned()]).expect("valid").annotations
+    };
+    let own = ("example.com/a", "b");
+    assert_eq!(asked(&[own, ("example.org/a", "1")]), asked(&[own, ("example.org/a", "2")]));
+    assert_eq!(asked(&[own]).len(), 1);
+    assert_ne!(asked(&[own]), asked(&[("example.com/a", "c")]));
+}
+
+#[test]
+fn source_ranges_come_from_the_spec_or_else_from_the_annotation() {
+    const KEY: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+    let ranges = |spec: &[&str], annotation: Option<&str>| {
+        let service = with(|service| {
+            let asked = service.balancing.as_mut().expect("a balancer");
+            asked.source_ranges = spec.iter().map(|range| (*range).into()).collect();
+            if let Some(annotation) = annotation {
+                annotated(service, &[(KEY, annotation)]);
+            }
+        });
+        let read = decide::spec(&service, "cluster", &[]);
+        read.map(|spec| spec.source_ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+            .map_err(|error| error.message)
+    };
+    for (spec, annotation, expected) in [
+        (&[][..], None, ""),
+        (&[], Some("  "), ""),
+        (&["10.0.0.0/8"], None, "10.0.0.0/8"),
+        (&["10.0.0.0/8", " 192.168.1.7/24 "], Some("nonsense"), "10.0.0.0/8 192.168.1.0/24"),
+        (&[], Some("10.0.0.0/24, fd00::/8"), "10.0.0.0/24 fd00::/8"),
+    ] {
+        assert_eq!(ranges(spec, annotation), Ok(expected.to_owned()), "{spec:?} {annotation:?}");
+    }
+    assert_eq!(
+        ranges(&["10.0.0.1"], None),
+        Err("spec.loadBalancerSourceRanges is \"10.0.0.1\": use an IP range, for example 10.0.0.0/24".to_owned())
+    );
+    assert_eq!(
+        ranges(&[], Some("10.0.0.0/8,")),
+        Err(format!(
+            "annotation {KEY} is \"10.0.0.0/8,\": use a comma-separated list of IP ranges, for example \
+             10.0.0.0/24,192.168.2.0/24"
+        ))
+    );
+}
+
+#[test]
+fn looks_for_drift_are_spread() {
+    let waits: Vec<_> =
+        (0..100).map(|n| decide::resync_after(Duration::from_secs(1000), &format!("uid-{n}")).as_secs()).collect();
+    assert!(waits.iter().all(|wait| (750..=1250).contains(wait)), "{waits:?}");
+    let distinct: std::collections::BTreeSet<_> = waits.iter().collect();
+    assert!(distinct.len() > 50, "{waits:?}");
+}
+
+#[test]
+fn a_status_is_compared_and_written_as_the_server_has_it() {
+    let address = |mode| Ingress { ip: Some([192, 0, 2, 1].into()), ip_mode: mode, ..Ingress::default() };
+    let error = PortStatus { port: 80, protocol: Protocol::Tcp, error: Some("Busy".into()) };
+    let fine = PortStatus { port: 81, protocol: Protocol::Udp, error: None };
+    let status = LoadBalancerStatus {
+        ingress: vec![
+            address(None),
+            Ingress { ports: vec![error, fine], ..address(Some(IpMode::Proxy)) },
+            Ingress { hostname: Some("web.example.com".into()), ..Ingress::default() },
+        ],
+    };
+    let ingress = decide::ingress(&status);
+    assert_eq!(&*ingress[0].ip_mode, "VIP", "as the server fills it in");
+    assert_eq!(
+        decide::ingress_patch(&ingress),
+        json!({ "ingress": [
+            { "ip": "192.0.2.1", "ipMode": "VIP" },
+            { "ip": "192.0.2.1", "ipMode": "Proxy", "ports": [
+                { "port": 80, "protocol": "TCP", "error": "Busy" }, { "port": 81, "protocol": "UDP" },
+            ] },
+            { "hostname": "web.example.com" },
+        ] })
+    );
+    assert_eq!(decide::ingress_patch(&[]), json!({ "ingress": null }));
+}
+
+/// A node by its JSON-like parts.
+fn node(name: &str, change: impl FnOnce(&mut kinds::Node)) -> Arc<kinds::Node> {
+    use kinds::Kind;
+    use kinds::wire::Put;
+    let mut object = Vec::new();
+    object.put_message(kinds::schema::node::METADATA, |meta| {
+        meta.put_str(kinds::schema::object_meta::NAME, name);
+        meta.put_str(kinds::schema::object_meta::RESOURCE_VERSION, "1");
+    });
+    object.put_message(kinds::schema::node::SPEC, |spec| {
+        spec.put_str(kinds::schema::node_spec::PROVIDER_ID, &format!("mock://mock-1/{name}"));
+    });
+    let context = kinds::Decode { interner: Arc::default(), sections: kinds::Node::CLOUD };
+    let mut node = kinds::Node::decode(&context, &object).expect("well-formed");
+    change(&mut node);
+    Arc::new(node)
+}
+
+#[test]
+fn nodes_are_eligible_whether_or_not_they_are_ready() {
+    const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+    let labelled = |value: &str| {
+        let labels: kinds::intern::Labels = Arc::new([(EXCLUDE.into(), value.into())]);
+        node("n", |node| node.meta.labels = labels)
+    };
+    let names = |nodes: &[Arc<kinds::Node>]| {
+        targets::nodes(nodes).into_iter().map(|node| node.name).collect::<Vec<_>>().join(" ")
+    };
+    for (value, counts) in
+        [("", false), ("true", false), ("nonsense", false), ("false", true), ("F", true), ("0", true)]
+    {
+        assert_eq!(!names(&[labelled(value)]).is_empty(), counts, "{value:?}");
+    }
+    let deleting = node("d", |node| node.meta.deletion = Time(1));
+    let taint = |key: &str| kinds::taint::Taint {
+        key: key.into(),
+        value: "".into(),
+        effect: "NoSchedule".into(),
+        added: Time::default(),
+    };
+    let leaving = node("l", |node| node.taints = [taint("ToBeDeletedByClusterAutoscaler")].into());
+    let other = node("o", |node| node.taints = [taint("node.kubernetes.io/not-ready")].into());
+    assert_eq!(names(&[other, node("b", |_| {}), deleting, leaving, node("a", |_| {})]), "a b o");
+    assert_eq!(targets::node(&node("a", |_| {})).provider_id.as_deref(), Some("mock://mock-1/a"));
+}
+
+#[test]
+fn changes_that_balancers_cannot_see_wake_nobody() {
+    let (plain, tainted) = (node("n", |_| {}), node("n", |node| node.unschedulable = true));
+    type Record = Arc<kinds::Node>;
+    let differs =
+        |old: &Record, new: &Record| keys::nodes_differ(&runtime::store::Change { old: Some(old), new: Some(new) });
+    assert!(!differs(&plain, &tainted));
+    for (key, expected) in
+        [("ToBeDeletedByClusterAutoscaler", true), ("karpenter.sh/disrupted", true), ("example.com/other", false)]
+    {
+        let (key, value) = (key.into(), "".into());
+        let taint = kinds::taint::Taint { key, value, effect: "NoSchedule".into(), added: Time::default() };
+        assert_eq!(differs(&plain, &node("n", |node| node.taints = [taint].into())), expected);
+    }
+    assert!(differs(&plain, &node("n", |node| node.meta.deletion = Time(1))));
+    assert!(differs(&plain, &node("n", |node| node.cloud = None)));
+    assert!(keys::nodes_differ(&runtime::store::Change { old: None, new: Some(&plain) }));
+    let of = |old: Option<Service>, new: Option<Service>| {
+        let (old, new) = (old.map(Arc::new), new.map(Arc::new));
+        keys::of_service(&runtime::store::Change { old: old.as_ref(), new: new.as_ref() }).map(|key| key.to_string())
+    };
+    let plain = || with(|service| service.kind = ServiceType::ClusterIp);
+    assert_eq!(of(Some(plain()), Some(plain())), None);
+    for (old, new) in
+        [(None, Some(service("web"))), (Some(service("web")), Some(plain())), (Some(service("web")), None)]
+    {
+        assert_eq!(of(old, new).as_deref(), Some("shop/web"));
+    }
+}
+
+#[test]
+fn endpoints_come_from_all_slices_in_order() {
+    use kinds::endpoint::{Port, Target};
+    use kinds::endpoint_slice::{Conditions, Endpoint};
+    use kinds::ip::Ip;
+    let endpoint = |address: &str, ready| Endpoint {
+        addresses: [Ip::parse(address)].into(),
+        conditions: Conditions { ready, serving: None, terminating: None },
+        hostname: None,
+        target: Some(Target::Pod { namespace: "shop".into(), name: "p".into(), uid: kinds::Uid::parse("u") }),
+        node: Some("node-1".into()),
+        zone: None,
+        hints: None,
+    };
+    let port = |name: &str, number| Port { name: name.into(), protocol: "TCP".into(), number, app_protocol: None };
+    let slice = |ports: Vec<Port>, endpoints| {
+        use kinds::Kind;
+        use kinds::wire::Put;
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(kinds::schema::object_meta::NAME, "web-1");
+            meta.put_str(kinds::schema::object_meta::RESOURCE_VERSION, "1");
+        });
+        let context = kinds::Decode { interner: Arc::default(), sections: kinds::EndpointSlice::TARGETS };
+        let mut slice = kinds::EndpointSlice::decode(&context, &object).expect("well-formed");
+        (slice.contents.ports, slice.contents.endpoints) = (ports.into(), endpoints);
+        Arc::new(slice)
+    };
+    let slices = [
+        slice(
+            vec![port("web", Some(8080)), port("any", None)],
+            vec![endpoint("10.0.0.2", Some(false)), endpoint("10.0.0.1", None)],
+        ),
+        slice(
+            vec![port("admin", Some(9090))],
+            vec![endpoint("10.0.0.1", Some(true)), endpoint("web.example.com", None)],
+        ),
+        slice(vec![port("web", Some(8080))], vec![endpoint("10.0.0.1", None)]),
+    ];
+    let found: Vec<_> = targets::endpoints(&slices)
+        .into_iter()
+        .map(|target| {
+            format!("{} {}:{} {} {}", target.port_name, target.address, target.port, target.ready, target.serving)
+        })
+        .collect();
+    assert_eq!(
+        found,
+        ["admin 10.0.0.1:9090 true true", "web 10.0.0.1:8080 true true", "web 10.0.0.2:8080 false false"]
+    );
+}

@@ -1,0 +1,587 @@
+//! A cluster in memory around the controller: Services with a watch that lags, writes that fail, and processes that
+//! die, over the mock cloud.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use kinds::intstr::IntOrString;
+use kinds::meta::{Meta, ObjectKey, Time};
+use kinds::service::{Balancing, Ingress, ServicePort, ServiceType};
+use kinds::{GatedPod, Service, Uid};
+use provider_mock::{MockCloud, MockConfig};
+use providers::{
+    CloudError, Deletion, EndpointTarget, Ensured, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
+    NodeTarget, Observed, Owned, Targeting, Targets, async_trait,
+};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
+use runtime::events::{EventType, ObjectReference};
+use runtime::metrics::Metrics;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::Change;
+use tokio::task::JoinSet;
+
+use crate::controllers::service::audit::Audit;
+use crate::controllers::service::balancer_state::Courses;
+use crate::controllers::service::cluster::{Refusal, Surroundings};
+use crate::controllers::service::decide::FINALIZER;
+use crate::controllers::service::keys;
+use crate::controllers::service::metrics::{Hosts, Leaks};
+use crate::controllers::service::readiness_gates::Told;
+use crate::controllers::service::reconcile::Balancers;
+
+pub const CLUSTER: &str = "cluster";
+pub const RESYNC: Duration = Duration::from_secs(1800);
+
+/// What goes wrong with a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteFault {
+    /// It is not done.
+    Refused,
+    /// It is done, and the answer does not come.
+    Lost,
+}
+
+#[derive(Default)]
+struct Truth {
+    services: BTreeMap<ObjectKey, Service>,
+    version: u64,
+    events: Vec<String>,
+    writes: u64,
+    faults: Vec<WriteFault>,
+    /// Counts down to the write or call after which the process dies.
+    dies_after: Option<u64>,
+    /// The process dies in a provider's call that one of the cloud's faults breaks off.
+    dies_on_error: bool,
+    acts: u64,
+    died: bool,
+}
+
+/// What there is, whoever looks at it.
+pub struct World {
+    pub cloud: MockCloud,
+    truth: Mutex<Truth>,
+    nodes: Mutex<Arc<[NodeTarget]>>,
+    endpoints: Mutex<Arc<[EndpointTarget]>>,
+    /// Those of single Services, where they are not the same for all.
+    pub endpoints_of: Mutex<BTreeMap<String, Vec<EndpointTarget>>>,
+    /// Pods with readiness gates, by name.
+    pub pods: Mutex<BTreeMap<String, GatedPod>>,
+    /// Whether processes that start delete leaks, and from one audit to the next.
+    pub audit: Mutex<(bool, Duration)>,
+    dead: AtomicBool,
+    ids: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A Service as users write it.
+pub fn service(name: &str) -> Service {
+    let empty: kinds::Str = "".into();
+    Service {
+        meta: Meta {
+            namespace: "shop".into(),
+            name: name.into(),
+            uid: Uid::parse("uid"),
+            version: 1,
+            generation: 0,
+            created: Time::default(),
+            deletion: Time::default(),
+            labels: Arc::new([]),
+            owners: Arc::new([]),
+            finalizers: Arc::new([]),
+        },
+        annotations: Arc::new([]),
+        kind: ServiceType::LoadBalancer,
+        selector: Arc::new([]),
+        ports: vec![port(80)],
+        cluster_ips: vec!["10.0.0.1".into()],
+        ip_families: vec!["IPv4".into()],
+        publish_not_ready_addresses: false,
+        traffic_distribution: None,
+        balancing: Some(Box::new(Balancing {
+            class: None,
+            source_ranges: Vec::new(),
+            requested_ip: empty.clone(),
+            external_ips: Vec::new(),
+            allocate_node_ports: true,
+            client_ip_affinity: false,
+            affinity_seconds: None,
+            ip_family_policy: empty,
+            external_local: false,
+            internal_local: false,
+            health_check_node_port: 0,
+            ingress: Vec::new(),
+        })),
+    }
+}
+
+pub fn port(number: i32) -> ServicePort {
+    ServicePort {
+        name: number.to_string().into(),
+        protocol: "TCP".into(),
+        app_protocol: None,
+        port: number,
+        target_port: IntOrString::Int(8080),
+        node_port: 30_000 + number,
+    }
+}
+
+pub fn annotated(service: &mut Service, annotations: &[(&str, &str)]) {
+    service.annotations = annotations.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+}
+
+pub fn key(name: &str) -> ObjectKey {
+    ObjectKey::new("shop", name)
+}
+
+pub fn node(name: &str) -> NodeTarget {
+    NodeTarget { name: name.into(), provider_id: Some(format!("mock://mock-1/{name}")), ..NodeTarget::default() }
+}
+
+impl World {
+    pub fn new(config: MockConfig) -> Arc<Self> {
+        let cloud = MockCloud::new(config).expect("a configuration that works");
+        Arc::new(Self {
+            cloud,
+            truth: Mutex::default(),
+            nodes: Mutex::new(Arc::new([node("node-0"), node("node-1")])),
+            endpoints: Mutex::new(Arc::new([])),
+            endpoints_of: Mutex::default(),
+            pods: Mutex::default(),
+            audit: Mutex::default(),
+            dead: AtomicBool::new(false),
+            ids: AtomicU64::new(0),
+        })
+    }
+
+    fn truth(&self) -> MutexGuard<'_, Truth> {
+        lock(&self.truth)
+    }
+
+    /// A user makes a Service; false if there is one of its name.
+    pub fn create(&self, mut service: Service) -> bool {
+        let key = service.meta.key();
+        let mut truth = self.truth();
+        if truth.services.contains_key(&key) {
+            return false;
+        }
+        service.meta.uid = Uid::parse(&format!("uid-{}", self.ids.fetch_add(1, Ordering::SeqCst)));
+        truth.version += 1;
+        service.meta.version = truth.version;
+        truth.services.insert(key, service);
+        true
+    }
+
+    /// Somebody changes a Service, if it is there.
+    pub fn change(&self, key: &ObjectKey, change: impl FnOnce(&mut Service)) -> bool {
+        let mut truth = self.truth();
+        truth.version += 1;
+        let version = truth.version;
+        let Some(service) = truth.services.get_mut(key) else { return false };
+        change(service);
+        service.meta.version = version;
+        if service.meta.is_deleting() && service.meta.finalizers.is_empty() {
+            truth.services.remove(key);
+        }
+        true
+    }
+
+    /// A user deletes a Service.
+    pub fn delete(&self, key: &ObjectKey) -> bool {
+        self.change(key, |service| service.meta.deletion = Time(1))
+    }
+
+    pub fn services(&self) -> BTreeMap<ObjectKey, Service> {
+        self.truth().services.clone()
+    }
+
+    pub fn get(&self, key: &ObjectKey) -> Option<Service> {
+        self.truth().services.get(key).cloned()
+    }
+
+    pub fn set_nodes(&self, nodes: Vec<NodeTarget>) {
+        *lock(&self.nodes) = nodes.into();
+    }
+
+    pub fn nodes(&self) -> Arc<[NodeTarget]> {
+        lock(&self.nodes).clone()
+    }
+
+    pub fn set_endpoints(&self, endpoints: Vec<EndpointTarget>) {
+        *lock(&self.endpoints) = endpoints.into();
+    }
+
+    /// What was said so far, as `Type Reason Service: message`, and forgets it.
+    pub fn take_events(&self) -> Vec<String> {
+        std::mem::take(&mut self.truth().events)
+    }
+
+    pub fn writes(&self) -> u64 {
+        self.truth().writes
+    }
+
+    pub fn add_fault(&self, fault: WriteFault) {
+        self.truth().faults.push(fault);
+    }
+
+    pub fn clear_faults(&self) {
+        self.truth().faults.clear();
+        self.cloud.clear_faults();
+    }
+
+    /// The process dies right after its `n`-th write or call from now, counted from one.
+    pub fn die_after(&self, n: u64) {
+        self.truth().dies_after = Some(n);
+    }
+
+    /// The process dies at the next call that the cloud answers with an error.
+    pub fn die_on_error(&self) {
+        self.truth().dies_on_error = true;
+    }
+
+    /// Writes and calls so far.
+    pub fn acts(&self) -> u64 {
+        self.truth().acts
+    }
+
+    /// Whether a process has died as scripted.
+    pub fn died(&self) -> bool {
+        self.truth().died
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    /// Counts an act of the process; it hangs for good if this was its last.
+    async fn acted(&self) {
+        let last = {
+            let mut truth = self.truth();
+            truth.acts += 1;
+            if let Some(left) = &mut truth.dies_after {
+                *left -= 1;
+            }
+            truth.dies_after.take_if(|left| *left == 0).is_some()
+        };
+        if last {
+            self.truth().died = true;
+            self.dead.store(true, Ordering::SeqCst);
+        }
+        if self.is_dead() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// As `acted`, for a call to the cloud.
+    async fn called<T>(&self, answer: &Result<T, CloudError>) {
+        if answer.is_err() && std::mem::take(&mut self.truth().dies_on_error) {
+            self.truth().dies_after = Some(1);
+        }
+        self.acted().await;
+    }
+
+    async fn write(&self, asked: &Service, change: impl FnOnce(&mut Service)) -> Result<(), Refusal> {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let fault = {
+            let mut truth = self.truth();
+            truth.writes += 1;
+            truth.faults.pop()
+        };
+        if fault == Some(WriteFault::Refused) {
+            return Err(Refusal::Failed("as scripted: refused".into()));
+        }
+        let key = asked.meta.key();
+        if self.get(&key).is_none_or(|service| service.meta.uid != asked.meta.uid) {
+            return Err(Refusal::Gone);
+        }
+        self.change(&key, change);
+        self.acted().await;
+        match fault {
+            Some(_) => Err(Refusal::Failed("as scripted: the answer got lost".into())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One life of the controller's process: what its watch has shown it, and its queue.
+pub struct Process {
+    pub world: Arc<World>,
+    pub queue: Arc<Queue<String>>,
+    pub balancers: Arc<Balancers<View>>,
+    tasks: JoinSet<()>,
+}
+
+/// What one process sees.
+pub struct View {
+    world: Arc<World>,
+    seen: Mutex<BTreeMap<ObjectKey, Arc<Service>>>,
+    /// Services that it has written since it saw them.
+    written: Mutex<BTreeSet<ObjectKey>>,
+}
+
+impl View {
+    /// The watch delivers what has become of a Service.
+    fn refresh(&self, key: &ObjectKey) {
+        match self.world.get(key) {
+            Some(service) => lock(&self.seen).insert(key.clone(), Arc::new(service)),
+            None => lock(&self.seen).remove(key),
+        };
+        lock(&self.written).remove(key);
+    }
+}
+
+#[async_trait]
+impl Surroundings for View {
+    fn service(&self, key: &ObjectKey) -> Option<Arc<Service>> {
+        lock(&self.seen).get(key).cloned()
+    }
+
+    fn services(&self) -> Vec<Arc<Service>> {
+        lock(&self.seen).values().cloned().collect()
+    }
+
+    fn nodes(&self) -> Arc<[NodeTarget]> {
+        self.world.nodes()
+    }
+
+    fn endpoints(&self, service: &Service) -> Option<Arc<[EndpointTarget]>> {
+        if let Some(own) = lock(&self.world.endpoints_of).get(&*service.meta.name) {
+            return Some(own.clone().into());
+        }
+        Some(lock(&self.world.endpoints).clone())
+    }
+
+    fn pod(&self, _: &str, name: &str) -> Option<Arc<GatedPod>> {
+        lock(&self.world.pods).get(name).cloned().map(Arc::new)
+    }
+
+    fn gated_pods(&self, _: &str) -> Vec<Arc<GatedPod>> {
+        lock(&self.world.pods).values().cloned().map(Arc::new).collect()
+    }
+
+    async fn tell_pod(&self, pod: &GatedPod, told: &Told) -> Result<(), Refusal> {
+        let mut pods = lock(&self.world.pods);
+        let pod = pods.get_mut(&*pod.meta.name).ok_or(Refusal::Gone)?;
+        for gate in pod.gates.iter_mut().filter(|gate| *gate.condition == told.condition) {
+            (gate.status, gate.reason, gate.message) =
+                (told.status, told.reason.as_str().into(), told.message.as_str().into());
+        }
+        Ok(())
+    }
+
+    fn say(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
+        let text = format!("{} {reason} {}: {message}", kind.as_str(), about.name);
+        self.world.truth().events.push(text);
+    }
+
+    async fn is_held(&self, service: &Service) -> Result<bool, Refusal> {
+        let now = self.world.get(&service.meta.key()).filter(|now| now.meta.uid == service.meta.uid);
+        let now = now.ok_or(Refusal::Gone)?;
+        Ok(!now.meta.is_deleting() && now.meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER))
+    }
+
+    async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {
+        Ok(self.world.services().into_iter().map(|(key, service)| (key, service.meta.uid)).collect())
+    }
+
+    async fn hold(&self, service: &Service) -> Result<(), Refusal> {
+        if self.world.get(&service.meta.key()).is_some_and(|now| now.meta.is_deleting()) {
+            return Err(Refusal::Failed("no finalizer can be added to what is being deleted".into()));
+        }
+        lock(&self.written).insert(service.meta.key());
+        let add = |service: &mut Service| service.meta.finalizers = Arc::new([FINALIZER.into()]);
+        self.world.write(service, add).await
+    }
+
+    async fn publish(&self, service: &Service, ingress: &[Ingress]) -> Result<(), Refusal> {
+        lock(&self.written).insert(service.meta.key());
+        let set = |service: &mut Service| {
+            if let Some(asked) = &mut service.balancing {
+                asked.ingress = ingress.to_vec();
+            }
+        };
+        self.world.write(service, set).await
+    }
+
+    async fn release(&self, service: &Service, clear_status: bool) -> Result<(), Refusal> {
+        lock(&self.written).insert(service.meta.key());
+        let free = |service: &mut Service| {
+            service.meta.finalizers = Arc::new([]);
+            if let Some(asked) = service.balancing.as_mut().filter(|_| clear_status) {
+                asked.ingress.clear();
+            }
+        };
+        self.world.write(service, free).await
+    }
+}
+
+/// The mock cloud, as seen by a process that may die after any call.
+struct Calls {
+    cloud: Arc<dyn LoadBalancers>,
+    world: Arc<World>,
+}
+
+#[async_trait]
+impl LoadBalancers for Calls {
+    fn features(&self) -> Features {
+        self.cloud.features()
+    }
+    fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
+        self.cloud.targeting(spec)
+    }
+    fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
+        self.cloud.others(spec)
+    }
+    async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
+        self.cloud.observe(id).await
+    }
+    async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
+        let answer = self.cloud.ensure(spec, targets).await;
+        self.world.called(&answer).await;
+        answer
+    }
+    async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
+        let answer = self.cloud.set_targets(spec, targets).await;
+        self.world.called(&answer).await;
+        answer
+    }
+    async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        let answer = self.cloud.delete(id).await;
+        self.world.called(&answer).await;
+        answer
+    }
+    async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
+        self.cloud.list_owned().await
+    }
+    fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
+        self.cloud.may_belong(owned, service)
+    }
+    async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
+        self.cloud.collect(owned).await
+    }
+}
+
+/// Reconciles by names, as the binary does by keys.
+struct ByName(Arc<Balancers<View>>);
+
+impl Reconcile for ByName {
+    type Key = String;
+
+    fn reconcile<'a>(&'a self, name: &'a String) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            let key = key(name);
+            let view = &self.0.kubernetes;
+            if lock(&view.written).contains(&key) {
+                // Its own writes must have come back first: here they do at once.
+                view.refresh(&key);
+            }
+            self.0.sync(&key).await
+        }
+        .boxed()
+    }
+}
+
+impl Process {
+    /// Starts a process that has listed what there is.
+    pub fn start(world: &Arc<World>, workers: usize) -> Self {
+        let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock balances");
+        Self::over(world, workers, cloud)
+    }
+
+    /// The same over another cloud.
+    pub fn over(world: &Arc<World>, workers: usize, cloud: Arc<dyn LoadBalancers>) -> Self {
+        world.dead.store(false, Ordering::SeqCst);
+        {
+            let mut truth = world.truth();
+            (truth.dies_after, truth.dies_on_error) = (None, false);
+        }
+        let seen = world.services().into_iter().map(|(key, service)| (key, Arc::new(service))).collect();
+        let view = View { world: world.clone(), seen: Mutex::new(seen), written: Mutex::default() };
+        // A guard within the next statement would last until its end.
+        let (collects, every) = *lock(&world.audit);
+        let balancers = Arc::new(Balancers {
+            kubernetes: view,
+            cloud: Arc::new(Calls { cloud, world: world.clone() }),
+            cluster: CLUSTER.into(),
+            resync: RESYNC,
+            courses: Courses::default(),
+            hosts: Hosts::register(&Metrics::default()),
+            audit: Audit {
+                collects,
+                every,
+                counted: Leaks::register(&Metrics::default()),
+                suspects: Mutex::default(),
+                going: Mutex::default(),
+            },
+        });
+        let queue = Queue::new(QueueOptions {
+            base_delay: Duration::from_secs(5),
+            max_delay: Duration::from_secs(300),
+            ..QueueOptions::named("service")
+        });
+        let mut tasks = JoinSet::new();
+        let options = WorkOptions { name: "service", workers, max_retries: None };
+        work(options, &queue, &Arc::new(ByName(balancers.clone())), &Arc::new(WorkCounts::default()), &mut tasks);
+        for key in world.services().into_keys() {
+            queue.add(key.name.to_string());
+        }
+        Self { world: world.clone(), queue, balancers, tasks }
+    }
+
+    /// Leaks that two audits in a row find.
+    pub async fn leaks(&self) -> usize {
+        self.balancers.audit().await.expect("no faults");
+        self.balancers.audit().await.expect("no faults").leaks
+    }
+
+    /// The watch delivers what has become of a Service.
+    pub fn deliver(&self, key: &ObjectKey) {
+        let view = &self.balancers.kubernetes;
+        let old = view.service(key);
+        view.refresh(key);
+        let new = view.service(key);
+        self.queue.add(key.name.to_string());
+        let change = Change { old: old.as_ref(), new: new.as_ref() };
+        for key in keys::referring(&change, &self.balancers.courses) {
+            self.queue.add(key.name.to_string());
+        }
+    }
+
+    /// The watch delivers that a Service has other endpoints.
+    pub fn endpoints_changed(&self, key: &ObjectKey) {
+        for key in self.balancers.courses.with_endpoints_of(key) {
+            self.queue.add(key.name.to_string());
+        }
+    }
+
+    /// The watch delivers everything.
+    pub fn deliver_all(&self) {
+        let known: Vec<_> = lock(&self.balancers.kubernetes.seen).keys().cloned().collect();
+        for key in self.world.services().into_keys().chain(known) {
+            self.deliver(&key);
+        }
+    }
+
+    /// Nodes have changed: those Services are looked at that send traffic to them.
+    pub fn nodes_changed(&self) {
+        for key in self.balancers.courses.with_nodes() {
+            self.queue.add(key.name.to_string());
+        }
+    }
+
+    /// The process ends without a word.
+    pub async fn crash(mut self) {
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Lets time pass.
+pub async fn pass(seconds: f64) {
+    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+}

@@ -1,0 +1,72 @@
+//! What changes of Nodes ask for, and what is tried again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kinds::Node;
+use providers::{CloudError, ErrorKind};
+use runtime::store::Change;
+
+use super::checksum;
+use super::sync::{NOTE, Pending, again};
+
+fn node(machine: &str, note: Option<&str>) -> Arc<Node> {
+    let mut node = crate::controllers::node::tests::node(&[], None);
+    if let Some(cloud) = node.cloud.as_mut() {
+        cloud.provider_id = machine.into();
+    }
+    let labels: Vec<_> = note.map(|note| (NOTE.into(), note.into())).into_iter().collect();
+    node.meta.labels = Arc::from(labels);
+    Arc::new(node)
+}
+
+#[test]
+fn the_note_is_upstreams() {
+    let tags = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    // md5 of "a=1,b=2"
+    assert_eq!(checksum(&tags(&[("b", "2"), ("a", "1")])), "9dc867b7f2bf1e40160f90e46628512e");
+    assert_ne!(checksum(&tags(&[("b", "2")])), checksum(&tags(&[("b", "3")])));
+}
+
+#[test]
+fn changes_ask_for_work_only_where_there_is_some() {
+    for (old, new, expected) in [
+        (None, Some(node("aws:///z/i-1", None)), true),
+        (None, Some(node("aws:///z/i-1", Some("sum"))), false),
+        (None, Some(node("aws:///z/i-1", Some("another"))), true),
+        (None, Some(node("", None)), false),
+        (Some(node("", None)), Some(node("aws:///z/i-1", None)), true),
+        (Some(node("aws:///z/i-1", Some("sum"))), None, true),
+        (Some(node("", None)), None, false),
+    ] {
+        let pending = Pending::new("sum".into());
+        let asked = pending.note(&Change { old: old.as_ref(), new: new.as_ref() });
+        assert_eq!(asked, expected, "{:?} -> {:?}", old.map(|n| n.meta.clone()), new.map(|n| n.meta.clone()));
+    }
+}
+
+#[test]
+fn what_can_never_be_is_left_alone_until_it_is_another_machine() {
+    let pending = Pending::new("sum".into());
+    let (bad, good) = (node("aws:///z/i-1", None), node("aws:///z/i-2", None));
+    assert!(pending.note(&Change { old: None, new: Some(&bad) }));
+    pending.give_up(bad.meta.key(), "aws:///z/i-1".into());
+    assert!(!pending.note(&Change { old: Some(&bad), new: Some(&bad) }), "a heartbeat");
+    assert!(pending.note(&Change { old: Some(&bad), new: Some(&good) }));
+}
+
+#[test]
+fn failures_that_may_go_away_are_tried_again() {
+    for (kind, young, expected) in [
+        (ErrorKind::NotFound, true, true),
+        (ErrorKind::NotFound, false, false),
+        (ErrorKind::Invalid, true, false),
+        (ErrorKind::Transient, false, true),
+        (ErrorKind::Throttled { after: None }, false, true),
+        (ErrorKind::Denied, false, true),
+    ] {
+        assert_eq!(again(&CloudError::new(kind, "CreateTags", ""), young), expected, "{kind:?} {young}");
+    }
+}

@@ -1,0 +1,144 @@
+//! What is known of a controller of upstream's, and the rules by which `--controllers` picks some.
+
+use crate::flags::Gates;
+use crate::flags::nearest::{hint, nearest};
+
+/// Whether `*` includes a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByDefault {
+    /// It does.
+    On,
+    /// It must be named to run.
+    Off,
+}
+
+/// When a controller is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartOrder {
+    /// Before all others, with the root client (upstream's RequiresSpecialHandling).
+    First,
+    /// In any order.
+    AnyOrder,
+}
+
+/// One controller of upstream's 1.37.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpstreamController {
+    /// The name for `--controllers`.
+    pub name: &'static str,
+    /// Older names for `--controllers`.
+    pub aliases: &'static [&'static str],
+    /// Whether `*` includes it.
+    pub by_default: ByDefault,
+    /// The feature gates that must all be on.
+    pub gates: &'static [&'static str],
+    /// When it is built.
+    pub start: StartOrder,
+}
+
+/// Makes `UPSTREAM`, the controllers of a binary: each as `"name", ["alias"], On|Off, ["Gate", ...], First|AnyOrder;`.
+#[macro_export]
+macro_rules! controllers {
+    ($($name:literal, [$($alias:literal)?], $default:ident, [$($gate:literal),*], $start:ident;)*) => {
+        /// All of upstream's controllers, by name.
+        pub static UPSTREAM: &[$crate::flags::controllers::UpstreamController] = &[$($crate::flags::controllers::UpstreamController {
+            name: $name,
+            aliases: &[$($alias)?],
+            by_default: $crate::flags::controllers::ByDefault::$default,
+            gates: &[$($gate),*],
+            start: $crate::flags::controllers::StartOrder::$start,
+        }),*];
+    };
+}
+
+/// A name in `--controllers` that no controller has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is not in the list of known controllers{}", hint(.nearest.as_deref(), ""))]
+pub struct UnknownController {
+    /// The name as given, without a dash in front.
+    pub name: String,
+    /// The name or alias most likely meant.
+    pub nearest: Option<&'static str>,
+}
+
+/// A checked `--controllers`, with aliases replaced by names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection(Vec<String>);
+
+impl Selection {
+    /// Checks the items of `--controllers` against `known` and replaces aliases (controller-manager options,
+    /// GenericControllerManagerConfigurationOptions.Validate and ApplyTo).
+    ///
+    /// # Errors
+    /// Every name that no controller has.
+    pub fn parse(known: &'static [UpstreamController], items: &[String]) -> Result<Selection, Vec<UnknownController>> {
+        let mut unknown = Vec::new();
+        let mut names = Vec::new();
+        for item in items {
+            let (dash, name) = item.strip_prefix('-').map_or(("", item.as_str()), |name| ("-", name));
+            match find(known, name) {
+                Some(controller) => names.push(format!("{dash}{}", controller.name)),
+                None if item == "*" => names.push(item.clone()),
+                None => unknown.push(UnknownController {
+                    name: name.to_owned(),
+                    nearest: nearest(name, known.iter().flat_map(spellings)),
+                }),
+            }
+        }
+        if unknown.is_empty() { Ok(Selection(names)) } else { Err(unknown) }
+    }
+
+    /// The items, with names in place of aliases.
+    pub fn into_items(self) -> Vec<String> {
+        self.0
+    }
+}
+
+impl UpstreamController {
+    /// Whether `controllers`, the list with aliases replaced as in `Options::controllers`, picks
+    /// this controller (controller-manager app, IsControllerEnabled): the first item that names
+    /// it decides, else `*` does, for those that are on by default.
+    pub fn picked(&self, controllers: &[String]) -> bool {
+        let named = controllers.iter().find_map(|item| match item.strip_prefix('-') {
+            Some(off) => (off == self.name).then_some(false),
+            None => (item == self.name).then_some(true),
+        });
+        let starred = || controllers.iter().any(|item| item == "*");
+        named.unwrap_or_else(|| self.by_default == ByDefault::On && starred())
+    }
+
+    /// Whether upstream runs this controller: it is picked and its gates are on (kubernetes app,
+    /// ControllerDescriptor.BuildController).
+    pub fn enabled(&self, controllers: &[String], gates: &Gates) -> bool {
+        self.picked(controllers) && self.gates.iter().all(|gate| gates.enabled(gate))
+    }
+}
+
+/// The controller with that name or alias.
+pub fn find(known: &'static [UpstreamController], name: &str) -> Option<&'static UpstreamController> {
+    known.iter().find(|controller| spellings(controller).any(|spelling| spelling == name))
+}
+
+/// The controllers that upstream would run.
+pub fn enabled_upstream<'a>(
+    known: &'static [UpstreamController],
+    controllers: &'a [String],
+    gates: &'a Gates,
+) -> impl Iterator<Item = &'static UpstreamController> + 'a {
+    known.iter().filter(move |controller| controller.enabled(controllers, gates))
+}
+
+/// The names of all controllers.
+pub fn all_names(known: &'static [UpstreamController]) -> Vec<&'static str> {
+    known.iter().map(|controller| controller.name).collect()
+}
+
+/// The names of those that `*` does not include.
+pub fn off_by_default(known: &'static [UpstreamController]) -> Vec<&'static str> {
+    let off = known.iter().filter(|controller| controller.by_default == ByDefault::Off);
+    off.map(|controller| controller.name).collect()
+}
+
+fn spellings(controller: &'static UpstreamController) -> impl Iterator<Item = &'static str> {
+    std::iter::once(controller.name).chain(controller.aliases.iter().copied())
+}

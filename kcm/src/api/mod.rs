@@ -1,0 +1,5 @@
+//! Objects of any kind: garbage, namespaces, quotas.
+
+pub mod garbage_collector;
+pub mod namespace;
+pub mod resourcequota;

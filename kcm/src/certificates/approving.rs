@@ -1,0 +1,248 @@
+//! certificatesigningrequest-approving-controller: approves kubelets' requests for client certificates, if their author
+//! has the right to ask.
+//!
+//! Follows upstream pkg/controller/certificates/approver.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::{ObjectKey, Time};
+use kinds::schema::{
+    certificate_signing_request_spec as s, resource_attributes as attributes, subject_access_review as review,
+    subject_access_review_spec as r, subject_access_review_status as answer,
+};
+use kinds::wire::{Put, WireError, fields, find};
+use kinds::{CertificateSigningRequest, Kind, Resource, Sections};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::Store;
+use runtime::watch::Builder;
+use runtime::write::{WriteError, Writer};
+use tracing::debug;
+
+use crate::certificates::request::{self, Asked, KUBELET_CLIENT, check_kubelet_client};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "certificatesigningrequest-approving-controller",
+    service_account: "certificate-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Update, group: "certificates.k8s.io", resource: "certificatesigningrequests/approval" },
+        Write { verb: Verb::Create, group: "authorization.k8s.io", resource: "subjectaccessreviews" },
+    ],
+    queues: &[QueueKeys::of("certificate", "CertificateSigningRequest")],
+    start,
+    ..Descriptor::NONE
+};
+
+const WORKERS: usize = 5;
+
+const REVIEWS: Resource = Resource {
+    group: "authorization.k8s.io",
+    version: "v1",
+    kind: "SubjectAccessReview",
+    plural: "subjectaccessreviews",
+    namespaced: false,
+};
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<CertificateSigningRequest>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, _: &Context) {
+    let queue =
+        Queue::new(QueueOptions { base_delay: Duration::from_millis(200), ..QueueOptions::named("certificate") });
+    let requests = manager.registry().store::<CertificateSigningRequest>();
+    let changed = queue.clone();
+    requests.subscribe(move |change| change.new.into_iter().for_each(|request| changed.add(request.meta.key())));
+    let writer = manager.writer(DESCRIPTOR.service_account);
+    let reconciler =
+        Arc::new(Approver { requests, writer, expectations: Expectations::default(), queue: queue.clone() });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+}
+
+/// A right to ask, and what is said when it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Right {
+    subresource: &'static str,
+    message: &'static str,
+}
+
+const SELF: Right = Right {
+    subresource: "selfnodeclient",
+    message: "Auto approving self kubelet client certificate after SubjectAccessReview.",
+};
+const ANY: Right = Right {
+    subresource: "nodeclient",
+    message: "Auto approving kubelet client certificate after SubjectAccessReview.",
+};
+
+/// Nobody has decided yet.
+fn is_open(request: &CertificateSigningRequest) -> bool {
+    request.certificate.is_empty() && !request.has("Approved") && !request.has("Denied")
+}
+
+/// The rights of which one is enough, in the order in which they are asked for.
+fn rights(request: &CertificateSigningRequest, asked: &Asked) -> &'static [Right] {
+    if *request.signer != *KUBELET_CLIENT || check_kubelet_client(request, asked).is_err() {
+        &[]
+    } else if *request.username == *asked.common_name {
+        &[SELF, ANY]
+    } else {
+        &[ANY]
+    }
+}
+
+/// The question whether the author of a request has a right.
+fn question(request: &CertificateSigningRequest, right: Right) -> Result<Vec<u8>, WireError> {
+    let mut spec = Vec::new();
+    spec.put_message(r::RESOURCE_ATTRIBUTES, |message| {
+        message.put_str(attributes::VERB, "create");
+        message.put_str(attributes::GROUP, CertificateSigningRequest::RESOURCE.group);
+        message.put_str(attributes::VERSION, "*");
+        message.put_str(attributes::RESOURCE, CertificateSigningRequest::RESOURCE.plural);
+        message.put_str(attributes::SUBRESOURCE, right.subresource);
+    });
+    for field in fields(request.spec()) {
+        let field = field?;
+        let number = match field.number {
+            s::USERNAME => r::USER,
+            s::GROUPS => r::GROUPS,
+            s::EXTRA => r::EXTRA,
+            s::UID => r::UID,
+            _ => continue,
+        };
+        spec.put_bytes(number, field.value.bytes());
+    }
+    let mut object = Vec::new();
+    object.put_bytes(review::SPEC, &spec);
+    Ok(object)
+}
+
+struct Approver {
+    requests: Arc<Store<CertificateSigningRequest>>,
+    writer: Writer,
+    expectations: Expectations,
+    queue: Arc<Queue<ObjectKey>>,
+}
+
+impl Reconcile for Approver {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Approver {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(request) = self.requests.get(key) else {
+            self.expectations.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.expectations.caught_up(key, &self.requests, move || queue.add(again)) {
+            return Ok(Outcome::Parked);
+        }
+        if !is_open(&request) {
+            return Ok(Outcome::Done);
+        }
+        let asked = request::read(request.request())
+            .map_err(|problem| ReconcileError::new(format!("unable to parse csr {:?}: {problem}", &*key.name)))?;
+        let rights = rights(&request, &asked);
+        for right in rights {
+            if self.has(&request, *right).await? {
+                return self.approve(key, &request, *right).await;
+            }
+        }
+        if rights.is_empty() {
+            return Ok(Outcome::Done);
+        }
+        debug!("a kubelet's request, but its author may not make it; rights may change");
+        Ok(Outcome::Backoff)
+    }
+
+    async fn has(&self, request: &CertificateSigningRequest, right: Right) -> Result<bool, ReconcileError> {
+        let question = question(request, right).map_err(|error| ReconcileError::new(error.to_string()))?;
+        let answered = self.writer.create(&REVIEWS, "", &question, true).await?;
+        let object = answered.object().map_err(WriteError::from)?;
+        let allowed = fields(find(object, review::STATUS)).flatten().find(|field| field.number == answer::ALLOWED);
+        Ok(allowed.is_some_and(|field| field.value.bool()))
+    }
+
+    async fn approve(
+        &self,
+        key: &ObjectKey,
+        request: &CertificateSigningRequest,
+        right: Right,
+    ) -> Result<Outcome, ReconcileError> {
+        let object = request
+            .with_condition("Approved", "AutoApproved", right.message, Time::default())
+            .map_err(|error| ReconcileError::new(error.to_string()))?;
+        match self.writer.replace(&CertificateSigningRequest::RESOURCE, key, Some("approval"), &object).await {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.expectations.wrote(key, &self.requests, meta.version);
+                }
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certificates::request::CLIENT;
+    use crate::certificates::request::tests::{kubelet, request};
+
+    const USAGES: &[&str] = &["digital signature", "client auth"];
+
+    #[test]
+    fn a_kubelet_may_ask_for_itself_or_for_any() {
+        let other = Asked { common_name: "system:node:b".into(), ..kubelet() };
+        let stranger = Asked { common_name: "b".into(), ..kubelet() };
+        for (signer, asked, expected) in [
+            (KUBELET_CLIENT, kubelet(), &[SELF, ANY][..]),
+            (KUBELET_CLIENT, other, &[ANY]),
+            (KUBELET_CLIENT, stranger, &[]),
+            (CLIENT, kubelet(), &[]),
+        ] {
+            assert_eq!(rights(&request(signer, USAGES, &[], ""), &asked), expected, "{signer} {asked:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_decided_stays_so() {
+        for (conditions, certificate, expected) in [
+            (&[][..], "", true),
+            (&[("Failed", 1)], "", true),
+            (&[("Approved", 1)], "", false),
+            (&[("Denied", 1)], "", false),
+            (&[], "PEM", false),
+        ] {
+            assert_eq!(is_open(&request(KUBELET_CLIENT, USAGES, conditions, certificate)), expected);
+        }
+    }
+
+    #[test]
+    fn the_question_is_about_the_author() {
+        let question = question(&request(KUBELET_CLIENT, USAGES, &[], ""), SELF).expect("well-formed");
+        let spec = find(&question, review::SPEC);
+        assert_eq!(find(spec, r::USER), b"system:node:a");
+        let about = find(spec, r::RESOURCE_ATTRIBUTES);
+        let texts =
+            [attributes::VERB, attributes::GROUP, attributes::VERSION, attributes::RESOURCE, attributes::SUBRESOURCE];
+        let texts = texts.map(|number| String::from_utf8_lossy(find(about, number)).into_owned());
+        assert_eq!(texts, ["create", "certificates.k8s.io", "*", "certificatesigningrequests", "selfnodeclient"]);
+    }
+}

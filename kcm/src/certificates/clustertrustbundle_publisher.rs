@@ -1,0 +1,227 @@
+//! kube-apiserver-serving-clustertrustbundle-publisher-controller: keeps one ClusterTrustBundle with the certificates
+//! that the API server's is signed by.
+//!
+//! The bundle's name holds a hash of its content, so that new certificates are a new bundle, made before the old one
+//! goes. Follows upstream pkg/controller/certificates/clustertrustbundlepublisher.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::{ClusterTrustBundle, Kind, Sections};
+use ring::digest;
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Index, Store, index_key};
+use runtime::watch::Builder;
+use runtime::write::Writer;
+use tokio::time::Instant;
+
+use crate::certificates::publisher_metrics::{Syncs, WELL, code};
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+    service_account: "kube-apiserver-serving-clustertrustbundle-publisher",
+    requires: &[ClusterTrustBundle::RESOURCE],
+    prepare,
+    watches,
+    writes: &[
+        Write { verb: Verb::Create, group: "certificates.k8s.io", resource: "clustertrustbundles" },
+        Write { verb: Verb::Update, group: "certificates.k8s.io", resource: "clustertrustbundles" },
+        Write { verb: Verb::Delete, group: "certificates.k8s.io", resource: "clustertrustbundles" },
+    ],
+    queues: &[QueueKeys::other("ca_cert_publisher_cluster_trust_bundles")],
+    start,
+    ..Descriptor::NONE
+};
+
+const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
+
+/// Bundles by signer.
+const BY_SIGNER: Index<ClusterTrustBundle> =
+    Index { name: "signer", keys: |bundle, emit| emit(index_key(&*bundle.signer)) };
+
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(match context.credentials.read_root_ca(&context.options)? {
+        true => Start::Run,
+        false => {
+            Start::Skip("there is no CA to publish (--root-ca-file, or certificate-authority-data in the kubeconfig)")
+        }
+    })
+}
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<ClusterTrustBundle>(Sections::default(), &[BY_SIGNER]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let queue = Queue::new(QueueOptions::named("ca_cert_publisher_cluster_trust_bundles"));
+    let bundles = manager.registry().store::<ClusterTrustBundle>();
+    let key = ObjectKey::new("", SIGNER);
+    let (changed, again) = (queue.clone(), key.clone());
+    bundles.subscribe(move |change| {
+        if change.old.into_iter().chain(change.new).any(|bundle| &*bundle.signer == SIGNER) {
+            changed.add(again.clone());
+        }
+    });
+    queue.add(key);
+    let content = String::from_utf8_lossy(&context.credentials.root_ca);
+    let syncs = Syncs::register(
+        manager.metrics(),
+        "clustertrustbundle_publisher",
+        [
+            "Number of syncs that occurred in cluster trust bundle publisher.",
+            "The time it took to sync a cluster trust bundle.",
+        ],
+    );
+    let reconciler = Arc::new(Publisher {
+        name: bundle_name(content.as_bytes()).into(),
+        content: content.into(),
+        bundles,
+        writer: manager.writer(DESCRIPTOR.service_account),
+        expectations: Expectations::default(),
+        queue: queue.clone(),
+        syncs,
+    });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+}
+
+/// The signer's name, and the first twelve bytes of the content's SHA-256 (constructBundleName).
+fn bundle_name(content: &[u8]) -> String {
+    let hash = digest::digest(&digest::SHA256, content);
+    let hash: String = hash.as_ref()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}:{hash}", SIGNER.replace('/', ":"))
+}
+
+/// What to do about our bundle.
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    Nothing,
+    Create,
+    Update,
+}
+
+fn plan(ours: Option<&ClusterTrustBundle>, content: &str) -> Plan {
+    match ours {
+        None => Plan::Create,
+        Some(bundle) if *bundle.bundle == *content => Plan::Nothing,
+        Some(_) => Plan::Update,
+    }
+}
+
+struct Publisher {
+    name: Box<str>,
+    content: Box<str>,
+    bundles: Arc<Store<ClusterTrustBundle>>,
+    writer: Writer,
+    expectations: Expectations,
+    queue: Arc<Queue<ObjectKey>>,
+    syncs: Syncs,
+}
+
+impl Reconcile for Publisher {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            let (begun, mut answered) = (Instant::now(), WELL);
+            let outcome = self.sync(key, &mut answered).await;
+            if outcome != Ok(Outcome::Parked) {
+                self.syncs.done(answered, begun.elapsed());
+            }
+            outcome
+        }
+        .boxed()
+    }
+}
+
+impl Publisher {
+    /// Says what the server answered to a write that did not go well.
+    async fn sync(&self, key: &ObjectKey, answered: &mut u16) -> Result<Outcome, ReconcileError> {
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.expectations.caught_up(key, &self.bundles, move || queue.add(again)) {
+            return Ok(Outcome::Parked);
+        }
+        let name = ObjectKey::new("", &*self.name);
+        let all = self.bundles.by_index(&BY_SIGNER, index_key(SIGNER));
+        let (ours, stale): (Vec<_>, Vec<_>) = all.into_iter().partition(|bundle| bundle.meta.name == name.name);
+        let ours = ours.first();
+        let written = match (plan(ours.map(|bundle| &**bundle), &self.content), ours) {
+            (Plan::Nothing, _) => None,
+            (Plan::Update, Some(bundle)) => {
+                let object = bundle.update(&self.content).map_err(|error| ReconcileError::new(error.to_string()))?;
+                Some(self.writer.replace(&ClusterTrustBundle::RESOURCE, &name, None, &object).await)
+            }
+            _ => {
+                let object = ClusterTrustBundle::new_object(&self.name, SIGNER, &self.content);
+                Some(self.writer.create(&ClusterTrustBundle::RESOURCE, "", &object, false).await)
+            }
+        };
+        match written.transpose() {
+            Ok(answer) => {
+                if let Some(meta) = answer.and_then(|answer| answer.meta().ok()) {
+                    self.expectations.wrote(key, &self.bundles, meta.version);
+                }
+            }
+            Err(error) => {
+                *answered = code(&error);
+                let again = error.is_conflict() || error.is_already_exists();
+                return if again { Ok(Outcome::Backoff) } else { Err(error.into()) };
+            }
+        }
+        let mut failed = None;
+        for bundle in stale.iter().filter(|bundle| !bundle.meta.is_deleting()) {
+            match self.writer.delete(&ClusterTrustBundle::RESOURCE, &bundle.meta.key(), &bundle.meta.uid).await {
+                Err(error) if !error.is_not_found() && !error.is_conflict() => failed = Some(error),
+                _ => {}
+            }
+        }
+        failed.map_or(Ok(Outcome::Done), |error| {
+            *answered = code(&error);
+            Err(error.into())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::{Decode, Interner};
+
+    use super::*;
+
+    #[test]
+    fn names_hold_the_hash_of_the_content() {
+        // The SHA-256 of "abc" is in its standard.
+        assert_eq!(bundle_name(b"abc"), "kubernetes.io:kube-apiserver-serving:ba7816bf8f01cfea414140de");
+    }
+
+    #[test]
+    fn our_bundle_holds_the_content() {
+        let mut object = ClusterTrustBundle::new_object("x", SIGNER, "CA");
+        object.extend(meta_version());
+        let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
+        let bundle = ClusterTrustBundle::decode(&context, &object).expect("a bundle");
+        assert_eq!(plan(None, "CA"), Plan::Create);
+        assert_eq!(plan(Some(&bundle), "CA"), Plan::Nothing);
+        assert_eq!(plan(Some(&bundle), "other"), Plan::Update);
+        let updated = ClusterTrustBundle::decode(&context, &bundle.update("other").expect("well-formed"));
+        let updated = updated.expect("a bundle");
+        assert_eq!((&*updated.bundle, &*updated.signer), ("other", SIGNER));
+    }
+
+    /// Metadata as the server returns it: the last field of its number counts.
+    fn meta_version() -> Vec<u8> {
+        use kinds::wire::Put;
+        let mut meta = Vec::new();
+        meta.put_message(kinds::schema::cluster_trust_bundle::METADATA, |meta| {
+            meta.put_str(kinds::schema::object_meta::NAME, "x");
+            meta.put_str(kinds::schema::object_meta::RESOURCE_VERSION, "1");
+        });
+        meta
+    }
+}

@@ -1,0 +1,233 @@
+//! root-ca-certificate-publisher-controller: keeps the cluster's root certificates in a ConfigMap of every namespace.
+//!
+//! Follows upstream pkg/controller/certificates/rootcacertpublisher.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::config_map::{Body, ROOT_CA};
+use kinds::meta::ObjectKey;
+use kinds::schema::{config_map, object_meta};
+use kinds::wire::Put;
+use kinds::{ConfigMap, Kind, Namespace, Sections};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Change, Store};
+use runtime::watch::Builder;
+use runtime::write::{WriteError, Writer};
+use tokio::time::Instant;
+
+use crate::certificates::publisher_metrics::{Syncs, WELL, code};
+use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "root-ca-certificate-publisher-controller",
+    service_account: "root-ca-cert-publisher",
+    prepare,
+    watches,
+    writes: &[
+        Write { verb: Verb::Create, group: "", resource: "configmaps" },
+        Write { verb: Verb::Update, group: "", resource: "configmaps" },
+    ],
+    queues: &[QueueKeys::of("root_ca_cert_publisher", "Namespace")],
+    start,
+    ..Descriptor::NONE
+};
+
+/// The key of the certificates in the data.
+const CA_CERT: &str = "ca.crt";
+/// The annotation that says what the ConfigMap is for.
+const DESCRIPTION: &str = "kubernetes.io/description";
+const DESCRIPTION_TEXT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
+
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    context.credentials.read_root_ca(&context.options)?;
+    Ok(Start::Run)
+}
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Namespace>(Sections::default(), &[]);
+    builder.need::<ConfigMap>(ConfigMap::ROOT_CAS, &[]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let queue = Queue::new(QueueOptions::named("root_ca_cert_publisher"));
+    let (namespaces, maps) = (manager.registry().store::<Namespace>(), manager.registry().store::<ConfigMap>());
+    let (of_namespaces, of_maps) = (queue.clone(), queue.clone());
+    namespaces.subscribe(move |change| of_namespace(change).into_iter().for_each(|key| of_namespaces.add(key)));
+    maps.subscribe(move |change| of_map(change).into_iter().for_each(|key| of_maps.add(key)));
+    let syncs = Syncs::register(
+        manager.metrics(),
+        "root_ca_cert_publisher",
+        ["Number of namespace syncs happened in root ca cert publisher."; 2],
+    );
+    let reconciler = Arc::new(Publisher {
+        // PEM is ASCII; what else stands around it survives as well as text can.
+        root_ca: String::from_utf8_lossy(&context.credentials.root_ca).into(),
+        maps,
+        writer: manager.writer(DESCRIPTOR.service_account),
+        expectations: Expectations::default(),
+        queue: queue.clone(),
+        syncs,
+    });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+}
+
+/// A new namespace, or a change of one that lives.
+fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
+    change.new.filter(|namespace| change.old.is_none() || namespace.active).map(|namespace| namespace.meta.key())
+}
+
+/// The ConfigMap is gone or another than before.
+fn of_map(change: &Change<'_, ConfigMap>) -> Option<ObjectKey> {
+    let old = change.old.filter(|old| &*old.meta.name == ROOT_CA)?;
+    Some(ObjectKey { namespace: "".into(), name: old.meta.namespace.clone() })
+}
+
+/// What to do about a namespace's ConfigMap.
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    Nothing,
+    Create,
+    Update,
+}
+
+fn plan(body: Option<&Body>, root_ca: &str) -> Plan {
+    let Some(body) = body else { return Plan::Create };
+    let is_described = body.annotation(DESCRIPTION).is_some_and(|text| !text.is_empty());
+    if body.data().eq([(CA_CERT, root_ca)]) && is_described { Plan::Nothing } else { Plan::Update }
+}
+
+struct Publisher {
+    root_ca: Box<str>,
+    maps: Arc<Store<ConfigMap>>,
+    writer: Writer,
+    expectations: Expectations,
+    queue: Arc<Queue<ObjectKey>>,
+    syncs: Syncs,
+}
+
+impl Reconcile for Publisher {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            let (begun, mut answered) = (Instant::now(), WELL);
+            let outcome = self.sync(key, &mut answered).await;
+            if outcome != Ok(Outcome::Parked) {
+                self.syncs.done(answered, begun.elapsed());
+            }
+            outcome
+        }
+        .boxed()
+    }
+}
+
+impl Publisher {
+    /// Says what the server answered to a write that did not go well.
+    async fn sync(&self, key: &ObjectKey, answered: &mut u16) -> Result<Outcome, ReconcileError> {
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.expectations.caught_up(key, &self.maps, move || queue.add(again)) {
+            return Ok(Outcome::Parked);
+        }
+        let name = ObjectKey { namespace: key.name.clone(), name: ROOT_CA.into() };
+        let map = self.maps.get(&name);
+        let body = map.as_ref().and_then(|map| map.body.as_ref());
+        let written = match (plan(body, &self.root_ca), body) {
+            (Plan::Nothing, _) => return Ok(Outcome::Done),
+            (Plan::Update, Some(body)) => {
+                let object = body
+                    .update(&[(DESCRIPTION, DESCRIPTION_TEXT)], [(CA_CERT, &*self.root_ca)])
+                    .map_err(|error| ReconcileError::new(error.to_string()))?;
+                self.writer.replace(&ConfigMap::RESOURCE, &name, None, &object).await
+            }
+            _ => {
+                let object = self.new_map(&key.name);
+                self.writer.create(&ConfigMap::RESOURCE, &key.name, &object, false).await
+            }
+        };
+        match written {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.expectations.wrote(key, &self.maps, meta.version);
+                }
+                Ok(Outcome::Done)
+            }
+            // The namespace is gone or going, or the ConfigMap went: that will be told.
+            Err(error) if is_over(&error) => {
+                self.expectations.forget(key);
+                Ok(Outcome::Done)
+            }
+            Err(error) => {
+                *answered = code(&error);
+                if error.is_conflict() || error.is_already_exists() { Ok(Outcome::Backoff) } else { Err(error.into()) }
+            }
+        }
+    }
+
+    fn new_map(&self, namespace: &str) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(config_map::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, ROOT_CA);
+            meta.put_str(object_meta::NAMESPACE, namespace);
+            meta.put_entry(object_meta::ANNOTATIONS, DESCRIPTION, DESCRIPTION_TEXT);
+        });
+        object.put_entry(config_map::DATA, CA_CERT, &self.root_ca);
+        object
+    }
+}
+
+fn is_over(error: &WriteError) -> bool {
+    error.is_not_found() || error.is_namespace_terminating()
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::Decode;
+
+    use super::*;
+
+    fn map(name: &str, description: Option<&str>, data: &[(&str, &str)]) -> Arc<ConfigMap> {
+        let mut object = Vec::new();
+        object.put_message(config_map::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::NAMESPACE, "a");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+            description.into_iter().for_each(|text| meta.put_entry(object_meta::ANNOTATIONS, DESCRIPTION, text));
+        });
+        data.iter().for_each(|(key, value)| object.put_entry(config_map::DATA, key, value));
+        let context = Decode { interner: Arc::default(), sections: ConfigMap::ROOT_CAS };
+        Arc::new(ConfigMap::decode(&context, &object).expect("a ConfigMap"))
+    }
+
+    #[test]
+    fn the_map_holds_the_certificates_and_nothing_else() {
+        for (description, data, expected) in [
+            (Some("any text"), &[(CA_CERT, "CA")][..], Plan::Nothing),
+            (None, &[(CA_CERT, "CA")], Plan::Update),
+            (Some(""), &[(CA_CERT, "CA")], Plan::Update),
+            (Some("x"), &[(CA_CERT, "other")], Plan::Update),
+            (Some("x"), &[(CA_CERT, "CA"), ("x", "")], Plan::Update),
+            (Some("x"), &[("x", "CA")], Plan::Update),
+            (Some("x"), &[], Plan::Update),
+        ] {
+            let map = map(ROOT_CA, description, data);
+            assert_eq!(plan(map.body.as_ref(), "CA"), expected, "{description:?} {data:?}");
+        }
+        assert_eq!(plan(None, "CA"), Plan::Create);
+    }
+
+    #[test]
+    fn changes_of_the_map_lead_to_its_namespace() {
+        let (ours, other) = (map(ROOT_CA, None, &[]), map("other", None, &[]));
+        let key = Some(ObjectKey::new("", "a"));
+        assert_eq!(of_map(&Change { old: Some(&ours), new: None }), key);
+        assert_eq!(of_map(&Change { old: Some(&ours), new: Some(&ours) }), key);
+        assert_eq!(of_map(&Change { old: None, new: Some(&ours) }), None, "its namespace was told already");
+        assert_eq!(of_map(&Change { old: Some(&other), new: None }), None);
+    }
+}

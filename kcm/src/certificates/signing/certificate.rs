@@ -1,0 +1,181 @@
+//! A certificate, from what was asked for and what the authority grants, in the form that upstream's has.
+//!
+//! Follows upstream pkg/controller/certificates/authority, PermissiveSigningPolicy.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use jiff::Timestamp;
+use ring::rand::{SecureRandom as _, SystemRandom};
+
+use crate::certificates::request::Asked;
+use crate::credentials::authority::Authority;
+use crate::credentials::der::{BIT_STRING, INTEGER, OCTET_STRING, SEQUENCE, bits, der, nested, unsigned};
+
+/// Clocks may be behind by so many seconds.
+const BACKDATE: i64 = 5 * 60;
+/// Certificates that are good for less end when they were asked to.
+const SHORT: i64 = 8 * 60 * 60;
+
+/// Object identifiers of extensions, as DER.
+const KEY_USAGE: &[u8] = &[0x06, 0x03, 0x55, 0x1d, 0x0f];
+const EXTENDED_KEY_USAGE: &[u8] = &[0x06, 0x03, 0x55, 0x1d, 0x25];
+const BASIC_CONSTRAINTS: &[u8] = &[0x06, 0x03, 0x55, 0x1d, 0x13];
+const AUTHORITY_KEY_ID: &[u8] = &[0x06, 0x03, 0x55, 0x1d, 0x23];
+const SUBJECT_ALT_NAME: &[u8] = &[0x06, 0x03, 0x55, 0x1d, 0x11];
+
+/// Usages of a key, by their bit.
+const USAGES: [(&str, u8); 10] = [
+    ("signing", 0),
+    ("digital signature", 0),
+    ("content commitment", 1),
+    ("key encipherment", 2),
+    ("data encipherment", 3),
+    ("key agreement", 4),
+    ("cert sign", 5),
+    ("crl sign", 6),
+    ("encipher only", 7),
+    ("decipher only", 8),
+];
+
+/// Purposes of a certificate and the contents of their object identifiers, in the order in which Go numbers them.
+const PURPOSES: [(&str, &[u8]); 13] = [
+    ("any", &[0x55, 0x1d, 0x25, 0x00]),
+    ("server auth", &[0x2b, 6, 1, 5, 5, 7, 3, 1]),
+    ("client auth", &[0x2b, 6, 1, 5, 5, 7, 3, 2]),
+    ("code signing", &[0x2b, 6, 1, 5, 5, 7, 3, 3]),
+    ("email protection", &[0x2b, 6, 1, 5, 5, 7, 3, 4]),
+    ("s/mime", &[0x2b, 6, 1, 5, 5, 7, 3, 4]),
+    ("ipsec end system", &[0x2b, 6, 1, 5, 5, 7, 3, 5]),
+    ("ipsec tunnel", &[0x2b, 6, 1, 5, 5, 7, 3, 6]),
+    ("ipsec user", &[0x2b, 6, 1, 5, 5, 7, 3, 7]),
+    ("timestamping", &[0x2b, 6, 1, 5, 5, 7, 3, 8]),
+    ("ocsp signing", &[0x2b, 6, 1, 5, 5, 7, 3, 9]),
+    ("microsoft sgc", &[0x2b, 6, 1, 4, 1, 0x82, 0x37, 0x0a, 3, 3]),
+    ("netscape sgc", &[0x60, 0x86, 0x48, 1, 0x86, 0xf8, 0x42, 4, 1]),
+];
+
+/// First and last second, since 1970, of a certificate that is to be good for a time.
+pub fn validity(lifetime: Duration, now: i64, authority_end: i64) -> Result<(i64, i64), String> {
+    let lifetime = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX / 2);
+    let end = now.saturating_add(if lifetime < SHORT { lifetime } else { lifetime - BACKDATE });
+    if now >= authority_end {
+        return Err(format!("the signer has expired: NotAfter={}", readable(authority_end)));
+    }
+    Ok((now - BACKDATE, end.min(authority_end)))
+}
+
+fn readable(seconds: i64) -> String {
+    Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
+/// Signs what was asked for; answers PEM.
+///
+/// # Errors
+/// When a usage is unknown, the authority has expired, or the system has no randomness.
+pub fn sign<'a>(
+    authority: &Authority,
+    asked: &Asked,
+    usages: impl Iterator<Item = &'a str>,
+    lifetime: Duration,
+    now: Timestamp,
+) -> Result<String, String> {
+    let extensions = extensions(authority, asked, usages)?;
+    let (start, end) = validity(lifetime, now.as_second(), authority.not_after)?;
+    let mut serial = [0; 16];
+    SystemRandom::new().fill(&mut serial).map_err(|_| "the system has no randomness")?;
+    let algorithm = authority.key.certificate_algorithm();
+    let body = nested(
+        SEQUENCE,
+        &[
+            // Version 3.
+            &nested(0xa0, &[&der(INTEGER, &[2])]),
+            &unsigned(&serial),
+            &algorithm,
+            &authority.subject,
+            &nested(SEQUENCE, &[&time(start)?, &time(end)?]),
+            &asked.subject,
+            &asked.public_key,
+            &nested(0xa3, &[&der(SEQUENCE, &extensions.concat())]),
+        ],
+    );
+    let signature = authority.key.sign_certificate(&body).map_err(|error| error.to_string())?;
+    let certificate = nested(SEQUENCE, &[&body, &algorithm, &bits(&signature)]);
+    Ok(pem(&certificate))
+}
+
+fn pem(certificate: &[u8]) -> String {
+    let text = BASE64.encode(certificate);
+    let lines = text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line) + "\n").collect::<String>();
+    format!("-----BEGIN CERTIFICATE-----\n{lines}-----END CERTIFICATE-----\n")
+}
+
+/// A time, in the short form while there is one.
+fn time(seconds: i64) -> Result<Vec<u8>, String> {
+    let time = Timestamp::from_second(seconds).map_err(|error| error.to_string())?;
+    let long = time.strftime("%Y%m%d%H%M%SZ").to_string();
+    Ok(if long.as_str() < "2050" { der(0x17, &long.as_bytes()[2..]) } else { der(0x18, long.as_bytes()) })
+}
+
+fn extensions<'a>(
+    authority: &Authority,
+    asked: &Asked,
+    usages: impl Iterator<Item = &'a str>,
+) -> Result<Vec<Vec<u8>>, String> {
+    let (mut flags, mut purposes, mut unknown) = (0u16, BTreeSet::new(), Vec::new());
+    for usage in usages {
+        let purpose = PURPOSES.iter().position(|(name, _)| *name == usage);
+        match (USAGES.iter().find(|(name, _)| *name == usage), purpose) {
+            (Some((_, bit)), _) => flags |= 0x8000 >> bit,
+            // The first of those that mean the same.
+            (None, Some(found)) => {
+                let first = PURPOSES.iter().position(|(_, id)| *id == PURPOSES[found].1);
+                purposes.extend(first);
+            }
+            (None, None) => unknown.push(usage),
+        }
+    }
+    if !unknown.is_empty() {
+        return Err(format!("unrecognized usage values: {unknown:?}"));
+    }
+    let mut extensions = Vec::new();
+    if flags != 0 {
+        extensions.push(extension(KEY_USAGE, true, &flag_bits(flags)));
+    }
+    if !purposes.is_empty() {
+        let ids: Vec<u8> = purposes.into_iter().flat_map(|purpose| der(0x06, PURPOSES[purpose].1)).collect();
+        extensions.push(extension(EXTENDED_KEY_USAGE, false, &der(SEQUENCE, &ids)));
+    }
+    extensions.push(extension(BASIC_CONSTRAINTS, true, &der(SEQUENCE, &[])));
+    if !authority.key_id.is_empty() && authority.subject != asked.subject {
+        extensions.push(extension(AUTHORITY_KEY_ID, false, &nested(SEQUENCE, &[&der(0x80, &authority.key_id)])));
+    }
+    let names = names(asked);
+    if !names.is_empty() {
+        // A certificate without a subject is known by these alone.
+        let critical = asked.subject == der(SEQUENCE, &[]);
+        extensions.push(extension(SUBJECT_ALT_NAME, critical, &der(SEQUENCE, &names)));
+    }
+    Ok(extensions)
+}
+
+fn extension(id: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
+    let critical: &[u8] = if critical { &[0x01, 0x01, 0xff] } else { &[] };
+    nested(SEQUENCE, &[id, critical, &der(OCTET_STRING, value)])
+}
+
+/// Flags as a bit string that ends with the last one set.
+fn flag_bits(flags: u16) -> Vec<u8> {
+    let bytes = flags.to_be_bytes();
+    let used = if bytes[1] == 0 { &bytes[..1] } else { &bytes[..] };
+    let unused = used[used.len() - 1].trailing_zeros() as u8;
+    der(BIT_STRING, &[&[unused], used].concat())
+}
+
+fn names(asked: &Asked) -> Vec<u8> {
+    let texts = |tag: u8, all: &[String]| all.iter().flat_map(|text| der(tag, text.as_bytes())).collect::<Vec<u8>>();
+    let addresses = asked.addresses.iter().flat_map(|address| der(0x87, address)).collect::<Vec<u8>>();
+    [texts(0x82, &asked.dns_names), texts(0x81, &asked.emails), addresses, texts(0x86, &asked.uris)].concat()
+}

@@ -1,0 +1,173 @@
+//! certificatesigningrequest-signing-controller: signs approved requests for the four signers of Kubernetes itself.
+//!
+//! Follows upstream pkg/controller/certificates/signer.
+
+mod certificate;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use kinds::meta::{ObjectKey, Time};
+use kinds::wire::WireError;
+use kinds::{CertificateSigningRequest, Kind, Sections};
+use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::expectations::Expectations;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::Store;
+use runtime::watch::Builder;
+use runtime::write::Writer;
+
+use crate::certificates::request::{
+    self, Asked, CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY_UNKNOWN, check_client, check_kubelet_client,
+    check_kubelet_serving,
+};
+use crate::context::{Clock, Context, Descriptor, QueueKeys, Start, Verb, Write};
+use crate::credentials::authority::Signers;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "certificatesigningrequest-signing-controller",
+    service_account: "certificate-controller",
+    prepare,
+    watches,
+    writes: &[Write {
+        verb: Verb::Update,
+        group: "certificates.k8s.io",
+        resource: "certificatesigningrequests/status",
+    }],
+    queues: &[QueueKeys::of("certificate", "CertificateSigningRequest")],
+    start,
+    ..Descriptor::NONE
+};
+
+/// As many as upstream's four signers together.
+const WORKERS: usize = 20;
+
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Ok(match context.credentials.read_signers(&context.options)? {
+        true => Start::Run,
+        false => {
+            Start::Skip("there is no CA to sign with (--cluster-signing-cert-file and --cluster-signing-key-file)")
+        }
+    })
+}
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<CertificateSigningRequest>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let queue =
+        Queue::new(QueueOptions { base_delay: Duration::from_millis(200), ..QueueOptions::named("certificate") });
+    let requests = manager.registry().store::<CertificateSigningRequest>();
+    let changed = queue.clone();
+    requests.subscribe(move |change| change.new.into_iter().for_each(|request| changed.add(request.meta.key())));
+    let reconciler = Arc::new(Signing {
+        requests,
+        signers: context.credentials.signers.clone(),
+        longest: context.options.values.get_duration("cluster-signing-duration"),
+        writer: manager.writer(DESCRIPTOR.service_account),
+        expectations: Expectations::default(),
+        queue: queue.clone(),
+        clock: context.clock.clone(),
+    });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+}
+
+/// Approved, not denied, and neither signed nor failed yet.
+fn is_due(request: &CertificateSigningRequest) -> bool {
+    let failed = request.conditions.iter().any(|condition| &*condition.kind == "Failed" && condition.holds);
+    request.certificate.is_empty() && request.has("Approved") && !request.has("Denied") && !failed
+}
+
+/// Whether its signer may sign this; the error is for the author.
+fn check(request: &CertificateSigningRequest, asked: &Asked) -> Result<(), String> {
+    match &*request.signer {
+        KUBELET_SERVING => check_kubelet_serving(request, asked),
+        KUBELET_CLIENT => check_kubelet_client(request, asked),
+        CLIENT => check_client(request),
+        LEGACY_UNKNOWN => Ok(()),
+        other => Err(format!("unrecognized signerName: {other:?}")),
+    }
+}
+
+/// For how long a certificate is good: as asked, but neither for longer than we sign nor for less than ten minutes.
+fn lifetime(asked_seconds: Option<i32>, longest: Duration) -> Duration {
+    const SHORTEST: Duration = Duration::from_secs(10 * 60);
+    match asked_seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0))) {
+        None => longest,
+        Some(asked) if asked > longest => longest,
+        Some(asked) => asked.max(SHORTEST),
+    }
+}
+
+struct Signing {
+    requests: Arc<Store<CertificateSigningRequest>>,
+    signers: Arc<Signers>,
+    longest: Duration,
+    writer: Writer,
+    expectations: Expectations,
+    queue: Arc<Queue<ObjectKey>>,
+    clock: Clock,
+}
+
+impl Reconcile for Signing {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Signing {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(request) = self.requests.get(key) else {
+            self.expectations.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.expectations.caught_up(key, &self.requests, move || queue.add(again)) {
+            return Ok(Outcome::Parked);
+        }
+        if !is_due(&request) || self.signers.of(&request.signer).is_none() {
+            return Ok(Outcome::Done);
+        }
+        let object = self.answer(&request, (self.clock)()).map_err(ReconcileError::new)?;
+        match self.writer.replace(&CertificateSigningRequest::RESOURCE, key, Some("status"), &object).await {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.expectations.wrote(key, &self.requests, meta.version);
+                }
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The object with a certificate, or with what is wrong with it.
+    fn answer(&self, request: &CertificateSigningRequest, now: Timestamp) -> Result<Vec<u8>, String> {
+        let name = &request.meta.name;
+        let asked =
+            request::read(request.request()).map_err(|problem| format!("unable to parse csr {name:?}: {problem}"))?;
+        let malformed = |error: WireError| error.to_string();
+        if let Err(problem) = check(request, &asked) {
+            let now = Time(now.as_second());
+            return request.with_condition("Failed", "SignerValidationFailure", &problem, now).map_err(malformed);
+        }
+        let files = self.signers.of(&request.signer).ok_or("its signer is gone")?;
+        let authority = files.current().map_err(|error| format!("error auto signing csr: {error}"))?;
+        let lifetime = lifetime(request.expiration_seconds, self.longest);
+        let usages = request.usages.iter().map(|usage| &**usage);
+        let pem = certificate::sign(&authority, &asked, usages, lifetime, now)
+            .map_err(|error| format!("error auto signing csr: {error}"))?;
+        request.with_certificate(&pem).map_err(malformed)
+    }
+}

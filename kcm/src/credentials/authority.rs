@@ -1,0 +1,196 @@
+//! The authorities that sign: a certificate and its key from files, read again when they have changed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ring::digest;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::parse_x509_certificate;
+use zeroize::Zeroizing;
+
+use crate::credentials::{KeyError, SigningKey};
+use crate::flags::Options;
+
+/// Signs for kubelets as clients of the API server.
+pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// Signs for kubelets as servers.
+pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+/// Signs for other clients of the API server.
+pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+/// Signs whatever is approved.
+pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
+
+/// Why an authority cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// A file cannot be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file does not hold exactly one certificate.
+    #[error("{path}: expected 1 certificate, found {count}; give the one that signs")]
+    Count {
+        /// The file.
+        path: String,
+        /// How many there are.
+        count: usize,
+    },
+    /// The certificate cannot be read.
+    #[error("{path}: an unreadable certificate: {problem}")]
+    Certificate {
+        /// The file.
+        path: String,
+        /// Why.
+        problem: String,
+    },
+    /// The key cannot be used.
+    #[error("{path} {source}")]
+    Key {
+        /// The file.
+        path: String,
+        /// Why.
+        source: KeyError,
+    },
+    /// Key and certificate are not of one pair.
+    #[error("the key in {key} is not that of the certificate in {certificate}; give a pair")]
+    Mismatch {
+        /// The certificate's file.
+        certificate: String,
+        /// The key's file.
+        key: String,
+    },
+}
+
+/// An authority, ready to sign.
+#[derive(Debug)]
+pub struct Authority {
+    /// Its name, as DER.
+    pub subject: Vec<u8>,
+    /// The identifier of its key; empty if its certificate has none.
+    pub key_id: Vec<u8>,
+    /// The last second of its certificate, since 1970.
+    pub not_after: i64,
+    /// Its key.
+    pub key: SigningKey,
+}
+
+/// The files of an authority.
+#[derive(Debug)]
+pub struct Files {
+    certificate: String,
+    key: String,
+    /// The authority, by the hash of the files that it was read from.
+    read: Mutex<Option<(Vec<u8>, Arc<Authority>)>>,
+}
+
+impl Files {
+    fn new(certificate: &str, key: &str) -> Self {
+        Self { certificate: certificate.to_owned(), key: key.to_owned(), read: Mutex::default() }
+    }
+
+    /// The authority as the files are now.
+    ///
+    /// # Errors
+    /// When they cannot be read or are no pair.
+    pub fn current(&self) -> Result<Arc<Authority>, AuthorityError> {
+        let (certificate, key) = (read(&self.certificate)?, read(&self.key)?);
+        let mut context = digest::Context::new(&digest::SHA256);
+        context.update(&certificate);
+        context.update(&key);
+        let hash = context.finish().as_ref().to_vec();
+        let mut known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((read_from, authority)) = &*known
+            && *read_from == hash
+        {
+            return Ok(authority.clone());
+        }
+        let authority = Arc::new(self.parse(&certificate, &key)?);
+        *known = Some((hash, authority.clone()));
+        Ok(authority)
+    }
+
+    fn parse(&self, certificate: &[u8], key: &[u8]) -> Result<Authority, AuthorityError> {
+        let path = || self.certificate.clone();
+        let problem = |problem: String| AuthorityError::Certificate { path: path(), problem };
+        let all: Vec<_> = CertificateDer::pem_slice_iter(certificate)
+            .collect::<Result<_, _>>()
+            .map_err(|error| problem(error.to_string()))?;
+        let [certificate] = &all[..] else { return Err(AuthorityError::Count { path: path(), count: all.len() }) };
+        let (_, parsed) = parse_x509_certificate(certificate).map_err(|error| problem(error.to_string()))?;
+        let key = SigningKey::from_pem(key).map_err(|source| AuthorityError::Key { path: self.key.clone(), source })?;
+        if key.public_key() != parsed.public_key().raw {
+            return Err(AuthorityError::Mismatch { certificate: path(), key: self.key.clone() });
+        }
+        let key_id = parsed.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+            _ => None,
+        });
+        Ok(Authority {
+            subject: parsed.subject().as_raw().to_vec(),
+            key_id: key_id.unwrap_or_default(),
+            not_after: parsed.validity().not_after.timestamp(),
+            key,
+        })
+    }
+}
+
+fn read(path: &str) -> Result<Zeroizing<Vec<u8>>, AuthorityError> {
+    std::fs::read(path).map(Zeroizing::new).map_err(|source| AuthorityError::Read { path: path.to_owned(), source })
+}
+
+/// The authority of each signer that has one.
+#[derive(Debug, Default)]
+pub struct Signers(HashMap<&'static str, Arc<Files>>);
+
+impl Signers {
+    /// What the command line says: one pair for all, or one for each of some.
+    ///
+    /// # Errors
+    /// When a pair cannot be used.
+    pub fn read(options: &Options) -> Result<Self, AuthorityError> {
+        const SIGNERS: [(&str, &str, &str); 4] = [
+            (KUBELET_SERVING, "cluster-signing-kubelet-serving-cert-file", "cluster-signing-kubelet-serving-key-file"),
+            (KUBELET_CLIENT, "cluster-signing-kubelet-client-cert-file", "cluster-signing-kubelet-client-key-file"),
+            (
+                CLIENT,
+                "cluster-signing-kube-apiserver-client-cert-file",
+                "cluster-signing-kube-apiserver-client-key-file",
+            ),
+            (LEGACY_UNKNOWN, "cluster-signing-legacy-unknown-cert-file", "cluster-signing-legacy-unknown-key-file"),
+        ];
+        let files = |certificate: &str, key: &str| {
+            let (certificate, key) = (options.values.get_str(certificate), options.values.get_str(key));
+            (!certificate.is_empty() && !key.is_empty()).then(|| Arc::new(Files::new(certificate, key)))
+        };
+        let all = files("cluster-signing-cert-file", "cluster-signing-key-file");
+        let mut signers = HashMap::new();
+        for (signer, certificate, key) in SIGNERS {
+            if let Some(files) = all.clone().or_else(|| files(certificate, key)) {
+                files.current()?;
+                signers.insert(signer, files);
+            }
+        }
+        Ok(Self(signers))
+    }
+
+    /// The authority's files of a signer.
+    pub fn of(&self, signer: &str) -> Option<&Arc<Files>> {
+        self.0.get(signer)
+    }
+
+    /// True when nothing can be signed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn one(signer: &'static str, certificate: &str, key: &str) -> Self {
+        Self(HashMap::from([(signer, Arc::new(Files::new(certificate, key)))]))
+    }
+}

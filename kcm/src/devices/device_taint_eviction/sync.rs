@@ -1,0 +1,283 @@
+//! One reconcile: of a pod, which goes when its time is up, or of a rule, whose status is told.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use kinds::meta::ObjectKey;
+use kinds::resource_claim::ResourceClaim;
+use kinds::resource_slice::Device;
+use kinds::taint::NO_EXECUTE;
+use kinds::{DeviceTaintRule, Kind, Pod, ResourceSlice, Str, Time, Uid};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::queue::Queue;
+use runtime::store::{Store, index_key};
+use runtime::write::{Answer, WriteError, Writer};
+use tracing::info;
+
+use super::decide::{self, Eviction};
+use super::keys::{ALLOCATED, Key, RULES, SLICES, SLICES_OF_POOL, is_about, pods_of, pool};
+use super::metrics::Metrics;
+use super::pending::{Pending, Stage};
+use super::rules::{Counts, NO_EFFECT, rests, to_apply};
+use super::{NAME, STATUS_PERIOD};
+use crate::context::Clock;
+use crate::pods::disruption_target;
+
+/// The controller's state.
+pub struct Evictions {
+    pub pods: Arc<Store<Pod>>,
+    pub claims: Arc<Store<ResourceClaim>>,
+    pub slices: Arc<Store<ResourceSlice>>,
+    pub rules: Arc<Store<DeviceTaintRule>>,
+    pub writer: Writer,
+    pub recorder: Recorder,
+    pub queue: Arc<Queue<Key>>,
+    pub clock: Clock,
+    pub pending: Arc<Pending>,
+    /// How many pods were evicted because of each rule.
+    pub evicted: Arc<Mutex<HashMap<Uid, u64>>>,
+    pub metrics: Arc<Metrics>,
+    /// Whether rules count at all.
+    pub with_rules: bool,
+}
+
+impl Reconcile for Evictions {
+    type Key = Key;
+
+    fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        match key {
+            Key::Pod(key) => self.sync_pod(key).boxed(),
+            Key::Rule(name) => self.sync_rule(name).boxed(),
+        }
+    }
+}
+
+impl Evictions {
+    async fn sync_pod(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(pod) = self.pods.get(key).filter(|pod| !pod.meta.is_deleting()) else {
+            self.pending.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let stage = self.pending.get(key, &pod.meta.uid);
+        if stage == Some(Stage::Deleted) {
+            return Ok(Outcome::Done);
+        }
+        let rules = self.rules();
+        let Some(eviction) = self.eviction(&pod, &rules) else {
+            if stage.is_some() {
+                info!(pod = %key, "the pod may stay");
+                self.event(key, &pod.meta.uid, "Cancelling deletion");
+            }
+            self.pending.forget(key);
+            return Ok(Outcome::Done);
+        };
+        for rule in rules.iter().filter(|rule| eviction.rules.contains(&rule.meta.uid)) {
+            self.queue.add_after(Key::Rule(rule.meta.name.clone()), STATUS_PERIOD);
+        }
+        let now = (self.clock)();
+        if let Some(left) = left(eviction.at, now) {
+            self.pending.set(key, &pod.meta.uid, Stage::Waits);
+            return Ok(Outcome::After(left));
+        }
+        self.evict(key, &pod, stage, &eviction).await
+    }
+
+    /// The rules that count, by their names.
+    fn rules(&self) -> Vec<Arc<DeviceTaintRule>> {
+        if self.with_rules { self.rules.by_index(&RULES, index_key(())) } else { Vec::new() }
+    }
+
+    /// That a pod has to go as long as these are the rules.
+    fn eviction(&self, pod: &Pod, rules: &[Arc<DeviceTaintRule>]) -> Option<Eviction> {
+        let claim = |name: &Str| self.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), name.clone()));
+        decide::of_pod(
+            pod,
+            |used| claim(&used.name),
+            |claim| {
+                let mut pools: HashMap<u64, Vec<Arc<ResourceSlice>>> = HashMap::new();
+                for device in claim.allocation.iter().flat_map(|allocation| &allocation.devices) {
+                    let of = pool(&device.driver, &device.pool);
+                    pools.entry(of).or_insert_with(|| self.slices.by_index(&SLICES_OF_POOL, of));
+                }
+                decide::of_claim(claim, |device| {
+                    let slices = pools.get(&pool(&device.driver, &device.pool)).into_iter().flatten();
+                    decide::active(device, slices.map(|slice| &**slice), rules.iter().map(|rule| &**rule))
+                })
+            },
+        )
+    }
+
+    async fn evict(
+        &self,
+        key: &ObjectKey,
+        pod: &Pod,
+        stage: Option<Stage>,
+        eviction: &Eviction,
+    ) -> Result<Outcome, ReconcileError> {
+        // What cannot be read may be what lets the pod stay.
+        if self.claims.undecodable() + self.slices.undecodable() + self.rules.undecodable() > 0 {
+            return Err(ReconcileError::new(
+                "claims, slices or rules of devices cannot be decoded (see the log): it stays",
+            ));
+        }
+        let live = match self.writer.get(&Pod::RESOURCE, key).await {
+            Ok(live) => live,
+            Err(error) if error.is_not_found() => return Ok(self.is_gone(key, pod)),
+            Err(error) => return Err(error.into()),
+        };
+        let meta = live.meta().map_err(WriteError::from)?;
+        if meta.uid != pod.meta.uid || meta.is_deleting() {
+            return Ok(self.is_gone(key, pod));
+        }
+        if stage != Some(Stage::Told) {
+            info!(pod = %key, "deleting the pod: a device that it uses has a taint that is not tolerated");
+            self.event(key, &pod.meta.uid, "Marking for deletion");
+            self.pending.set(key, &pod.meta.uid, Stage::Told);
+        }
+        match self.delete(key, pod, &live).await {
+            Ok(()) => {
+                self.count(eviction);
+                Ok(self.is_gone(key, pod))
+            }
+            Err(error) if error.is_not_found() => Ok(self.is_gone(key, pod)),
+            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn is_gone(&self, key: &ObjectKey, pod: &Pod) -> Outcome {
+        // Once its going is shown there is nothing to remember.
+        if self.pods.get_with_uid(&key.namespace, &key.name, &pod.meta.uid).is_some_and(|pod| !pod.meta.is_deleting()) {
+            self.pending.set(key, &pod.meta.uid, Stage::Deleted);
+        }
+        Outcome::Done
+    }
+
+    /// Says in the pod's status why it goes, and deletes it.
+    async fn delete(&self, key: &ObjectKey, pod: &Pod, live: &Answer) -> Result<(), WriteError> {
+        let patch = disruption_target::patch(
+            live.object()?,
+            "DeletionByDeviceTaintManager",
+            "Device Taint manager: deleting due to NoExecute taint",
+            (self.clock)(),
+        );
+        if let Some(patch) = patch.map_err(kinds::DecodeError::from)? {
+            self.writer.patch_status(&Pod::RESOURCE, key, &patch).await?;
+        }
+        self.writer.delete(&Pod::RESOURCE, key, &pod.meta.uid).await
+    }
+
+    fn count(&self, eviction: &Eviction) {
+        let late = (self.clock)().as_millisecond() as f64 / 1000.0 - eviction.at.0 as f64;
+        self.metrics.deleted(late);
+        let mut evicted = self.evicted();
+        for rule in &eviction.rules {
+            *evicted.entry(rule.clone()).or_default() += 1;
+        }
+    }
+
+    fn evicted(&self) -> MutexGuard<'_, HashMap<Uid, u64>> {
+        self.evicted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn event(&self, key: &ObjectKey, uid: &Uid, message: &str) {
+        let about = ObjectReference {
+            api_version: "v1".into(),
+            kind: Pod::RESOURCE.kind.into(),
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            uid: uid.to_string().into(),
+            ..ObjectReference::default()
+        };
+        self.recorder.event(&about, EventType::Normal, "DeviceTaintManagerEviction", message.to_owned());
+    }
+
+    async fn sync_rule(&self, name: &Str) -> Result<Outcome, ReconcileError> {
+        let key = ObjectKey::new("", name.clone());
+        let Some(rule) = self.rules.get(&key) else {
+            let left: BTreeSet<Uid> = self.rules().iter().map(|rule| rule.meta.uid.clone()).collect();
+            self.evicted().retain(|uid, _| left.contains(uid));
+            return Ok(Outcome::Done);
+        };
+        let (queue, woken) = (self.queue.clone(), Key::Rule(name.clone()));
+        if !self.rules.is_settled(&key, move || queue.add(woken)) {
+            return Ok(Outcome::Parked);
+        }
+        let now = (self.clock)();
+        if let Some(left) = rests(&rule, Time(now.as_second()), STATUS_PERIOD.as_secs().cast_signed()) {
+            return Ok(Outcome::After(Duration::from_secs(left.unsigned_abs())));
+        }
+        let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let Some(status) = to_apply(&rule, &self.counts(&rule), &now) else { return Ok(Outcome::Done) };
+        match self.writer.apply(&DeviceTaintRule::RESOURCE, &key, Some("status"), NAME, &status).await {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.rules.wrote(&key, meta.version);
+                }
+                Ok(Outcome::Done)
+            }
+            // It is gone, or another one of its name: the watch will tell.
+            Err(error) if error.is_gone() => Ok(Outcome::Done),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What there is of a rule's devices and of their pods.
+    fn counts(&self, rule: &Arc<DeviceTaintRule>) -> Counts {
+        let evicted = self.evicted().get(&rule.meta.uid).copied().unwrap_or(0);
+        let mut counts = Counts { evicted, ..Counts::default() };
+        let rules = match &*rule.taint.effect {
+            NO_EXECUTE => self.rules(),
+            NO_EFFECT => {
+                self.count_devices(rule, &mut counts);
+                // As if it were the only rule, and had the effect.
+                let mut alone = (**rule).clone();
+                alone.taint.effect = NO_EXECUTE.into();
+                vec![Arc::new(alone)]
+            }
+            _ => return counts,
+        };
+        let claims = self.claims.by_index(&ALLOCATED, index_key(()));
+        let users: BTreeSet<ObjectKey> =
+            claims.iter().filter(|claim| is_about(rule, claim)).flat_map(|claim| pods_of(claim)).collect();
+        let goes = |pod: &Arc<Pod>| {
+            let eviction = self.eviction(pod, &rules).filter(|_| !pod.meta.is_deleting());
+            eviction.is_some_and(|eviction| eviction.rules.contains(&rule.meta.uid))
+        };
+        let pods: Vec<Arc<Pod>> = users.iter().filter_map(|key| self.pods.get(key)).filter(goes).collect();
+        counts.pods = pods.len();
+        counts.namespaces = pods.iter().map(|pod| &pod.meta.namespace).collect::<BTreeSet<_>>().len();
+        counts
+    }
+
+    fn count_devices(&self, rule: &DeviceTaintRule, counts: &mut Counts) {
+        let slices = self.slices.by_index(&SLICES, index_key(()));
+        let mut newest: HashMap<(&Str, &Str), i64> = HashMap::new();
+        for slice in &slices {
+            let known = newest.entry((&slice.driver, &slice.pool)).or_insert(slice.generation);
+            *known = (*known).max(slice.generation);
+        }
+        for slice in &slices {
+            if newest.get(&(&slice.driver, &slice.pool)) == Some(&slice.generation) {
+                let is_meant = |device: &&Device| rule.is_about(&slice.driver, &slice.pool, &device.name);
+                counts.published += slice.devices.iter().filter(is_meant).count();
+            }
+        }
+        for claim in self.claims.by_index(&ALLOCATED, index_key(())) {
+            let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
+            let meant = devices.filter(|device| rule.is_about(&device.driver, &device.pool, &device.name));
+            counts.allocated += meant.count();
+        }
+    }
+}
+
+/// How long it is until then; nothing if it is over.
+fn left(at: Time, now: Timestamp) -> Option<Duration> {
+    let millis = at.0.saturating_mul(1000).saturating_sub(now.as_millisecond());
+    u64::try_from(millis).ok().filter(|millis| *millis > 0).map(Duration::from_millis)
+}

@@ -1,0 +1,3 @@
+//! Devices of pods (dynamic resource allocation).
+
+pub mod device_taint_eviction;

@@ -1,0 +1,134 @@
+//! What the Endpoints of a Service should say: all policy, no IO.
+
+use std::sync::Arc;
+
+use kinds::endpoint::{HEADLESS, Target};
+use kinds::endpoints::{Address, Endpoints, OVER_CAPACITY, Subset};
+use kinds::intern::Labels;
+use kinds::{Pod, Service};
+
+use crate::network::service_endpoints::pods::{addresses, hostname, is_endpoint, network, ports};
+use crate::network::service_endpoints::subsets::{Reachable, pack, repack};
+
+/// Label: who takes care of an Endpoints object (pkg/controller/endpoint, LabelManagedBy).
+pub const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
+/// [`MANAGED_BY`] of those that are made here.
+pub const MANAGER: &str = "endpoint-controller";
+/// Most addresses in an Endpoints object (maxCapacity).
+pub const CAPACITY: usize = 1000;
+/// What [`OVER_CAPACITY`] says.
+pub const TRUNCATED: &str = "truncated";
+
+/// What an Endpoints object should be.
+#[derive(Debug, PartialEq)]
+pub struct Desired {
+    /// Its subsets.
+    pub subsets: Vec<Subset>,
+    /// Its labels.
+    pub labels: Labels,
+    /// True when addresses are left out.
+    pub is_truncated: bool,
+}
+
+/// How soon an object has to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Write {
+    /// Not at all.
+    No,
+    /// It differs in addresses that are not to be used.
+    Later,
+    /// Now.
+    Now,
+}
+
+/// The address that a Service has for a pod: of its first family, or else of its own address's, or else the pod's first
+/// (pkg/controller/endpoint, podToEndpointAddressForService).
+fn address(service: &Service, pod: &Arc<Pod>) -> Option<Address> {
+    let first = || addresses(pod).next().and_then(|ip| ip.family());
+    let family = service.families().next().or_else(|| service.cluster_ip_family()).or_else(first);
+    Some(Address {
+        ip: addresses(pod).find(|ip| ip.family() == family)?,
+        hostname: hostname(pod, service).cloned().unwrap_or_else(|| "".into()),
+        node: Some(pod.node.clone()),
+        target: Some(Target::Pod {
+            namespace: pod.meta.namespace.clone(),
+            name: pod.meta.name.clone(),
+            uid: pod.meta.uid.clone(),
+        }),
+    })
+}
+
+/// What a Service's Endpoints should be (pkg/controller/endpoint, syncService).
+pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Desired {
+    let is_wanted =
+        |pod: &&Arc<Pod>| is_endpoint(pod) && (service.publish_not_ready_addresses || !pod.meta.is_deleting());
+    let mut all: Vec<Reachable> = Vec::new();
+    for pod in pods.iter().filter(is_wanted) {
+        let Some(address) = address(service, pod) else { continue };
+        let ready = service.publish_not_ready_addresses || pod.ready;
+        if service.ports.is_empty() && service.is_headless() {
+            all.push((address, None, ready));
+        } else {
+            let named = network(pod).map_or(&[][..], |network| &network.ports);
+            all.extend(ports(service, named).into_iter().map(|port| (address.clone(), Some(port), ready)));
+        }
+    }
+    let mut subsets = pack(&all);
+    let is_truncated = truncate(&mut subsets, CAPACITY);
+    Desired { subsets, labels: labels(service), is_truncated }
+}
+
+fn labels(service: &Service) -> Labels {
+    let own = |(key, _): &&(kinds::Str, kinds::Str)| ![HEADLESS, MANAGED_BY].contains(&&**key);
+    let mut labels: Vec<_> = service.meta.labels.iter().filter(own).cloned().collect();
+    labels.push((MANAGED_BY.into(), MANAGER.into()));
+    if service.is_without_ip() {
+        labels.push((HEADLESS.into(), "".into()));
+    }
+    labels.sort_unstable();
+    labels.into()
+}
+
+/// Leaves out what is more than `most` addresses, those that are not ready first, and of each subset about the same
+/// part; true when it did (truncateEndpoints).
+pub fn truncate(subsets: &mut [Subset], most: usize) -> bool {
+    let ready: usize = subsets.iter().map(|subset| subset.ready.len()).sum();
+    let not_ready: usize = subsets.iter().map(|subset| subset.not_ready.len()).sum();
+    if ready + not_ready <= most {
+        return false;
+    }
+    let (total, room) = if ready > most { (ready, most) } else { (not_ready, most - ready) };
+    let mut left = room;
+    for subset in subsets {
+        let list = if ready > most {
+            subset.not_ready.clear();
+            &mut subset.ready
+        } else {
+            &mut subset.not_ready
+        };
+        // The part that it would have, rounded up, while there is room.
+        let part = (list.len() * room).div_ceil(total).min(left);
+        list.truncate(part);
+        left -= list.len();
+    }
+    true
+}
+
+/// Compares an object with what it should be.
+pub fn write(current: Option<&Endpoints>, desired: &Desired) -> Write {
+    let Some(current) = current else { return Write::Now };
+    let is_marked = current.annotation(OVER_CAPACITY);
+    let mark = desired.is_truncated.then_some(TRUNCATED);
+    if current.meta.labels != desired.labels || is_marked != mark {
+        return Write::Now;
+    }
+    if *current.subsets == desired.subsets[..] || repack(&current.subsets) == desired.subsets {
+        return Write::No;
+    }
+    if to_be_used(&current.subsets) == to_be_used(&desired.subsets) { Write::Later } else { Write::Now }
+}
+
+fn to_be_used(subsets: &[Subset]) -> Vec<Subset> {
+    let ready = |subset: &Subset| Subset { not_ready: Vec::new(), ..subset.clone() };
+    repack(&subsets.iter().map(ready).collect::<Vec<_>>())
+}

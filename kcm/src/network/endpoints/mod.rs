@@ -1,0 +1,82 @@
+//! endpoints-controller: keeps the Endpoints of each Service equal to the pods that it selects.
+//!
+//! It watches Services, Pods and Endpoints, and writes Endpoints. Follows upstream pkg/controller/endpoint.
+
+mod decide;
+mod leftovers;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::{Endpoints, Pod, Sections, Service};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::Queue;
+use runtime::watch::Builder;
+
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::lazy::Lazy;
+use crate::network::service_endpoints::{ENDPOINTS, MAX_RETRIES, pods};
+use crate::pods::indexes::by_label;
+use sync::AllEndpoints;
+
+/// Name of the event source.
+const COMPONENT: &str = "endpoint-controller";
+
+/// How long changes of addresses wait that are not to be used before and after.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "endpoints-controller",
+    service_account: "endpoint-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Create, group: "", resource: "endpoints" },
+        Write { verb: Verb::Update, group: "", resource: "endpoints" },
+        Write { verb: Verb::Delete, group: "", resource: "endpoints" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    queues: &[QueueKeys::of("endpoint", "Service")],
+    start,
+    ..Descriptor::NONE
+};
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Service>(Sections::default(), &[]);
+    builder.need::<Pod>(Pod::NETWORK, &[by_label()]);
+    builder.need::<Endpoints>(Endpoints::WHOLE, &[]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let queue = Queue::new(ENDPOINTS.queue("endpoint"));
+    let registry = manager.registry();
+    let (services, all_pods, endpoints) =
+        (registry.store::<Service>(), registry.store::<Pod>(), registry.store::<Endpoints>());
+    let reconciler = Arc::new(AllEndpoints {
+        services: services.clone(),
+        pods: all_pods.clone(),
+        endpoints: endpoints.clone(),
+        writer: manager.writer(DESCRIPTOR.service_account),
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        expectations: Arc::default(),
+        queue: queue.clone(),
+        triggers: Default::default(),
+        lazy: Lazy::default(),
+        leftovers: Arc::default(),
+    });
+    pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
+    let (leftovers, woken) = (reconciler.leftovers.clone(), queue.clone());
+    endpoints.subscribe(move |change| {
+        leftovers.see(change);
+        if let (Some(gone), None) = (change.old, change.new) {
+            woken.add(gone.meta.key());
+        }
+    });
+    let workers = context.workers("concurrent-endpoint-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
+}

@@ -1,0 +1,177 @@
+//! One reconcile of a Service's Endpoints: gather, decide, write.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::endpoint::LAST_CHANGE_TRIGGER_TIME;
+use kinds::endpoints::{Endpoints, OVER_CAPACITY};
+use kinds::head::{Annotations, Head};
+use kinds::meta::ObjectKey;
+use kinds::service::ServiceType;
+use kinds::{Kind, Pod, Service};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::expectations::Expectations;
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::write::{WriteError, Writer};
+
+use super::PATIENCE;
+use super::decide::{Desired, TRUNCATED, Write, desired, write};
+use super::leftovers::Leftovers;
+use crate::lazy::Lazy;
+use crate::network::service_endpoints::ENDPOINTS;
+use crate::network::service_endpoints::selectors::pods_of;
+use crate::network::service_endpoints::trigger::{self, TriggerTimes};
+use crate::reference::about;
+
+/// The controller's state.
+pub struct AllEndpoints {
+    pub services: Arc<Store<Service>>,
+    pub pods: Arc<Store<Pod>>,
+    pub endpoints: Arc<Store<Endpoints>>,
+    pub writer: Writer,
+    pub recorder: Recorder,
+    pub expectations: Arc<Expectations>,
+    pub queue: Arc<Queue<ObjectKey>>,
+    pub triggers: TriggerTimes,
+    pub lazy: Lazy,
+    pub leftovers: Arc<Leftovers>,
+}
+
+impl Reconcile for AllEndpoints {
+    type Key = ObjectKey;
+
+    fn begin(&self) {
+        let left = self.leftovers.take().into_iter().filter(|key| self.services.get(key).is_none());
+        left.for_each(|key| self.queue.add_background(key));
+    }
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl AllEndpoints {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(service) = self.services.get(key) else {
+            self.triggers.forget(key);
+            self.lazy.forget(key);
+            self.expectations.forget(key);
+            return self.clean_up(key).await;
+        };
+        if service.kind == ServiceType::ExternalName || service.selector.is_empty() {
+            return Ok(Outcome::Done);
+        }
+        let (queue, woken) = (self.queue.clone(), key.clone());
+        if !self.expectations.caught_up(key, &self.endpoints, move || queue.add(woken)) {
+            return Ok(Outcome::Parked);
+        }
+        if self.pods.undecodable() > 0 {
+            return Err(ReconcileError::new("pods cannot be decoded (see the log): addresses of some would be lost"));
+        }
+        let pods = pods_of(&service, &self.pods);
+        let triggered = self.triggers.see(key, &service, &pods);
+        let desired = desired(&service, &pods);
+        let current = self.endpoints.get(key);
+        let triggered = match write(current.as_deref(), &desired) {
+            Write::No => {
+                self.lazy.forget(key);
+                self.triggers.settled(key);
+                return Ok(Outcome::Done);
+            }
+            Write::Later => {
+                self.triggers.settled(key);
+                if let Some(later) = self.lazy.wait(key, PATIENCE) {
+                    return Ok(Outcome::After(later));
+                }
+                None
+            }
+            Write::Now => triggered,
+        };
+        self.lazy.forget(key);
+        let triggered = triggered.and_then(trigger::text);
+        match self.write(key, current.as_deref(), &desired, triggered.as_deref()).await {
+            Ok(version) => {
+                self.expectations.wrote(key, &self.endpoints, version);
+                self.triggers.settled(key);
+                self.queue.rest(key, ENDPOINTS.after_write(pods.len()));
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_namespace_terminating() => Ok(Outcome::Done),
+            // What was decided on is no longer true, or not yet seen.
+            Err(error) if error.is_conflict() || error.is_not_found() || error.is_already_exists() => {
+                Ok(Outcome::Backoff)
+            }
+            Err(error @ WriteError::NotLeading) => Err(error.into()),
+            Err(error) => {
+                self.say(key, current.as_deref(), &error);
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        key: &ObjectKey,
+        current: Option<&Endpoints>,
+        desired: &Desired,
+        triggered: Option<&str>,
+    ) -> Result<u64, WriteError> {
+        let mark = desired.is_truncated.then_some(TRUNCATED);
+        let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered), (OVER_CAPACITY, mark)];
+        let head = Head { labels: &desired.labels, annotations: Annotations::Edited(&edits), owner: None };
+        let answer = match current.and_then(|current| current.update(&head, &desired.subsets)) {
+            Some(object) => {
+                let object = object.map_err(|error| WriteError::Unreadable(error.into()))?;
+                self.writer.replace(&Endpoints::RESOURCE, key, None, &object).await?
+            }
+            None => {
+                let object = Endpoints::create(&key.namespace, &key.name, &head, &desired.subsets);
+                self.writer.create(&Endpoints::RESOURCE, &key.namespace, &object, false).await?
+            }
+        };
+        Ok(answer.meta()?.version)
+    }
+
+    /// Says that a write failed, where the owner of the Endpoints would look.
+    fn say(&self, key: &ObjectKey, current: Option<&Endpoints>, error: &WriteError) {
+        let (about, reason, message) = match current {
+            Some(current) => {
+                (about(current), "FailedToUpdateEndpoint", format!("Failed to update endpoint {key}: {error}"))
+            }
+            None => (
+                ObjectReference {
+                    api_version: Endpoints::RESOURCE.api_version().into(),
+                    kind: Endpoints::RESOURCE.kind.into(),
+                    namespace: key.namespace.clone(),
+                    name: key.name.clone(),
+                    ..ObjectReference::default()
+                },
+                "FailedToCreateEndpoint",
+                format!("Failed to create endpoint for service {key}: {error}"),
+            ),
+        };
+        self.recorder.event(&about, EventType::Warning, reason, message);
+    }
+
+    /// Deletes the Endpoints of a Service that is gone. The server is asked whether it is, for the watch of Services may
+    /// be behind, and Endpoints that a person wrote could not be made again.
+    async fn clean_up(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(left) = self.endpoints.get(key).filter(|endpoints| !endpoints.meta.is_deleting()) else {
+            return Ok(Outcome::Done);
+        };
+        match self.writer.get(&Service::RESOURCE, key).await {
+            // Its watch will show it.
+            Ok(_) => return Ok(Outcome::Done),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+        match self.writer.delete(&Endpoints::RESOURCE, key, &left.meta.uid).await {
+            Ok(()) => Ok(Outcome::Done),
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(Outcome::Done),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

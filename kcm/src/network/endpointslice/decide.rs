@@ -1,0 +1,219 @@
+//! What to do about a Service's slices: all policy in one pure function.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kinds::endpoint::HEADLESS;
+use kinds::endpoint_slice::{Contents, Endpoint, FROM_PODS, MANAGED_BY, SERVICE_NAME};
+use kinds::intern::Labels;
+use kinds::ip::Family;
+use kinds::{EndpointSlice, Service};
+use runtime::events::EventType;
+
+use super::desired::{Members, same_ports};
+use super::hints::{self, Allotted};
+use super::pack::{Draft, Load, Packed, pack};
+use super::topology::Shares;
+use crate::network::service_endpoints::pods::families;
+use crate::network::service_endpoints::slice_writes::Plan;
+
+/// What is decided on.
+pub struct View<'a> {
+    /// The Service.
+    pub service: &'a Service,
+    /// Its pods.
+    pub members: &'a Members,
+    /// Its slices, by name.
+    pub existing: &'a [Arc<EndpointSlice>],
+    /// The labels that slices should have.
+    pub labels: &'a Labels,
+    /// Most endpoints in a slice.
+    pub most: usize,
+    /// Whether an endpoint that should not be is to go.
+    pub may_go: &'a dyn Fn(&Endpoint) -> bool,
+    /// The zones' shares of the cluster's CPU; `None` when they cannot be told.
+    pub shares: Option<&'a Shares>,
+    /// Whether endpoints of this Service were allotted to zones before.
+    pub was_allotted: bool,
+}
+
+/// An event about the Service.
+pub type Said = (EventType, &'static str, String);
+
+/// A decision.
+#[derive(Debug, Default)]
+pub struct Decision {
+    /// What must be done now.
+    pub now: Plan,
+    /// What concerns only endpoints that get no traffic before and after.
+    pub later: Plan,
+    /// What to say.
+    pub events: Vec<Said>,
+    /// Endpoints that each zone is to use, in the families where they are allotted.
+    pub allotted: BTreeMap<Family, Allotted>,
+    /// Figures for metrics.
+    pub tally: Tally,
+}
+
+/// Counts of one decision.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// Endpoints that there should be.
+    pub endpoints: usize,
+    /// Slices that there will be.
+    pub slices: usize,
+    /// The fewest slices that would do.
+    pub fewest: usize,
+    /// Endpoints that come.
+    pub added: usize,
+    /// Endpoints that go.
+    pub removed: usize,
+}
+
+/// The labels of a Service's slices: its own, and who they belong to (k8s.io/endpointslice, setEndpointSliceLabels).
+pub fn labels(service: &Service) -> Labels {
+    let reserved = [SERVICE_NAME, MANAGED_BY, HEADLESS];
+    let mut labels: Vec<_> =
+        service.meta.labels.iter().filter(|(key, _)| !reserved.contains(&&**key)).cloned().collect();
+    labels.push((SERVICE_NAME.into(), service.meta.name.clone()));
+    labels.push((MANAGED_BY.into(), FROM_PODS.into()));
+    if service.is_without_ip() {
+        labels.push((HEADLESS.into(), "".into()));
+    }
+    labels.sort_unstable();
+    labels.into()
+}
+
+/// True when a slice belongs to this very Service, not to one of before with its name.
+fn is_owned(slice: &EndpointSlice, service: &Service) -> bool {
+    let owners = &slice.meta.owners;
+    owners.iter().any(|owner| owner.uid == service.meta.uid && &*owner.kind == "Service" && &*owner.api_version == "v1")
+}
+
+/// Compares a Service's slices with its pods (k8s.io/endpointslice, Reconcile).
+pub fn decide(view: &View<'_>) -> Decision {
+    let families: BTreeSet<Family> = families(view.service);
+    let mut decision = Decision::default();
+    let mut all = Plan::default();
+    for family in &families {
+        let packed = pack_family(view, *family, &mut decision.tally);
+        let Packed { kept, mut drafts, dropped, added, removed } = hints::spread(view, *family, packed, &mut decision);
+        drafts.retain(|draft| !draft.changes_nothing(view.labels));
+        decision.tally.slices += kept.len() + drafts.len();
+        decision.tally.added += added;
+        decision.tally.removed += removed;
+        for Draft { of, contents } in drafts {
+            match of {
+                Some(slice) => all.update.push((slice, contents)),
+                None => all.create.push(contents),
+            }
+        }
+        all.delete.extend(dropped);
+    }
+    for slice in view.existing {
+        if slice.contents.family.is_none_or(|family| !families.contains(&family)) {
+            all.delete.push(slice.clone());
+        }
+    }
+    all.recycle(|slice| is_owned(slice, view.service));
+    split(all, view, &mut decision);
+    decision
+}
+
+/// Separates what somebody who sends traffic would notice from what nobody waits for.
+fn split(all: Plan, view: &View<'_>, decision: &mut Decision) {
+    let first = |family| view.existing.iter().all(|slice| slice.contents.family != family);
+    for contents in all.create {
+        let urgent = contents.endpoints.iter().any(gets_traffic) || first(contents.family);
+        if urgent { &mut decision.now } else { &mut decision.later }.create.push(contents);
+    }
+    for (slice, contents) in all.update {
+        let urgent = slice.meta.labels != *view.labels || differs_in_traffic(&slice.contents, &contents);
+        if urgent { &mut decision.now } else { &mut decision.later }.update.push((slice, contents));
+    }
+    for slice in all.delete {
+        let urgent = slice.contents.endpoints.iter().any(gets_traffic) || !is_owned(&slice, view.service);
+        if urgent { &mut decision.now } else { &mut decision.later }.delete.push(slice);
+    }
+}
+
+/// True when somebody may send traffic to an endpoint: it is ready, or serves while it terminates.
+fn gets_traffic(endpoint: &Endpoint) -> bool {
+    endpoint.conditions.ready != Some(false) || endpoint.conditions.serving == Some(true)
+}
+
+fn differs_in_traffic(before: &Contents, after: &Contents) -> bool {
+    let of = |contents: &Contents| contents.endpoints.iter().any(gets_traffic);
+    let endpoints = |contents: &'_ Contents| -> Vec<Endpoint> {
+        contents.endpoints.iter().filter(|endpoint| gets_traffic(endpoint)).cloned().collect()
+    };
+    (of(before) || of(after)) && (!same_ports(&before.ports, &after.ports) || endpoints(before) != endpoints(after))
+}
+
+impl Draft {
+    fn changes_nothing(&self, labels: &Labels) -> bool {
+        self.of.as_ref().is_some_and(|slice| slice.contents == self.contents && slice.meta.labels == *labels)
+    }
+}
+
+fn pack_family(view: &View<'_>, family: Family, tally: &mut Tally) -> Packed {
+    let (mut owned, strange): (Vec<Arc<EndpointSlice>>, Vec<_>) = view
+        .existing
+        .iter()
+        .filter(|slice| slice.contents.family == Some(family))
+        .cloned()
+        .partition(|slice| is_owned(slice, view.service));
+    let mut all = Packed { dropped: strange, ..Packed::default() };
+    let mut fewest = 0;
+    for group in &view.members.groups {
+        let (existing, others): (Vec<_>, Vec<_>) =
+            owned.into_iter().partition(|slice| same_ports(&slice.contents.ports, &group.ports));
+        owned = others;
+        let endpoints = group.endpoints(view.service, family);
+        tally.endpoints += endpoints.len();
+        fewest += endpoints.len().div_ceil(view.most);
+        let ports = group.ports.clone();
+        let (most, labels, may_go) = (view.most, view.labels, view.may_go);
+        let mut packed = pack(&existing, Load { family, ports, endpoints, most, labels, may_go });
+        all.kept.append(&mut packed.kept);
+        all.drafts.append(&mut packed.drafts);
+        all.dropped.append(&mut packed.dropped);
+        all.added += packed.added;
+        all.removed += packed.removed;
+    }
+    // Slices with ports that no pod has: their endpoints go, but for those of pods that cannot be read.
+    for slice in owned {
+        if slice.contents.endpoints.iter().all(|endpoint| (view.may_go)(endpoint)) {
+            all.removed += slice.contents.endpoints.len();
+            all.dropped.push(slice);
+        } else {
+            all.kept.push(slice);
+        }
+    }
+    tally.fewest += fewest.max(1);
+    keep_a_place(&mut all, view, family);
+    all
+}
+
+/// A Service without endpoints has one empty slice, so that somebody who looks knows that they were looked for.
+fn keep_a_place(all: &mut Packed, view: &View<'_>, family: Family) {
+    if !all.kept.is_empty() || !all.drafts.is_empty() {
+        return;
+    }
+    let is_place = |slice: &Arc<EndpointSlice>| {
+        slice.contents.endpoints.is_empty()
+            && slice.contents.ports.is_empty()
+            && slice.meta.labels == *view.labels
+            && is_owned(slice, view.service)
+    };
+    match all.dropped.iter().position(is_place) {
+        Some(at) => {
+            let place = all.dropped.remove(at);
+            all.kept.push(place);
+        }
+        None => {
+            let contents = Contents { family: Some(family), ports: Arc::new([]), endpoints: Vec::new() };
+            all.drafts.push(Draft { of: None, contents });
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What the controller counts, under upstream's names (k8s.io/endpointslice/metrics).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use kinds::meta::ObjectKey;
+use kinds::{Service, Str};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use runtime::controller::{Outcome, ReconcileError};
+use runtime::metrics::{Histograms, gauges, powers_of_two, untyped};
+
+use super::decide::{Decision, Tally};
+use crate::network::service_endpoints::slice_writes::Written;
+
+/// Bounds of what upstream leaves at its library's defaults.
+const DEFAULT_BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// The counts.
+#[derive(Debug)]
+pub struct Metrics {
+    state: Mutex<State>,
+    added: Histograms<0>,
+    removed: Histograms<0>,
+    changed: Histograms<2>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    services: HashMap<ObjectKey, (Tally, Option<Str>)>,
+    /// Successful creations, updates and deletions.
+    changes: [u64; 3],
+    /// Syncs that went well, that had to wait for the store, and that failed.
+    syncs: [u64; 3],
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            added: Histograms::new(powers_of_two(2.0, 15)),
+            removed: Histograms::new(powers_of_two(2.0, 15)),
+            changed: Histograms::new(DEFAULT_BOUNDS.to_vec()),
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts a sync by its outcome.
+    pub fn synced(&self, outcome: Result<Outcome, ReconcileError>) -> Result<Outcome, ReconcileError> {
+        let which = match outcome {
+            Ok(Outcome::Parked) => 1,
+            Ok(_) => 0,
+            Err(_) => 2,
+        };
+        self.with(|state| state.syncs[which] += 1);
+        outcome
+    }
+
+    /// Counts a decision.
+    pub fn decided(&self, key: &ObjectKey, service: &Service, decision: &Decision) {
+        let distribution = distribution(service).cloned();
+        self.added.observe([], decision.tally.added as f64);
+        self.removed.observe([], decision.tally.removed as f64);
+        self.with(|state| drop(state.services.insert(key.clone(), (decision.tally, distribution))));
+    }
+
+    /// Counts what was written.
+    pub fn wrote(&self, service: &Service, written: &Written) {
+        let topology = if service.wants_topology_hints() { "Auto" } else { "Disabled" };
+        let distribution = distribution(service).map_or("", |value| value);
+        let labels = [("topology", topology.to_owned()), ("traffic_distribution", distribution.to_owned())];
+        let counts = [written.created, written.updated, written.deleted];
+        self.changed.observe(labels, counts.iter().sum::<usize>() as f64);
+        self.with(|state| state.changes.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64));
+    }
+
+    /// Forgets a Service that is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.with(|state| drop(state.services.remove(key)));
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The Service's `trafficDistribution`, where it is one that is known and that no annotation overrides.
+fn distribution(service: &Service) -> Option<&Str> {
+    let known = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+    let wanted = service.traffic_distribution.as_ref().filter(|value| known.contains(&&***value));
+    wanted.filter(|_| !service.wants_topology_hints())
+}
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (sums, distributions, changes, syncs) = self.with(|state| {
+            let (mut sums, mut distributions) = ([0; 3], HashMap::<Str, usize>::new());
+            for (tally, distribution) in state.services.values() {
+                let counts = [tally.endpoints, tally.slices, tally.fewest];
+                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+                distribution.iter().for_each(|value| *distributions.entry(value.clone()).or_default() += 1);
+            }
+            (sums, distributions, state.changes, state.syncs)
+        });
+        let encoder = &mut encoder;
+        let about = [
+            ("endpoint_slice_controller_endpoints_desired", "Number of endpoints desired"),
+            ("endpoint_slice_controller_num_endpoint_slices", "Number of EndpointSlices"),
+            (
+                "endpoint_slice_controller_desired_endpoint_slices",
+                "Number of EndpointSlices that would exist with perfect endpoint allocation",
+            ),
+        ];
+        for ((name, help), sum) in about.into_iter().zip(sums) {
+            gauges(encoder, name, help, [([], sum as f64)])?;
+        }
+        gauges(
+            encoder,
+            "endpoint_slice_controller_services_count_by_traffic_distribution",
+            "Number of Services using some specific trafficDistribution",
+            distributions
+                .into_iter()
+                .map(|(value, count)| ([("traffic_distribution", value.to_string())], count as f64)),
+        )?;
+        untyped(
+            encoder,
+            "endpoint_slice_controller_changes",
+            "Number of EndpointSlice changes",
+            ["create", "update", "delete"]
+                .into_iter()
+                .zip(changes)
+                .map(|(operation, count)| ([("operation", operation.to_owned())], count as f64)),
+        )?;
+        untyped(
+            encoder,
+            "endpoint_slice_controller_syncs",
+            "Number of EndpointSlice syncs",
+            ["success", "stale", "error"]
+                .into_iter()
+                .zip(syncs)
+                .map(|(result, count)| ([("result", result.to_owned())], count as f64)),
+        )?;
+        self.added.encode(
+            encoder,
+            "endpoint_slice_controller_endpoints_added_per_sync",
+            "Number of endpoints added on each Service sync",
+        )?;
+        self.removed.encode(
+            encoder,
+            "endpoint_slice_controller_endpoints_removed_per_sync",
+            "Number of endpoints removed on each Service sync",
+        )?;
+        self.changed.encode(
+            encoder,
+            "endpoint_slice_controller_endpointslices_changed_per_sync",
+            "Number of EndpointSlices changed on each Service sync",
+        )
+    }
+}

@@ -1,0 +1,113 @@
+//! endpointslice-controller: keeps the EndpointSlices of each Service equal to the pods that it selects.
+//!
+//! It watches Services, Pods, Nodes and EndpointSlices, and writes EndpointSlices. Follows upstream
+//! pkg/controller/endpointslice and k8s.io/endpointslice.
+
+mod decide;
+mod desired;
+mod hints;
+mod metrics;
+mod pack;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod topology;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::endpoint_slice::FROM_PODS;
+use kinds::{EndpointSlice, Node, Pod, Sections, Service};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::lazy::Lazy;
+use crate::network::service_endpoints::slice_keys::{self, by_service};
+use crate::network::service_endpoints::slice_writes::SliceWrites;
+use crate::network::service_endpoints::{MAX_RETRIES, SLICES, pods};
+use crate::pods::indexes::by_label;
+use sync::{EndpointSlices, lock};
+
+/// Name of the event source.
+const COMPONENT: &str = "endpoint-slice-controller";
+
+/// First and longest wait after a failure (pkg/controller/endpointslice, defaultSyncBackOff and maxSyncBackOff).
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1000));
+
+/// How long after somebody changed a slice its Service is looked at, at least (endpointSliceChangeMinSyncDelay).
+const SLICE_CHANGE_DELAY: Duration = Duration::from_secs(1);
+
+/// How long changes of endpoints wait that get no traffic before and after.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "endpointslice-controller",
+    service_account: "endpointslice-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Create, group: "discovery.k8s.io", resource: "endpointslices" },
+        Write { verb: Verb::Update, group: "discovery.k8s.io", resource: "endpointslices" },
+        Write { verb: Verb::Delete, group: "discovery.k8s.io", resource: "endpointslices" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    queues: &[QueueKeys::of("endpoint_slice", "Service")],
+    start,
+    ..Descriptor::NONE
+};
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Service>(Sections::default(), &[]);
+    builder.need::<Pod>(Pod::NETWORK, &[by_label()]);
+    builder.need::<Node>(Node::CPU, &[]);
+    builder.need::<EndpointSlice>(EndpointSlice::CONTENTS, &[by_service()]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let (base_delay, max_delay) = BACKOFF;
+    let queue = Queue::new(QueueOptions { base_delay, max_delay, ..SLICES.queue("endpoint_slice") });
+    let registry = manager.registry();
+    let (services, all_pods) = (registry.store::<Service>(), registry.store::<Pod>());
+    let (nodes, slices) = (registry.store::<Node>(), registry.store::<EndpointSlice>());
+    let batch = context.options.values.get_duration("endpointslice-updates-batch-period");
+    let reconciler = Arc::new(EndpointSlices {
+        services: services.clone(),
+        pods: all_pods.clone(),
+        nodes: nodes.clone(),
+        writes: SliceWrites {
+            slices: slices.clone(),
+            writer: manager.writer(DESCRIPTOR.service_account),
+            expectations: Arc::default(),
+            own: Arc::default(),
+            queue: queue.clone(),
+            manager: FROM_PODS,
+            delay: SLICE_CHANGE_DELAY.max(batch),
+        },
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        triggers: Default::default(),
+        topology: Arc::default(),
+        lazy: Lazy::default(),
+        metrics: Arc::default(),
+        clock: context.clock.clone(),
+        most: usize::try_from(context.options.values.get_i64("max-endpoints-per-slice")).unwrap_or(1).max(1),
+        stranded: Arc::default(),
+        looked: Default::default(),
+        begun: Default::default(),
+    });
+    pods::subscribe(&services, &all_pods, &queue, batch);
+    slice_keys::subscribe(&slices, FROM_PODS, &reconciler.writes.own, &queue, reconciler.writes.delay);
+    let (topology, stranded, woken) = (reconciler.topology.clone(), reconciler.stranded.clone(), queue.clone());
+    nodes.subscribe(move |change| {
+        topology.see(change).into_iter().for_each(|key| woken.add(key));
+        if change.old.is_none() {
+            lock(&stranded).drain().for_each(|key| woken.add(key));
+        }
+    });
+    let workers = context.workers("concurrent-service-endpoint-syncs");
+    manager.collect(reconciler.metrics.clone());
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
+}

@@ -1,0 +1,228 @@
+//! One reconcile of a Service's slices: gather, decide, write, say.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use kinds::endpoint::LAST_CHANGE_TRIGGER_TIME;
+use kinds::endpoint_slice::Endpoint;
+use kinds::head::{Annotations, Head};
+use kinds::intern::Labels;
+use kinds::meta::ObjectKey;
+use kinds::node::ZONE;
+use kinds::service::ServiceType;
+use kinds::{Kind, Node, Pod, Service, Str};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, Recorder};
+use runtime::store::Store;
+use runtime::write::WriteError;
+
+use super::PATIENCE;
+use super::decide::{self, View, decide};
+use super::desired::{Members, Place, members};
+use super::metrics::Metrics;
+use super::topology::Topology;
+use crate::context::Clock;
+use crate::lazy::Lazy;
+use crate::network::service_endpoints::SLICES;
+use crate::network::service_endpoints::selectors::pods_of;
+use crate::network::service_endpoints::slice_writes::{Failed, Heads, Plan, SliceWrites, Written, prefix};
+use crate::network::service_endpoints::trigger::{self, TriggerTimes};
+use crate::reference::about;
+
+/// The controller's state.
+pub struct EndpointSlices {
+    pub services: Arc<Store<Service>>,
+    pub pods: Arc<Store<Pod>>,
+    pub nodes: Arc<Store<Node>>,
+    pub writes: SliceWrites,
+    pub recorder: Recorder,
+    pub triggers: TriggerTimes,
+    pub topology: Arc<Topology>,
+    pub lazy: Lazy,
+    pub metrics: Arc<Metrics>,
+    pub clock: Clock,
+    /// Most endpoints in a slice.
+    pub most: usize,
+    /// Services some of whose pods are left out because their node is not there.
+    pub stranded: Arc<Mutex<HashSet<ObjectKey>>>,
+    /// Services from before our time whose slices were compared with the server's.
+    pub looked: Mutex<HashSet<ObjectKey>>,
+    /// When our time began.
+    pub begun: OnceLock<Timestamp>,
+}
+
+impl Reconcile for EndpointSlices {
+    type Key = ObjectKey;
+
+    fn begin(&self) {
+        self.begun.get_or_init(|| (self.clock)());
+    }
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async { self.metrics.synced(self.sync(key).await) }.boxed()
+    }
+}
+
+impl EndpointSlices {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(service) = self.services.get(key) else {
+            self.forget(key);
+            return Ok(Outcome::Done);
+        };
+        if service.kind == ServiceType::ExternalName || service.selector.is_empty() {
+            return Ok(Outcome::Done);
+        }
+        if !self.writes.caught_up(key) {
+            return Ok(Outcome::Parked);
+        }
+        if self.writes.expectations.take_lost(key) && !self.writes.look(key).await? {
+            return Ok(Outcome::Parked);
+        }
+        let pods = pods_of(&service, &self.pods);
+        let members = members(&service, &pods, |node| self.place(node));
+        if !members.stranded.is_empty() && self.nodes.undecodable() > 0 {
+            return Err(ReconcileError::new("nodes are missing while others cannot be decoded (see the log)"));
+        }
+        let triggered = self.triggers.see(key, &service, &pods);
+        let labels = decide::labels(&service);
+        let mut decision = self.decide(key, &service, &members, &labels);
+        self.metrics.decided(key, &service, &decision);
+        let mut plan = std::mem::take(&mut decision.now);
+        let triggered = triggered.filter(|_| !plan.is_empty());
+        let waits = if decision.later.is_empty() { None } else { self.lazy.wait(key, PATIENCE) };
+        if waits.is_none() {
+            self.lazy.forget(key);
+            plan.append(std::mem::take(&mut decision.later));
+        }
+        if service.meta.is_deleting() {
+            plan.create.clear();
+        }
+        if !plan.create.is_empty() && !self.knows_its_slices(key, &service).await? {
+            return Ok(Outcome::Parked);
+        }
+        self.topology.set(key, std::mem::take(&mut decision.allotted));
+        for (kind, reason, message) in decision.events {
+            self.recorder.event(&about(&*service), kind, reason, message);
+        }
+        let triggered = triggered.and_then(trigger::text);
+        let written = self.write(key, &service, &labels, triggered.as_deref(), &plan).await;
+        match written {
+            Ok(written) => {
+                self.metrics.wrote(&service, &written);
+                if !plan.is_empty() {
+                    self.writes.queue.rest(key, SLICES.after_write(pods.len()));
+                }
+                self.triggers.settled(key);
+            }
+            // It was decided on what is no longer true: the change that is on its way leads to another decision.
+            Err(Failed { error, .. }) if error.is_conflict() || error.is_not_found() => return Ok(Outcome::Backoff),
+            Err(Failed { error: error @ WriteError::NotLeading, .. }) => return Err(error.into()),
+            Err(failed) => {
+                let what = format!("failed to {} for Service {key}: {}", failed.what, failed.error);
+                return Err(self.failed(key, &service, what));
+            }
+        }
+        self.settle(key, &service, &members)?;
+        Ok(waits.map_or(Outcome::Done, Outcome::After))
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        self.triggers.forget(key);
+        self.topology.set(key, Default::default());
+        self.lazy.forget(key);
+        self.metrics.forget(key);
+        self.writes.expectations.forget(key);
+        self.looked().remove(key);
+        lock(&self.stranded).remove(key);
+    }
+
+    /// Where a node is. A pod that is on none counts as one whose node is missing, as upstream has it.
+    fn place(&self, node: &Str) -> Place {
+        match self.nodes.get(&ObjectKey::new("", node.clone())) {
+            Some(node) => {
+                let zone = node.meta.labels.iter().find(|(key, _)| &**key == ZONE).map(|(_, zone)| zone.clone());
+                Place::Known(zone.filter(|zone| !zone.is_empty()))
+            }
+            None => Place::Missing,
+        }
+    }
+
+    fn decide(&self, key: &ObjectKey, service: &Service, members: &Members, labels: &Labels) -> decide::Decision {
+        // The pod of an endpoint that seems surplus may be one of those that cannot be read.
+        let unreadable = self.pods.undecodable() > 0;
+        let is_readable = |endpoint: &Endpoint| {
+            let target = endpoint.target.as_ref();
+            target.is_none_or(|t| self.pods.get(&ObjectKey::new(t.namespace().clone(), t.name().clone())).is_some())
+        };
+        decide(&View {
+            service,
+            members,
+            existing: &self.writes.existing(key),
+            labels,
+            most: self.most,
+            may_go: &|endpoint| !unreadable || is_readable(endpoint),
+            shares: self.topology.shares().filter(|_| service.wants_topology_hints()).as_ref(),
+            was_allotted: self.topology.is_allotted(key),
+        })
+    }
+
+    /// Before the first creation for a Service that is older than our time: look at the server once.
+    async fn knows_its_slices(&self, key: &ObjectKey, service: &Service) -> Result<bool, ReconcileError> {
+        let begun = self.begun.get_or_init(|| (self.clock)());
+        if service.meta.created.0 > begun.as_second() || !self.looked().insert(key.clone()) {
+            return Ok(true);
+        }
+        let looked = self.writes.look(key).await;
+        if looked.is_err() {
+            self.looked().remove(key);
+        }
+        Ok(looked?)
+    }
+
+    async fn write(
+        &self,
+        key: &ObjectKey,
+        service: &Service,
+        labels: &Labels,
+        triggered: Option<&str>,
+        plan: &Plan,
+    ) -> Result<Written, Failed> {
+        let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered)];
+        let owner = service.controller_ref();
+        let updated = Head { labels, annotations: Annotations::Edited(&edits), owner: None };
+        let heads = Heads { prefix: &prefix(&key.name), new: Head { owner: Some(&owner), ..updated }, updated };
+        self.writes.write(key, &heads, plan).await
+    }
+
+    /// Remembers whether pods were left out, and says so.
+    fn settle(&self, key: &ObjectKey, service: &Service, members: &Members) -> Result<(), ReconcileError> {
+        if members.stranded.is_empty() {
+            lock(&self.stranded).remove(key);
+            return Ok(());
+        }
+        lock(&self.stranded).insert(key.clone());
+        let each = |(pod, node): &(Str, Str)| format!("skipping Pod {pod} for Service {key}: Node {node} Not Found");
+        let mut said: Vec<String> = members.stranded.iter().map(each).collect();
+        said.sort_unstable();
+        let said = if let [one] = &said[..] { one.clone() } else { format!("[{}]", said.join(", ")) };
+        Err(self.failed(key, service, said))
+    }
+
+    fn failed(&self, key: &ObjectKey, service: &Service, what: String) -> ReconcileError {
+        let message = format!("Error updating Endpoint Slices for Service {key}: {what}");
+        self.recorder.event(&about(service), EventType::Warning, "FailedToUpdateEndpointSlices", message);
+        ReconcileError::new(what)
+    }
+
+    fn looked(&self) -> MutexGuard<'_, HashSet<ObjectKey>> {
+        lock(&self.looked)
+    }
+}
+
+/// Locks what no panic leaves half done.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

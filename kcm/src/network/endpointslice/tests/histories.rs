@@ -1,0 +1,147 @@
+//! Whatever happens to pods and Service: at rest the slices say what the pods are, and nothing is written twice.
+
+use std::collections::BTreeSet;
+
+use kinds::intstr::IntOrString;
+use kinds::{Pod, Time};
+use proptest::prelude::*;
+
+use super::builders::{World, labels, pod, port, service, text};
+use crate::network::service_endpoints::pods::is_endpoint;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Come(u8),
+    Go(u8),
+    Ready(u8, bool),
+    Terminate(u8),
+    Port(i32),
+    Label(u8),
+    DualStack(bool),
+    /// A sync; only what must be done now is done if it says so.
+    Sync(bool),
+    /// A sync of which little is done before it is too old.
+    Begin,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pod = 0u8..20;
+    prop_oneof![
+        4 => pod.clone().prop_map(Step::Come),
+        3 => pod.clone().prop_map(Step::Go),
+        4 => (pod.clone(), any::<bool>()).prop_map(|(pod, ready)| Step::Ready(pod, ready)),
+        2 => pod.prop_map(Step::Terminate),
+        1 => (80..82).prop_map(Step::Port),
+        1 => (0u8..2).prop_map(Step::Label),
+        1 => any::<bool>().prop_map(Step::DualStack),
+        6 => any::<bool>().prop_map(Step::Sync),
+        3 => Just(Step::Begin),
+    ]
+}
+
+fn take(world: &mut World, step: &Step) {
+    match step {
+        Step::Come(number) => drop(world.pods.entry(*number).or_insert_with(|| Pod { ready: false, ..pod(*number) })),
+        Step::Go(number) => drop(world.pods.remove(number)),
+        Step::Ready(number, ready) => {
+            world.pods.entry(*number).and_modify(|pod| pod.ready = *ready);
+        }
+        Step::Terminate(number) => {
+            world.pods.entry(*number).and_modify(|pod| pod.meta.deletion = Time(9));
+        }
+        Step::Port(number) => world.service.ports = vec![port("", IntOrString::Int(*number))],
+        Step::Label(value) => world.service.meta.labels = labels(&[("turn", &value.to_string())]),
+        Step::DualStack(both) => {
+            let names = if *both { &["IPv4", "IPv6"][..] } else { &["IPv4"] };
+            world.service.ip_families = names.iter().map(|name| (*name).into()).collect();
+        }
+        Step::Sync(all) => {
+            let decision = world.decide();
+            let bound = world.slices.len() + 2 * world.pods.len().div_ceil(world.most) + 2;
+            assert!(decision.now.writes() + decision.later.writes() <= bound, "more writes than slices");
+            world.apply(&decision.now);
+            if *all {
+                world.apply(&decision.later);
+            }
+        }
+        Step::Begin => {
+            let mut plan = world.decide().now;
+            plan.update.truncate(1);
+            plan.delete.clear();
+            world.apply(&plan);
+        }
+    }
+}
+
+/// What the slices should say, each once.
+fn truth(world: &World) -> BTreeSet<String> {
+    let mut alone = World::new(world.service.clone(), []);
+    alone.most = 1000;
+    alone.pods = world.pods.clone();
+    alone.settle();
+    alone.shown().concat().into_iter().collect()
+}
+
+proptest! {
+    #[test]
+    fn slices_come_to_say_what_the_pods_are(
+        most in 1usize..6,
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let mut world = World::new(service(), []);
+        world.most = most;
+        for step in &steps {
+            take(&mut world, step);
+        }
+        world.settle();
+        prop_assert_eq!(world.settle(), 0, "nothing is left to do");
+        let shown = world.shown().concat();
+        let unique: BTreeSet<String> = shown.iter().cloned().collect();
+        prop_assert_eq!(shown.len(), unique.len(), "no endpoint twice");
+        prop_assert_eq!(unique, truth(&world));
+        let families = world.service.ip_families.len();
+        let endpoints = world.pods.values().filter(|pod| is_endpoint(pod)).count();
+        prop_assert_eq!(shown.len(), endpoints * families);
+        prop_assert!(world.sizes().iter().all(|size| *size <= most));
+    }
+
+    /// What gets traffic is never wrong after a sync, even if all else waits.
+    #[test]
+    fn what_waits_gets_no_traffic(steps in prop::collection::vec(step(), 1..40)) {
+        let mut world = World::new(service(), []);
+        world.most = 3;
+        for step in &steps {
+            take(&mut world, step);
+        }
+        let decision = world.decide();
+        world.apply(&decision.now);
+        let traffic = |texts: BTreeSet<String>| -> BTreeSet<String> {
+            texts.into_iter().filter(|text| text.contains(" +") || text.contains(" -+")).collect()
+        };
+        let shown = world.slices.iter().flat_map(|slice| slice.contents.endpoints.iter().map(text)).collect();
+        prop_assert_eq!(traffic(shown), traffic(truth(&world)));
+    }
+
+    #[test]
+    fn the_order_of_pods_does_not_matter(
+        steps in prop::collection::vec(step(), 1..40),
+        order in Just((0u8..20).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let mut world = World::new(service(), []);
+        world.most = 3;
+        for step in &steps {
+            take(&mut world, step);
+        }
+        let order = order.into_iter().filter(|number| world.pods.contains_key(number)).collect();
+        let (decision, shuffled) = (world.decide(), world.decide_in(order));
+        world.apply(&decision.now);
+        world.apply(&decision.later);
+        let first = world.shown();
+        let mut other = World::new(service(), []);
+        other.most = 3;
+        steps.iter().for_each(|step| take(&mut other, step));
+        other.apply(&shuffled.now);
+        other.apply(&shuffled.later);
+        prop_assert_eq!(first, other.shown());
+    }
+}

@@ -1,0 +1,261 @@
+//! Which endpoints there are, and in what slices: upstream's cases.
+
+use std::sync::Arc;
+
+use kinds::endpoint::Port;
+use kinds::endpoint_slice::Contents;
+use kinds::intstr::IntOrString;
+use kinds::ip::Family;
+use kinds::pod::Phase;
+use kinds::{Meta, Pod, Service, Time, Uid};
+
+use super::builders::{World, labels, pod, port, service, slice_of, with_port};
+use crate::network::service_endpoints::slice_writes::Plan;
+
+fn terminating(pod: Pod) -> Pod {
+    Pod { meta: Meta { deletion: Time(5), ..pod.meta }, ..pod }
+}
+
+#[test]
+fn conditions_tell_readiness_and_termination() {
+    let unready = |pod: Pod| Pod { ready: false, ..pod };
+    for (pod, publish, expected) in [
+        (pod(1), false, "10.0.0.1 ++-"),
+        (unready(pod(1)), false, "10.0.0.1 ---"),
+        (terminating(pod(1)), false, "10.0.0.1 -++"),
+        (terminating(unready(pod(1))), false, "10.0.0.1 --+"),
+        (unready(pod(1)), true, "10.0.0.1 +--"),
+        (terminating(unready(pod(1))), true, "10.0.0.1 +-+"),
+    ] {
+        let mut world = World::new(Service { publish_not_ready_addresses: publish, ..service() }, []);
+        world.pods.insert(1, pod);
+        world.settle();
+        assert_eq!(world.shown(), [[expected]]);
+    }
+}
+
+#[test]
+fn pods_that_ended_or_have_no_address_are_no_endpoints_and_leave_one_empty_slice() {
+    let mut without_address = pod(1);
+    without_address.network.as_mut().expect("a network").ips = Box::default();
+    for pod in [Pod { phase: Phase::Failed, ..pod(1) }, Pod { phase: Phase::Succeeded, ..pod(1) }, without_address] {
+        let mut world = World::new(service(), []);
+        world.pods.insert(1, pod);
+        assert_eq!(world.settle(), 1);
+        assert_eq!(world.sizes(), [0]);
+        assert!(world.slices[0].contents.ports.is_empty());
+        assert_eq!(world.settle(), 0, "it stays as it is");
+    }
+}
+
+#[test]
+fn the_empty_slice_is_filled_by_an_update() {
+    let mut world = World::new(service(), []);
+    world.settle();
+    world.pods.insert(1, pod(1));
+    let decision = world.decide();
+    assert_eq!((decision.now.create.len(), decision.now.update.len(), decision.now.delete.len()), (0, 1, 0));
+    world.apply(&decision.now);
+    world.pods.clear();
+    assert_eq!(world.settle(), 1, "and emptied by one");
+    assert_eq!(world.sizes(), [0]);
+}
+
+#[test]
+fn each_family_has_slices_of_its_own() {
+    for (families, cluster_ip, expected) in [
+        (&[Family::V4][..], "10.1.0.1", &["10.0.0.1 ++-"][..]),
+        (&[Family::V6], "fd01::1", &["fd00::1 ++-"]),
+        (&[Family::V6, Family::V4], "fd01::1", &["10.0.0.1 ++-", "fd00::1 ++-"]),
+        (&[], "10.1.0.1", &["10.0.0.1 ++-"]),
+        (&[], "fd01::1", &["fd00::1 ++-"]),
+        (&[], "None", &["10.0.0.1 ++-", "fd00::1 ++-"]),
+        (&[], "", &["10.0.0.1 ++-", "fd00::1 ++-"]),
+    ] {
+        let mut world = World::new(
+            Service {
+                ip_families: families.iter().map(|family: &Family| family.name().into()).collect(),
+                cluster_ips: vec![cluster_ip.into()],
+                ..service()
+            },
+            [1],
+        );
+        world.settle();
+        assert_eq!(world.shown().concat(), expected, "{families:?} {cluster_ip}");
+    }
+}
+
+#[test]
+fn slices_of_a_family_that_is_no_more_go() {
+    let mut world = World::new(Service { ip_families: vec!["IPv4".into(), "IPv6".into()], ..service() }, [1]);
+    assert_eq!(world.settle(), 2);
+    world.service.ip_families = vec!["IPv6".into()];
+    assert_eq!(world.settle(), 1);
+    assert_eq!(world.shown(), [["fd00::1 ++-"]]);
+}
+
+#[test]
+fn named_ports_part_pods_and_missing_ones_are_left_out() {
+    let mut world = World::new(service(), []);
+    world.service.ports = vec![port("http", IntOrString::Text("http".into())), port("metrics", IntOrString::Int(9090))];
+    for (number, given) in [(1, 8080), (2, 8081), (3, 8080)] {
+        world.pods.insert(number, with_port(pod(number), "http", given));
+    }
+    world.pods.insert(4, pod(4));
+    world.settle();
+    let mut shown: Vec<_> = world
+        .slices
+        .iter()
+        .map(|slice| {
+            let ports: Vec<_> = slice.contents.ports.iter().map(|port| port.number.unwrap_or(0)).collect();
+            (ports, slice.contents.endpoints.len())
+        })
+        .collect();
+    shown.sort();
+    assert_eq!(shown, [(vec![8080, 9090], 2), (vec![8081, 9090], 1), (vec![9090], 1)]);
+    assert_eq!(world.settle(), 0);
+}
+
+#[test]
+fn a_headless_service_without_ports_has_slices_without_ports() {
+    let headless = Service { ports: Vec::new(), cluster_ips: vec!["None".into()], ..service() };
+    let mut world = World::new(headless, [1]);
+    world.settle();
+    assert!(world.slices[0].contents.ports.is_empty());
+    assert_eq!(world.shown(), [["10.0.0.1 ++-"]]);
+    let headless = labels(&[
+        ("app", "web"),
+        ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io"),
+        ("kubernetes.io/service-name", "web"),
+        ("service.kubernetes.io/headless", ""),
+    ]);
+    assert_eq!(world.slices[0].meta.labels, headless);
+}
+
+#[test]
+fn hostnames_are_those_of_pods_in_the_services_domain() {
+    for (hostname, subdomain, expected) in
+        [("a", "web", Some("a")), ("a", "db", None), ("", "web", None), ("a", "", None)]
+    {
+        let mut world = World::new(service(), [1]);
+        let network = world.pods.get_mut(&1).and_then(|pod| pod.network.as_mut()).expect("a network");
+        network.host = Some(Box::new((hostname.into(), subdomain.into())));
+        world.settle();
+        assert_eq!(world.slices[0].contents.endpoints[0].hostname.as_deref(), expected, "{hostname}.{subdomain}");
+    }
+}
+
+#[test]
+fn pods_on_missing_nodes_are_left_out_unless_all_are_published() {
+    for (publish, expected) in [(false, vec!["10.0.0.1 ++-"]), (true, vec!["10.0.0.1 ++-", "10.0.0.2 ++-"])] {
+        let mut world = World::new(Service { publish_not_ready_addresses: publish, ..service() }, [1, 2]);
+        world.pods.get_mut(&2).expect("there").node = "gone".into();
+        world.settle();
+        assert_eq!(world.shown(), [expected]);
+    }
+}
+
+#[test]
+fn labels_follow_the_service_but_for_reserved_ones() {
+    let mut world = World::new(service(), [1, 2]);
+    world.most = 1;
+    assert_eq!(world.settle(), 2);
+    world.service.meta.labels = labels(&[("tier", "front"), ("kubernetes.io/service-name", "stolen")]);
+    let decision = world.decide();
+    assert_eq!((decision.now.update.len(), decision.now.writes()), (2, 2), "nobody should wait for labels");
+    world.apply(&decision.now);
+    let expected = labels(&[
+        ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io"),
+        ("kubernetes.io/service-name", "web"),
+        ("tier", "front"),
+    ]);
+    assert!(world.slices.iter().all(|slice| slice.meta.labels == expected));
+}
+
+#[test]
+fn slices_of_a_service_of_before_are_replaced() {
+    let mut world = World::new(service(), [1]);
+    world.settle();
+    world.service.meta = Meta { uid: Uid::parse("another"), ..world.service.meta };
+    let decision = world.decide();
+    assert_eq!((decision.now.create.len(), decision.now.delete.len()), (1, 1), "a stranger's slice is not recycled");
+    world.apply(&decision.now);
+    assert_eq!(world.shown(), [["10.0.0.1 ++-"]]);
+    assert_eq!(world.settle(), 0);
+}
+
+#[test]
+fn a_slice_with_ports_in_another_order_is_kept() {
+    let mut world = World::new(service(), [1]);
+    world.service.ports = vec![port("a", IntOrString::Int(1)), port("b", IntOrString::Int(2))];
+    world.settle();
+    let mut ports: Vec<Port> = world.slices[0].contents.ports.to_vec();
+    ports.reverse();
+    let contents = Contents { ports: ports.into(), ..world.slices[0].contents.clone() };
+    world.slices[0] = world.slice("web-001", &contents);
+    assert_eq!(world.settle(), 0);
+}
+
+#[test]
+fn an_endpoint_whose_pod_cannot_be_read_stays() {
+    let mut world = World::new(service(), [1, 2, 3]);
+    world.settle();
+    world.pods.remove(&1);
+    world.pods.remove(&2);
+    world.unreadable.push("web-1".into());
+    world.settle();
+    assert_eq!(world.shown(), [["10.0.0.1 ++-", "10.0.0.3 ++-"]]);
+    world.service.ports = vec![port("", IntOrString::Int(81))];
+    world.settle();
+    assert_eq!(world.shown().concat().len(), 3, "also when its ports are no more");
+    world.unreadable.clear();
+    world.settle();
+    assert_eq!(world.shown(), [["10.0.0.3 ++-"]]);
+}
+
+#[test]
+fn what_gets_no_traffic_can_wait() {
+    let plan = |decision: &Plan| (decision.create.len(), decision.update.len(), decision.delete.len());
+    let unready = |number| Pod { ready: false, ..pod(number) };
+    let mut world = World::new(service(), [1]);
+    world.settle();
+    for (what, pod, now, later) in [
+        ("a pod that is not ready comes", Some(unready(2)), (0, 0, 0), (0, 1, 0)),
+        ("it becomes ready", Some(pod(2)), (0, 1, 0), (0, 0, 0)),
+        ("it terminates and still serves", Some(terminating(pod(2))), (0, 1, 0), (0, 0, 0)),
+        ("it stops serving", Some(terminating(unready(2))), (0, 1, 0), (0, 0, 0)),
+        ("it is gone", None, (0, 0, 0), (0, 1, 0)),
+    ] {
+        match pod {
+            Some(pod) => drop(world.pods.insert(2, pod)),
+            None => drop(world.pods.remove(&2)),
+        }
+        let decision = world.decide();
+        assert_eq!((plan(&decision.now), plan(&decision.later)), (now, later), "{what}");
+        world.settle();
+    }
+}
+
+#[test]
+fn the_first_slice_of_a_service_is_never_late() {
+    let mut world = World::new(service(), []);
+    world.pods.insert(1, Pod { ready: false, ..pod(1) });
+    let decision = world.decide();
+    assert_eq!((decision.now.create.len(), decision.later.writes()), (1, 0));
+}
+
+#[test]
+fn an_endpoint_in_two_slices_stays_in_one() {
+    let mut world = World::new(service(), [1]);
+    world.settle();
+    let twin = slice_of(
+        &world.slices[0].meta.owners[0].clone(),
+        &world.slices[0].meta.labels.clone(),
+        "web-twin",
+        &world.slices[0].contents.clone(),
+    );
+    world.slices.push(Arc::clone(&twin));
+    let decision = world.decide();
+    assert_eq!(decision.now.delete.iter().map(|slice| &*slice.meta.name).collect::<Vec<_>>(), ["web-twin"]);
+    assert_eq!(decision.now.writes() + decision.later.writes(), 1);
+}

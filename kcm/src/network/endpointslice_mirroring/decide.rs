@@ -1,0 +1,140 @@
+//! What the mirrored slices of Endpoints should be: all policy, no IO.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use kinds::endpoint::{LAST_CHANGE_TRIGGER_TIME, Port};
+use kinds::endpoint_slice::{Conditions, Contents, Endpoint, MANAGED_BY, MIRRORED, SERVICE_NAME};
+use kinds::endpoints::{Address, Subset};
+use kinds::intern::Labels;
+use kinds::ip::Family;
+use kinds::{EndpointSlice, Endpoints, Str};
+
+use crate::network::service_endpoints::slice_writes::Plan;
+use crate::network::service_endpoints::subsets::repack;
+
+/// A decision.
+#[derive(Debug, Default)]
+pub struct Decision {
+    /// What is to be done.
+    pub plan: Plan,
+    /// Addresses that are none.
+    pub invalid: usize,
+    /// Addresses that are not mirrored, those that are none among them.
+    pub skipped: usize,
+}
+
+/// The labels of mirrored slices: those of the Endpoints, and who they belong to.
+pub fn labels(endpoints: &Endpoints) -> Labels {
+    let reserved = [SERVICE_NAME, MANAGED_BY];
+    let own = endpoints.meta.labels.iter().filter(|(key, _)| !reserved.contains(&&**key)).cloned();
+    let more: [(Str, Str); 2] =
+        [(SERVICE_NAME.into(), endpoints.meta.name.clone()), (MANAGED_BY.into(), MIRRORED.into())];
+    sorted(own.chain(more))
+}
+
+/// The annotations of mirrored slices: those of the Endpoints, but not when they last changed.
+pub fn annotations(endpoints: &Endpoints) -> Labels {
+    sorted(endpoints.annotations.iter().filter(|(key, _)| **key != *LAST_CHANGE_TRIGGER_TIME).cloned())
+}
+
+fn sorted(pairs: impl Iterator<Item = (Str, Str)>) -> Labels {
+    let mut pairs: Vec<_> = pairs.collect();
+    pairs.sort_unstable();
+    pairs.into()
+}
+
+/// The family and the endpoint that an address stands for; `None` if it is none (addressToEndpoint).
+fn endpoint(address: &Address, ready: bool) -> Option<(Family, Endpoint)> {
+    let ip = address.ip.canonical()?;
+    let endpoint = Endpoint {
+        conditions: Conditions { ready: Some(ready), serving: None, terminating: None },
+        hostname: Some(address.hostname.clone()).filter(|name| !name.is_empty()),
+        target: address.target.clone(),
+        node: address.node.clone(),
+        zone: None,
+        hints: None,
+        addresses: [ip.clone()].into(),
+    };
+    Some((ip.family()?, endpoint))
+}
+
+/// The endpoints of a subset by family, up to `most`, those that are ready first.
+fn endpoints_of(subset: &Subset, most: usize, decision: &mut Decision) -> BTreeMap<Family, Vec<Endpoint>> {
+    let mut by_family: BTreeMap<Family, Vec<Endpoint>> = BTreeMap::new();
+    let (mut taken, mut invalid) = (0, 0);
+    for (list, ready) in [(&subset.ready, true), (&subset.not_ready, false)] {
+        for address in list {
+            if taken == most {
+                break;
+            }
+            match endpoint(address, ready) {
+                Some((family, endpoint)) => {
+                    by_family.entry(family).or_default().push(endpoint);
+                    taken += 1;
+                }
+                None => invalid += 1,
+            }
+        }
+    }
+    decision.invalid += invalid;
+    decision.skipped += subset.ready.len() + subset.not_ready.len() - taken;
+    by_family
+}
+
+/// Compares Endpoints with the slices that mirror them, given by name (pkg/controller/endpointslicemirroring,
+/// reconcile).
+pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], most: usize) -> Decision {
+    let mut decision = Decision::default();
+    let (labels, annotations) = (labels(endpoints), annotations(endpoints));
+    let mut left: Vec<Arc<EndpointSlice>> = existing.to_vec();
+    for subset in repack(&endpoints.subsets) {
+        for (family, wanted) in endpoints_of(&subset, most, &mut decision) {
+            let contents = Contents { family: Some(family), ports: subset.ports.clone().into(), endpoints: wanted };
+            let mirrors = |slice: &Arc<EndpointSlice>| {
+                slice.contents.family == Some(family) && sorted_ports(&slice.contents.ports) == *contents.ports
+            };
+            // Further slices with these ports stay in `left`, and go.
+            let Some(at) = left.iter().position(mirrors) else {
+                decision.plan.create.push(contents);
+                continue;
+            };
+            let slice = left.remove(at);
+            let same = says(&slice.contents, &contents)
+                && slice.meta.labels == labels
+                && slice.annotations == annotations
+                && !is_of_another(&slice, endpoints);
+            if !same {
+                decision.plan.update.push((slice, contents));
+            }
+        }
+    }
+    decision.plan.delete = left;
+    decision.plan.recycle(|_| true);
+    decision
+}
+
+fn sorted_ports(ports: &[Port]) -> Vec<Port> {
+    let mut ports = ports.to_vec();
+    ports.sort_unstable();
+    ports
+}
+
+/// True when both hold the same endpoints, in whatever order.
+fn says(a: &Contents, b: &Contents) -> bool {
+    fn count(contents: &Contents) -> impl PartialEq {
+        let mut counts = HashMap::new();
+        for endpoint in &contents.endpoints {
+            let Endpoint { addresses, target, hostname, conditions, node, zone, hints: _ } = endpoint;
+            *counts.entry((addresses, target, hostname, conditions.ready, node, zone)).or_insert(0) += 1;
+        }
+        counts
+    }
+    a.endpoints == b.endpoints || a.endpoints.len() == b.endpoints.len() && count(a) == count(b)
+}
+
+/// True when a slice mirrors Endpoints of before with the same name.
+fn is_of_another(slice: &EndpointSlice, endpoints: &Endpoints) -> bool {
+    let meta = &endpoints.meta;
+    slice.meta.owners.iter().any(|o| &*o.kind == "Endpoints" && o.name == meta.name && o.uid != meta.uid)
+}

@@ -1,0 +1,154 @@
+//! What the controller counts, under upstream's names (pkg/controller/endpointslicemirroring/metrics).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kinds::EndpointSlice;
+use kinds::endpoint_slice::{Contents, Endpoint, MIRRORED};
+use kinds::ip::Ip;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use runtime::metrics::{Histograms, gauges, powers_of_two, untyped};
+use runtime::store::Store;
+
+use super::decide::Decision;
+use crate::network::service_endpoints::slice_writes::Plan;
+
+/// The counts, and the store that the sizes are read from.
+pub struct Counts {
+    slices: Arc<Store<EndpointSlice>>,
+    /// Most addresses of a subset that are mirrored.
+    most: usize,
+    /// Successful creations, updates and deletions.
+    changes: [AtomicU64; 3],
+    added: Histograms<0>,
+    updated: Histograms<0>,
+    removed: Histograms<0>,
+    skipped: Histograms<0>,
+    duration: Histograms<0>,
+}
+
+/// Endpoints that a plan adds, changes and removes.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    added: usize,
+    updated: usize,
+    removed: usize,
+}
+
+impl Tally {
+    fn of(plan: &Plan) -> Self {
+        let mut tally = Self {
+            added: plan.create.iter().map(|contents| contents.endpoints.len()).sum(),
+            updated: 0,
+            removed: plan.delete.iter().map(|slice| slice.contents.endpoints.len()).sum(),
+        };
+        plan.update.iter().for_each(|(slice, wanted)| tally.compare(&slice.contents, wanted));
+        tally
+    }
+
+    fn compare(&mut self, old: &Contents, new: &Contents) {
+        let mut left: HashMap<&[Ip], &Endpoint> = old.endpoints.iter().map(|old| (&*old.addresses, old)).collect();
+        for endpoint in &new.endpoints {
+            match left.remove(&*endpoint.addresses) {
+                None => self.added += 1,
+                Some(same) if same == endpoint => {}
+                Some(_) => self.updated += 1,
+            }
+        }
+        self.removed += left.len();
+    }
+}
+
+impl Counts {
+    /// Nothing counted yet.
+    pub fn new(slices: Arc<Store<EndpointSlice>>, most: usize) -> Self {
+        let endpoints = || Histograms::new(powers_of_two(2.0, 15));
+        Self {
+            slices,
+            most,
+            changes: Default::default(),
+            added: endpoints(),
+            updated: endpoints(),
+            removed: endpoints(),
+            skipped: endpoints(),
+            duration: Histograms::new(powers_of_two(0.001, 15)),
+        }
+    }
+
+    /// Counts a decision.
+    pub fn decided(&self, decision: &Decision) {
+        let tally = Tally::of(&decision.plan);
+        self.skipped.observe([], decision.skipped as f64);
+        self.added.observe([], tally.added as f64);
+        self.updated.observe([], tally.updated as f64);
+        self.removed.observe([], tally.removed as f64);
+    }
+
+    /// Counts creations, updates and deletions that went well.
+    pub fn wrote(&self, writes: [usize; 3]) {
+        for (sum, count) in self.changes.iter().zip(writes) {
+            sum.fetch_add(count as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// A sync took so long.
+    pub fn took(&self, time: Duration) {
+        self.duration.observe([], time.as_secs_f64());
+    }
+
+    /// Endpoints in mirrored slices, the slices, and how many there would be if each were full.
+    fn sizes(&self) -> [usize; 3] {
+        let slices = self.slices.all().into_iter().filter(|slice| slice.manager() == Some(MIRRORED));
+        slices.fold([0; 3], |[endpoints, slices, fewest], slice| {
+            let count = slice.contents.endpoints.len();
+            [endpoints + count, slices + 1, fewest + count.div_ceil(self.most)]
+        })
+    }
+}
+
+impl fmt::Debug for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Counts")
+    }
+}
+
+/// The counts as a source of metrics.
+#[derive(Debug)]
+pub struct Told(pub Arc<Counts>);
+
+impl Collector for Told {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        let name = |name: &str| format!("endpoint_slice_mirroring_controller_{name}");
+        let sizes = [
+            ("endpoints_desired", "Number of endpoints desired"),
+            ("num_endpoint_slices", "Number of EndpointSlices"),
+            ("desired_endpoint_slices", "Number of EndpointSlices that would exist with perfect endpoint allocation"),
+        ];
+        for ((own, help), size) in sizes.into_iter().zip(self.0.sizes()) {
+            gauges(encoder, &name(own), help, [([], size as f64)])?;
+        }
+        let changes = ["create", "update", "delete"].into_iter().zip(&self.0.changes);
+        let changes = changes
+            .map(|(operation, count)| ([("operation", operation.to_owned())], count.load(Ordering::Relaxed) as f64));
+        untyped(encoder, &name("changes"), "Number of EndpointSlice changes", changes)?;
+        for (histograms, own, help) in [
+            (&self.0.added, "endpoints_added_per_sync", "Number of endpoints added on each Endpoints sync"),
+            (&self.0.updated, "endpoints_updated_per_sync", "Number of endpoints updated on each Endpoints sync"),
+            (&self.0.removed, "endpoints_removed_per_sync", "Number of endpoints removed on each Endpoints sync"),
+            (
+                &self.0.skipped,
+                "addresses_skipped_per_sync",
+                "Number of addresses skipped on each Endpoints sync due to being invalid or exceeding MaxEndpointsPerSubset",
+            ),
+            (&self.0.duration, "endpoints_sync_duration", "Duration of syncEndpoints() in seconds"),
+        ] {
+            histograms.encode(encoder, &name(own), help)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! endpointslice-mirroring-controller: turns Endpoints that people write into EndpointSlices.
+//!
+//! It watches Endpoints, Services and EndpointSlices, and writes EndpointSlices. Follows upstream
+//! pkg/controller/endpointslicemirroring.
+
+mod decide;
+mod keys;
+mod metrics;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::endpoint_slice::MIRRORED;
+use kinds::{EndpointSlice, Endpoints, Sections, Service};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::network::service_endpoints::MAX_RETRIES;
+use crate::network::service_endpoints::slice_keys::{self, by_service};
+use crate::network::service_endpoints::slice_writes::SliceWrites;
+use metrics::{Counts, Told};
+use sync::Mirror;
+
+/// Name of the event source.
+const COMPONENT: &str = "endpoint-slice-mirroring-controller";
+
+/// First and longest wait after a failure (defaultSyncBackOff and maxSyncBackOff).
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(100));
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "endpointslice-mirroring-controller",
+    service_account: "endpointslicemirroring-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Create, group: "discovery.k8s.io", resource: "endpointslices" },
+        Write { verb: Verb::Update, group: "discovery.k8s.io", resource: "endpointslices" },
+        Write { verb: Verb::Delete, group: "discovery.k8s.io", resource: "endpointslices" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    queues: &[QueueKeys::of("endpoint_slice_mirroring", "Endpoints")],
+    start,
+    ..Descriptor::NONE
+};
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Endpoints>(Sections::default(), &[]);
+    builder.need::<Service>(Sections::default(), &[]);
+    builder.need::<EndpointSlice>(EndpointSlice::CONTENTS, &[by_service()]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let (base_delay, max_delay) = BACKOFF;
+    let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("endpoint_slice_mirroring") });
+    let registry = manager.registry();
+    let (endpoints, services, slices) =
+        (registry.store::<Endpoints>(), registry.store::<Service>(), registry.store::<EndpointSlice>());
+    let values = &context.options.values;
+    let most = usize::try_from(values.get_i64("mirroring-max-endpoints-per-subset")).unwrap_or(1).max(1);
+    let counts = Arc::new(Counts::new(slices.clone(), most));
+    manager.collect(Told(counts.clone()));
+    let reconciler = Arc::new(Mirror {
+        endpoints: endpoints.clone(),
+        services: services.clone(),
+        writes: SliceWrites {
+            slices: slices.clone(),
+            writer: manager.writer(DESCRIPTOR.service_account),
+            expectations: Arc::default(),
+            own: Arc::default(),
+            queue: queue.clone(),
+            manager: MIRRORED,
+            delay: values.get_duration("mirroring-endpointslice-updates-batch-period"),
+        },
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        most,
+        counts,
+    });
+    keys::subscribe(&endpoints, &services, &queue);
+    slice_keys::subscribe(&slices, MIRRORED, &reconciler.writes.own, &queue, reconciler.writes.delay);
+    let workers = context.workers("mirroring-concurrent-service-endpoint-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
+}

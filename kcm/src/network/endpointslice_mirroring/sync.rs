@@ -1,0 +1,119 @@
+//! One reconcile of mirrored slices: gather, decide, write, say.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use kinds::head::{Annotations, Head};
+use kinds::meta::ObjectKey;
+use kinds::{Endpoints, Kind, Service};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, Recorder};
+use runtime::store::Store;
+use tokio::time::Instant;
+
+use super::decide::{self, decide};
+use super::keys::may_be_mirrored;
+use super::metrics::Counts;
+use crate::network::service_endpoints::slice_writes::{Failed, Heads, SliceWrites, prefix};
+use crate::reference::about;
+
+/// The controller's state.
+pub struct Mirror {
+    pub endpoints: Arc<Store<Endpoints>>,
+    pub services: Arc<Store<Service>>,
+    pub writes: SliceWrites,
+    pub recorder: Recorder,
+    /// Most addresses of a subset that are mirrored.
+    pub most: usize,
+    /// What is counted.
+    pub counts: Arc<Counts>,
+}
+
+impl Reconcile for Mirror {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            let begun = Instant::now();
+            let outcome = self.sync(key).await;
+            self.counts.took(begun.elapsed());
+            outcome
+        }
+        .boxed()
+    }
+}
+
+impl Mirror {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        if !self.writes.caught_up(key) {
+            return Ok(Outcome::Parked);
+        }
+        if self.writes.expectations.take_lost(key) && !self.writes.look(key).await? {
+            return Ok(Outcome::Parked);
+        }
+        let (endpoints, service) = (self.endpoints.get(key), self.services.get(key));
+        let mirrored = endpoints.clone().filter(|endpoints| may_be_mirrored(endpoints));
+        let Some(endpoints) = mirrored.filter(|_| service.as_ref().is_some_and(|service| service.selector.is_empty()))
+        else {
+            return self.delete_all(key, endpoints.is_none() || service.is_none()).await;
+        };
+        let mut decision = decide(&endpoints, &self.writes.existing(key), self.most);
+        if endpoints.meta.is_deleting() {
+            decision.plan.create.clear();
+        }
+        self.counts.decided(&decision);
+        self.say(&endpoints, &decision);
+        let (labels, annotations) = (decide::labels(&endpoints), decide::annotations(&endpoints));
+        let owner = endpoints.controller_ref();
+        let head = Head { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
+        let heads = Heads { prefix: &prefix(&key.name), new: head, updated: head };
+        match self.writes.write(key, &heads, &decision.plan).await {
+            Ok(written) => {
+                self.counts.wrote([written.created, written.updated, written.deleted]);
+                Ok(Outcome::Done)
+            }
+            Err(Failed { error, .. }) if error.is_conflict() || error.is_not_found() => Ok(Outcome::Backoff),
+            Err(failed) => Err(failure(key, failed)),
+        }
+    }
+
+    /// Deletes what mirrors Endpoints that are not to be mirrored. If something is `missing` it must not be one of
+    /// those that cannot be read.
+    async fn delete_all(&self, key: &ObjectKey, missing: bool) -> Result<Outcome, ReconcileError> {
+        let slices = self.writes.existing(key);
+        if slices.is_empty() {
+            return Ok(Outcome::Done);
+        }
+        if missing && self.endpoints.undecodable() + self.services.undecodable() > 0 {
+            return Err(ReconcileError::new(
+                "Endpoints or Services cannot be decoded (see the log): nothing is deleted",
+            ));
+        }
+        let deletions = join_all(slices.iter().map(|slice| self.writes.delete(key, slice))).await;
+        deletions.into_iter().collect::<Result<(), Failed>>().map_err(|failed| failure(key, failed))?;
+        self.counts.wrote([0, 0, slices.len()]);
+        Ok(Outcome::Done)
+    }
+
+    fn say(&self, endpoints: &Endpoints, decision: &decide::Decision) {
+        let warn = |reason, message| self.recorder.event(&about(endpoints), EventType::Warning, reason, message);
+        let (invalid, skipped) = (decision.invalid, decision.skipped);
+        if invalid > 0 {
+            let message = format!("Skipped {invalid} invalid IP addresses when mirroring to EndpointSlices");
+            warn("InvalidIPAddress", message);
+        }
+        if skipped > invalid {
+            let message = format!(
+                "A max of {} addresses can be mirrored to EndpointSlices per Endpoints subset. {skipped} addresses were skipped",
+                self.most
+            );
+            warn("TooManyAddressesToMirror", message);
+        }
+    }
+}
+
+fn failure(key: &ObjectKey, failed: Failed) -> ReconcileError {
+    let text = format!("failed to {} for Endpoints {key}: {}", failed.what, failed.error);
+    ReconcileError { message: text, ..failed.error.into() }
+}

@@ -1,0 +1,580 @@
+//! The pass over all nodes, and what it does about those that fell silent.
+//!
+//! A pass gathers first and decides for all nodes together, so that nobody is tainted before it is known how many
+//! others fail too.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use kinds::lease::NODE_LEASES;
+use kinds::meta::{ObjectKey, Time};
+use kinds::node::{READY, with_conditions};
+use kinds::{Kind, Lease, Node, Pod, Str, Uid};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::write::{WriteError, Writer};
+use serde_json::json;
+use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
+
+use super::decide_health::{Grace, Health, is_silent, observe, silenced};
+use super::decide_taints::{execution, is_excluded, no_execute, zone};
+use super::decide_zones::{Census, Rates, Turn, Zone, turn};
+use super::metrics::ZoneMetrics;
+use super::watch_health::{Sight, Watchman};
+use super::{EVERY, sync};
+use crate::context::Clock;
+use crate::pods::indexes::{by_node, on_node};
+
+/// Nodes that are worked on at the same time.
+const AT_ONCE: usize = 8;
+
+/// Tries of a status update.
+const TRIES: usize = 5;
+
+/// How soon the tainter looks again at a node that is not as it should be.
+const SOON: Duration = Duration::from_millis(50);
+
+/// The command line's say.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Time between two passes.
+    pub period: Duration,
+    /// How long nodes may be silent.
+    pub grace: Grace,
+    /// How fast they are tainted.
+    pub rates: Rates,
+    /// Look at the server's lease before a node is called silent.
+    pub breaker: bool,
+}
+
+/// The two things that go on beside each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Loop {
+    /// The pass over all nodes.
+    Monitor,
+    /// Taints for the nodes that wait for one.
+    Taint,
+}
+
+impl Loop {
+    /// How many there are.
+    pub const ALL: usize = 2;
+}
+
+impl fmt::Display for Loop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Monitor => "monitor",
+            Self::Taint => "taint",
+        })
+    }
+}
+
+/// What is known of a node beside its record.
+struct Known {
+    uid: Uid,
+    health: Option<Health>,
+}
+
+/// What a pass hands to the next.
+#[derive(Default)]
+struct State {
+    nodes: HashMap<Str, Known>,
+    watchman: Option<Watchman>,
+    /// A version of the leases that the server has and the watch has not: until it has, no silence counts.
+    behind: Option<u64>,
+}
+
+/// A node in a pass, with the status of its Ready condition after it.
+struct Seen {
+    node: Arc<Node>,
+    ready: Option<Str>,
+}
+
+/// What came of a closer look at a silent node.
+enum Looked {
+    /// It is silent on the server too.
+    Silent,
+    /// The server has a newer lease.
+    Newer(u64),
+    /// The server does not tell.
+    Unclear,
+}
+
+/// The controller's two loops.
+pub struct Monitor {
+    nodes: Arc<Store<Node>>,
+    leases: Arc<Store<Lease>>,
+    pods: Arc<Store<Pod>>,
+    writer: Writer,
+    recorder: Recorder,
+    queue: Arc<Queue<Loop>>,
+    clock: Clock,
+    limits: Limits,
+    metrics: ZoneMetrics,
+    state: Mutex<State>,
+    zones: Mutex<BTreeMap<Str, Zone>>,
+}
+
+impl Reconcile for Monitor {
+    type Key = Loop;
+
+    fn reconcile<'a>(&'a self, key: &'a Loop) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        match key {
+            Loop::Monitor => self.pass().boxed(),
+            Loop::Taint => self.taint().boxed(),
+        }
+    }
+}
+
+impl Monitor {
+    #[allow(clippy::too_many_arguments, reason = "each is a part of its own, and there is one caller")]
+    pub fn new(
+        nodes: Arc<Store<Node>>,
+        leases: Arc<Store<Lease>>,
+        pods: Arc<Store<Pod>>,
+        writer: Writer,
+        recorder: Recorder,
+        queue: Arc<Queue<Loop>>,
+        clock: Clock,
+        limits: Limits,
+        metrics: ZoneMetrics,
+    ) -> Self {
+        let state = Mutex::default();
+        Self { nodes, leases, pods, writer, recorder, queue, clock, limits, metrics, state, zones: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn zones(&self) -> MutexGuard<'_, BTreeMap<Str, Zone>> {
+        self.zones.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Time {
+        Time((self.clock)().as_second())
+    }
+
+    async fn pass(&self) -> Result<Outcome, ReconcileError> {
+        let now = Instant::now();
+        let nodes = self.nodes.by_index(&EVERY, 0);
+        let count = nodes.len();
+        self.greet(&nodes).await;
+        if self.may_conclude(now) {
+            self.examine(nodes, now).await;
+        }
+        if let Some(watchman) = &mut self.state().watchman {
+            watchman.passed(Instant::now());
+        }
+        self.metrics.took(now.elapsed(), count);
+        Ok(Outcome::After(self.limits.period))
+    }
+
+    /// Whether anything may be concluded from silence now.
+    fn may_conclude(&self, now: Instant) -> bool {
+        let version = self.leases.progress().version();
+        let mut state = self.state();
+        let watchman = state.watchman.get_or_insert_with(|| Watchman::new(version, now));
+        let sight = watchman.look(version, self.limits.period, now);
+        if sight == Sight::Regained {
+            warn!("nothing was heard of any node for a while: each gets its grace anew");
+            refresh(&mut state, now);
+        }
+        if state.behind.is_some_and(|behind| version >= behind) {
+            state.behind = None;
+        }
+        let blind = sight == Sight::Blind;
+        if blind || state.behind.is_some() {
+            warn!(blind, behind = state.behind, "the watch of leases is behind the server: no node is called silent");
+        }
+        !blind && state.behind.is_none()
+    }
+
+    /// Takes note of nodes that have come or gone. New ones begin without our `NoExecute` taints.
+    async fn greet(&self, nodes: &[Arc<Node>]) {
+        let (mut added, mut gone) = (Vec::new(), Vec::new());
+        {
+            let mut state = self.state();
+            for node in nodes {
+                let (name, uid) = (&node.meta.name, &node.meta.uid);
+                if state.nodes.get(name).is_none_or(|known| known.uid != *uid) {
+                    state.nodes.insert(name.clone(), Known { uid: uid.clone(), health: None });
+                    added.push(node.clone());
+                }
+            }
+            if state.nodes.len() > nodes.len() {
+                let present: HashSet<&Str> = nodes.iter().map(|node| &node.meta.name).collect();
+                gone.extend(
+                    state.nodes.extract_if(|name, _| !present.contains(name)).map(|(name, old)| (name, old.uid)),
+                );
+            }
+        }
+        for (name, uid) in gone {
+            self.event(&name, &uid, "RemovingNode", format!("Node {name} event: Removing Node {name} from Controller"));
+        }
+        for node in &added {
+            let name = &node.meta.name;
+            let message = format!("Node {name} event: Registered Node {name} in Controller");
+            self.event(name, &node.meta.uid, "RegisteredNode", message);
+        }
+        self.untaint(&added).await;
+    }
+
+    fn event(&self, name: &Str, uid: &Uid, reason: &'static str, message: String) {
+        let about = ObjectReference {
+            api_version: "v1".into(),
+            kind: Node::RESOURCE.kind.into(),
+            name: name.clone(),
+            uid: uid.to_string().into(),
+            ..ObjectReference::default()
+        };
+        self.recorder.event(&about, EventType::Normal, reason, message);
+    }
+
+    /// Takes our `NoExecute` taints off nodes.
+    async fn untaint(&self, nodes: &[Arc<Node>]) {
+        stream::iter(nodes).for_each_concurrent(AT_ONCE, |node| self.set_taint(node, |_| true, None)).await;
+    }
+
+    /// Gives a node the one of our `NoExecute` taints that is wanted, or none, if it still `fits`.
+    async fn set_taint(&self, node: &Arc<Node>, fits: impl Fn(&Node) -> bool, wanted: Option<&str>) {
+        let now = self.now();
+        let edit = |node: &Node| fits(node).then(|| no_execute(node, wanted, now)).flatten();
+        match sync::edit_taints(&self.nodes, &self.writer, node, edit).await {
+            Ok(true) => info!(node = %node.meta.name, taint = wanted, "NoExecute taints written"),
+            Ok(false) => {}
+            Err(error) => warn!(node = %node.meta.name, %error, "taints not written; the next pass tries again"),
+        }
+    }
+
+    async fn examine(&self, nodes: Vec<Arc<Node>>, now: Instant) {
+        let silent = self.observe(&nodes, now);
+        let verdicts = match self.look(silent).await {
+            Ok(silent) => self.silence(silent).await,
+            Err(newer) => {
+                warn!(version = newer, "the server has a newer lease than our watch: waiting for the watch");
+                self.state().behind = Some(newer);
+                return;
+            }
+        };
+        let places: BTreeSet<Str> = nodes.iter().map(|node| zone(node)).collect();
+        // A node whose silence could not be settled says nothing about its zone.
+        let seen: Vec<Seen> = nodes
+            .into_iter()
+            .filter_map(|node| {
+                let ready = match verdicts.get(&node.meta.name) {
+                    Some(true) => Some("Unknown".into()),
+                    Some(false) => return None,
+                    None => node.condition(READY).map(|condition| condition.status.clone()),
+                };
+                Some(Seen { node, ready })
+            })
+            .collect();
+        self.weigh(&places, &seen, now).await;
+        stream::iter(&seen).for_each_concurrent(AT_ONCE, |seen| self.follow_up(seen)).await;
+        if self.zones().values().any(|zone| !zone.waiting.is_empty()) {
+            self.queue.add(Loop::Taint);
+        }
+    }
+
+    /// Takes in all signs of life; answers the nodes that have given none for too long and are not known for it yet,
+    /// with the versions of the leases that they gave last.
+    fn observe(&self, nodes: &[Arc<Node>], now: Instant) -> Vec<(Arc<Node>, u64)> {
+        let today = (self.clock)().as_second();
+        let mut state = self.state();
+        let mut silent = Vec::new();
+        for node in nodes {
+            let Some(known) = state.nodes.get_mut(&node.meta.name) else { continue };
+            let lease = self.leases.get(&lease_key(node));
+            let age = Duration::from_secs(u64::try_from(today - node.meta.created.0).unwrap_or(0));
+            let health = observe(known.health.take(), node.condition(READY), lease.as_deref(), age, now);
+            if is_silent(&health, self.limits.grace, now) && node.ready() != Some("Unknown") {
+                silent.push((node.clone(), health.lease_version()));
+            }
+            known.health = Some(health);
+        }
+        silent
+    }
+
+    /// Compares the leases of silent nodes with the server's. Answers those that are silent there too, and `None` for
+    /// those of which the server does not tell; or the version of a lease that shows that our watch is behind.
+    async fn look(&self, silent: Vec<(Arc<Node>, u64)>) -> Result<Vec<(Arc<Node>, bool)>, u64> {
+        let looked: Vec<(Arc<Node>, Looked)> = stream::iter(silent)
+            .map(|(node, version)| async move {
+                let looked = if self.limits.breaker { self.live_lease(&node, version).await } else { Looked::Silent };
+                (node, looked)
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        let newer = looked.iter().filter_map(|(_, looked)| match looked {
+            Looked::Newer(version) => Some(*version),
+            _ => None,
+        });
+        match newer.max() {
+            Some(version) => Err(version),
+            None => Ok(looked.into_iter().map(|(node, looked)| (node, matches!(looked, Looked::Silent))).collect()),
+        }
+    }
+
+    async fn live_lease(&self, node: &Node, version: u64) -> Looked {
+        match self.writer.get_meta(&Lease::RESOURCE, &lease_key(node)).await {
+            // A change that renewed nothing is no news: our watch may have it already.
+            Ok(lease) if lease.version > version.max(self.lease_version(node)) => Looked::Newer(lease.version),
+            Ok(_) => Looked::Silent,
+            Err(error) if error.is_not_found() => Looked::Silent,
+            Err(error) => {
+                warn!(node = %node.meta.name, %error, "the node's lease cannot be read: the node is passed over");
+                Looked::Unclear
+            }
+        }
+    }
+
+    fn lease_version(&self, node: &Node) -> u64 {
+        self.leases.get(&lease_key(node)).map_or(0, |lease| lease.meta.version)
+    }
+
+    /// Says in the status of silent nodes that nobody knows. Answers which of them are marked so now; the others have to
+    /// be passed over.
+    async fn silence(&self, silent: Vec<(Arc<Node>, bool)>) -> HashMap<Str, bool> {
+        stream::iter(silent)
+            .map(|(node, certain)| async move {
+                let written = if certain { self.write_silence(&node).await } else { Ok(false) };
+                let written = written.unwrap_or_else(|error| {
+                    warn!(node = %node.meta.name, %error, "the node's status cannot be written: it is passed over");
+                    false
+                });
+                (node.meta.name.clone(), written)
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await
+    }
+
+    /// Writes the status of one silent node, over what the server has; answers false if the server's node shows life that
+    /// our watch has not.
+    async fn write_silence(&self, node: &Arc<Node>) -> Result<bool, WriteError> {
+        let key = node.meta.key();
+        let heartbeat = |node: &Node| node.condition(READY).map(|condition| condition.heartbeat);
+        let mut tries = 0..TRIES;
+        loop {
+            let answer = match self.writer.get(&Node::RESOURCE, &key).await {
+                Err(error) if error.is_not_found() => return Ok(false),
+                answer => answer?,
+            };
+            let live: Node = answer.decode(self.nodes.decoding())?;
+            let edits = silenced(&live, self.now());
+            if edits.is_empty() {
+                return Ok(true);
+            }
+            if live.meta.uid != node.meta.uid || heartbeat(&live) != heartbeat(node) || self.is_heard(node) {
+                debug!(node = %node.meta.name, "the node shows life after all");
+                return Ok(false);
+            }
+            let object = answer.object().and_then(|object| Ok(with_conditions(object, &edits)?))?;
+            match self.writer.replace(&Node::RESOURCE, &key, Some("status"), &object).await {
+                Ok(answer) => {
+                    self.nodes.wrote(&key, answer.meta().map_or(0, |meta| meta.version));
+                    if live.ready() == Some("True") {
+                        let name = &node.meta.name;
+                        let message = format!("Node {name} status is now: NodeNotReady");
+                        self.event(name, &node.meta.uid, "NodeNotReady", message);
+                    }
+                    return Ok(true);
+                }
+                Err(error) if error.is_conflict() && tries.next().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether a node's lease was renewed since the pass took it in.
+    fn is_heard(&self, node: &Node) -> bool {
+        let lease = self.leases.get(&lease_key(node));
+        let state = self.state();
+        let health = state.nodes.get(&node.meta.name).and_then(|known| known.health.as_ref());
+        lease.zip(health).is_some_and(|(lease, health)| health.is_renewed_by(&lease))
+    }
+
+    /// Takes the zones' census, and acts when the cluster as a whole is lost or found.
+    async fn weigh(&self, places: &BTreeSet<Str>, seen: &[Seen], now: Instant) {
+        let mut census: BTreeMap<Str, Census> = BTreeMap::new();
+        for Seen { node, ready } in seen {
+            let count = census.entry(zone(node)).or_default();
+            if !is_excluded(node) {
+                count.size += 1;
+                count.ready += usize::from(ready.as_deref() == Some("True"));
+            }
+        }
+        self.metrics.counted(&census);
+        let turned = {
+            let mut zones = self.zones();
+            zones.retain(|name, _| places.contains(name));
+            for name in places {
+                zones.entry(name.clone()).or_insert_with(|| Zone::new(&self.limits.rates, now));
+            }
+            turn(&mut zones, &census, &self.limits.rates, now)
+        };
+        match turned {
+            Turn::None => {}
+            Turn::SightLost => {
+                error!("no node is ready any more: nobody is evicted until one is");
+                let all: Vec<Arc<Node>> = seen.iter().map(|seen| seen.node.clone()).collect();
+                self.untaint(&all).await;
+            }
+            Turn::SightRegained => {
+                info!("some nodes are ready again: every node gets its grace anew");
+                refresh(&mut self.state(), now);
+            }
+        }
+    }
+
+    /// Brings a node's `NoExecute` taints in line with its Ready condition, and its pods' with its silence.
+    async fn follow_up(&self, Seen { node, ready }: &Seen) {
+        let Some(ready) = ready.as_deref() else { return };
+        let wanted = execution(ready);
+        let tainted = no_execute(node, None, Time::default()).is_some();
+        match wanted {
+            None => {
+                for zone in self.zones().values_mut() {
+                    zone.waiting.retain(|name| *name != node.meta.name);
+                }
+                if tainted {
+                    self.set_taint(node, |node| node.ready() == Some(ready), None).await;
+                }
+            }
+            // It has been tainted once: the other reason needs no other turn.
+            Some(wanted) if tainted => self.set_taint(node, |_| true, Some(wanted)).await,
+            Some(_) => {
+                if let Some(zone) = self.zones().get_mut(&zone(node)) {
+                    zone.enqueue(&node.meta.name);
+                }
+            }
+        }
+        if ready == "Unknown" {
+            self.mark_pods(node).await;
+        }
+    }
+
+    /// Says of the pods of a silent node that they are not ready: at every pass, so that none is forgotten over a
+    /// failure, a restart, or a node that was not ready before (MarkPodsNotReady).
+    async fn mark_pods(&self, node: &Node) {
+        for pod in self.pods.by_index(&by_node(), on_node(&node.meta.name)) {
+            let key = pod.meta.key();
+            // What is not settled now is looked at by the next pass.
+            if !pod.ready || !self.pods.is_settled(&key, || {}) {
+                continue;
+            }
+            let patch = not_ready(&pod, (self.clock)());
+            let written = self.writer.patch_status(&Pod::RESOURCE, &key, &patch).await;
+            match written {
+                Ok(answer) => self.pods.wrote(&key, answer.meta().map_or(0, |meta| meta.version)),
+                Err(error) if error.is_not_found() => continue,
+                Err(error) => warn!(pod = %key, %error, "the pod cannot be marked; the next pass tries again"),
+            }
+            let about = crate::reference::about(&*pod);
+            self.recorder.event(&about, EventType::Warning, "NodeNotReady", "Node is not ready".to_owned());
+        }
+    }
+
+    /// Gives waiting nodes their `NoExecute` taints, as fast as their zones may.
+    async fn taint(&self) -> Result<Outcome, ReconcileError> {
+        let names: Vec<Str> = self.zones().keys().cloned().collect();
+        let mut next: Option<Duration> = None;
+        for name in names {
+            if let Some(wait) = self.taint_zone(&name).await {
+                next = Some(next.map_or(wait, |next| next.min(wait)));
+            }
+        }
+        Ok(next.map_or(Outcome::Done, Outcome::After))
+    }
+
+    /// Answers after which time there may be more to do; `None` if something else has to bring that.
+    async fn taint_zone(&self, zone_name: &Str) -> Option<Duration> {
+        loop {
+            let (name, wait) = {
+                let mut zones = self.zones();
+                let zone = zones.get_mut(zone_name)?;
+                (zone.waiting.front().cloned()?, zone.pace.wait(Instant::now()))
+            };
+            let wait = wait?;
+            let key = ObjectKey { namespace: "".into(), name: name.clone() };
+            let queue = self.queue.clone();
+            if !self.nodes.is_settled(&key, move || queue.add(Loop::Taint)) {
+                return None;
+            }
+            let node = self.nodes.get(&key).filter(|node| zone(node) == *zone_name);
+            let wanted = node.as_ref().and_then(|node| execution(node.ready()?));
+            let missing = node.as_ref().is_some_and(|node| no_execute(node, wanted, Time::default()).is_some());
+            let done = match (node, wanted) {
+                (Some(node), Some(wanted)) if missing => {
+                    if !wait.is_zero() {
+                        return Some(wait);
+                    }
+                    self.taint_node(zone_name, &node, wanted).await
+                }
+                // It is gone, ready, tainted, or in another zone by now.
+                _ => true,
+            };
+            let mut zones = self.zones();
+            let zone = zones.get_mut(zone_name)?;
+            zone.waiting.retain(|waiting| *waiting != name);
+            if !done {
+                zone.pace.give_back();
+                zone.enqueue(&name);
+                return Some(SOON);
+            }
+        }
+    }
+
+    /// Uses the zone's token for a node.
+    async fn taint_node(&self, zone_name: &Str, node: &Arc<Node>, wanted: &str) -> bool {
+        if let Some(zone) = self.zones().get_mut(zone_name) {
+            zone.pace.take();
+        }
+        let now = self.now();
+        let edit =
+            |node: &Node| (execution(node.ready()?) == Some(wanted)).then(|| no_execute(node, Some(wanted), now))?;
+        let written = sync::edit_taints(&self.nodes, &self.writer, node, edit).await;
+        match written {
+            Ok(written) => {
+                info!(node = %node.meta.name, taint = wanted, written, "the node's pods have to go");
+                self.metrics.evicted(zone_name);
+                true
+            }
+            Err(error) => {
+                warn!(node = %node.meta.name, %error, "the node cannot be tainted; trying again");
+                false
+            }
+        }
+    }
+}
+
+/// Every node counts as alive now.
+fn refresh(state: &mut State, now: Instant) {
+    for health in state.nodes.values_mut().filter_map(|known| known.health.as_mut()) {
+        health.alive = now;
+    }
+}
+
+fn lease_key(node: &Node) -> ObjectKey {
+    ObjectKey { namespace: NODE_LEASES.into(), name: node.meta.name.clone() }
+}
+
+/// A patch of the status of a pod, in the version that was seen.
+fn not_ready(pod: &Pod, now: jiff::Timestamp) -> serde_json::Value {
+    json!({
+        "metadata": { "uid": pod.meta.uid.to_string(), "resourceVersion": pod.meta.version.to_string() },
+        "status": { "conditions": [{
+            "type": READY, "status": "False", "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        }] },
+    })
+}

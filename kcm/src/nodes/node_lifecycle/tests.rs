@@ -1,0 +1,478 @@
+//! Tables of the decisions, and zones and signs of life over time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::meta::Time;
+use kinds::node::NodeCondition;
+use kinds::schema::{lease, lease_spec, node as n, node_condition, node_spec, node_status, object_meta, taint};
+use kinds::wire::Put;
+use kinds::{Decode, Kind, Lease, Node, Sections, Str};
+use proptest::prelude::*;
+use runtime::store::Change;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::decide_health::{Grace, Health, is_silent, observe, silenced};
+use super::decide_taints::{
+    NOT_READY, UNREACHABLE, execution, is_excluded, labels, no_execute, no_schedule, patch, zone,
+};
+use super::decide_zones::{Census, Pace, Rates, State, Turn, Zone, turn};
+use super::keys::of_node;
+use super::watch_health::{PATIENCE, Sight, Watchman};
+
+const NOW: Time = Time(1_700_000_000);
+const SECOND: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Made<'a> {
+    conditions: &'a [(&'a str, &'a str)],
+    taints: &'a [(&'a str, &'a str)],
+    labels: &'a [(&'a str, &'a str)],
+    unschedulable: bool,
+    heartbeat: i64,
+}
+
+fn context() -> Decode {
+    Decode { interner: Arc::default(), sections: Sections::default() }
+}
+
+fn node(made: &Made<'_>) -> Arc<Node> {
+    let mut object = Vec::new();
+    object.put_message(n::METADATA, |meta| {
+        meta.put_str(object_meta::NAME, "a");
+        meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        Time(NOW.0 - 100).put(meta, object_meta::CREATION_TIMESTAMP);
+        made.labels.iter().for_each(|(key, value)| meta.put_entry(object_meta::LABELS, key, value));
+    });
+    object.put_message(n::SPEC, |spec| {
+        spec.put_bool(node_spec::UNSCHEDULABLE, made.unschedulable);
+        for (key, effect) in made.taints {
+            spec.put_message(node_spec::TAINTS, |message| {
+                message.put_str(taint::KEY, key);
+                message.put_str(taint::EFFECT, effect);
+            });
+        }
+    });
+    object.put_message(n::STATUS, |status| {
+        for (kind, set) in made.conditions {
+            status.put_message(node_status::CONDITIONS, |message| {
+                message.put_str(node_condition::TYPE, kind);
+                message.put_str(node_condition::STATUS, set);
+                Time(made.heartbeat).put(message, node_condition::LAST_HEARTBEAT_TIME);
+            });
+        }
+    });
+    Arc::new(Node::decode(&context(), &object).expect("well-formed"))
+}
+
+fn leased(version: u64, renewed: Option<i64>) -> Lease {
+    let mut object = Vec::new();
+    object.put_message(lease::METADATA, |meta| {
+        meta.put_str(object_meta::NAME, "a");
+        meta.put_str(object_meta::RESOURCE_VERSION, &version.to_string());
+    });
+    object.put_message(lease::SPEC, |spec| {
+        if let Some(renewed) = renewed {
+            Time(renewed).put(spec, lease_spec::RENEW_TIME);
+        }
+    });
+    Lease::decode(&context(), &object).expect("well-formed")
+}
+
+fn keys(taints: Option<Vec<kinds::Taint>>) -> Option<Vec<String>> {
+    taints.map(|taints| taints.iter().map(|taint| format!("{}:{}", taint.key, taint.effect)).collect())
+}
+
+#[test]
+fn no_schedule_taints_follow_conditions() {
+    const MEMORY: &str = "node.kubernetes.io/memory-pressure";
+    const NETWORK: &str = "node.kubernetes.io/network-unavailable";
+    const CLOSED: &str = "node.kubernetes.io/unschedulable";
+    for (conditions, unschedulable, taints, expected) in [
+        (&[("Ready", "True")][..], false, &[][..], None),
+        (&[], false, &[], None),
+        (&[("Ready", "False")], false, &[], Some(vec![NOT_READY])),
+        (&[("Ready", "Unknown")], false, &[], Some(vec![UNREACHABLE])),
+        (&[("Ready", "Unknown")], false, &[(UNREACHABLE, "NoSchedule")], None),
+        (&[("Ready", "Unknown")], false, &[(NOT_READY, "NoSchedule")], Some(vec![UNREACHABLE])),
+        (&[("Ready", "True")], false, &[(NOT_READY, "NoSchedule")], Some(vec![])),
+        (&[("Ready", "True"), ("NetworkUnavailable", "True")], false, &[], Some(vec![NETWORK])),
+        (&[("Ready", "Unknown"), ("NetworkUnavailable", "True")], false, &[], Some(vec![UNREACHABLE, NETWORK])),
+        (&[("Ready", "True"), ("MemoryPressure", "True")], true, &[], Some(vec![MEMORY, CLOSED])),
+        (&[("Ready", "True"), ("MemoryPressure", "Unknown")], false, &[], None),
+        (&[("Ready", "True")], false, &[(CLOSED, "NoSchedule")], Some(vec![])),
+        (&[("Ready", "True")], false, &[("own", "NoSchedule"), (NOT_READY, "NoExecute")], None),
+    ] {
+        let made = node(&Made { conditions, unschedulable, taints, ..Made::default() });
+        let expected = expected.map(|keys| keys.iter().map(|key| format!("{key}:NoSchedule")).collect::<Vec<_>>());
+        assert_eq!(keys(no_schedule(&made, NOW)), expected, "{conditions:?} {taints:?}");
+    }
+}
+
+#[test]
+fn one_no_execute_taint_excludes_the_other() {
+    let (own, down, silent) = (("own", "NoExecute"), (NOT_READY, "NoExecute"), (UNREACHABLE, "NoExecute"));
+    for (taints, wanted, expected) in [
+        (&[own][..], None, None),
+        (&[own, down], None, Some(vec!["own:NoExecute"])),
+        (&[down, silent], None, Some(vec![])),
+        (&[(NOT_READY, "NoSchedule")], None, None),
+        (&[own], Some(UNREACHABLE), Some(vec!["own:NoExecute", "node.kubernetes.io/unreachable:NoExecute"])),
+        (&[silent], Some(UNREACHABLE), None),
+        (&[down], Some(UNREACHABLE), Some(vec!["node.kubernetes.io/unreachable:NoExecute"])),
+        (&[silent, down], Some(NOT_READY), Some(vec!["node.kubernetes.io/not-ready:NoExecute"])),
+    ] {
+        let made = node(&Made { taints, ..Made::default() });
+        let found = keys(no_execute(&made, wanted, NOW));
+        let expected = expected.map(|keys| keys.into_iter().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(found, expected, "{taints:?} {wanted:?}");
+    }
+    assert_eq!(
+        [execution("True"), execution("False"), execution("Unknown")],
+        [None, Some(NOT_READY), Some(UNREACHABLE)]
+    );
+}
+
+#[test]
+fn older_labels_follow_newer_ones() {
+    const OS: (&str, &str) = ("kubernetes.io/os", "linux");
+    for (had, expected) in [
+        (&[][..], vec![]),
+        (&[OS], vec![("beta.kubernetes.io/os", "linux")]),
+        (&[OS, ("beta.kubernetes.io/os", "windows")], vec![("beta.kubernetes.io/os", "linux")]),
+        (&[OS, ("beta.kubernetes.io/os", "linux")], vec![]),
+        (&[("beta.kubernetes.io/os", "windows")], vec![]),
+        (
+            &[OS, ("kubernetes.io/arch", "arm64")],
+            vec![("beta.kubernetes.io/os", "linux"), ("beta.kubernetes.io/arch", "arm64")],
+        ),
+    ] {
+        assert_eq!(labels(&node(&Made { labels: had, ..Made::default() })), expected, "{had:?}");
+    }
+}
+
+#[test]
+fn a_patch_is_bound_to_what_it_is_based_on() {
+    let made = node(&Made { conditions: &[("Ready", "False")], ..Made::default() });
+    let taints = no_schedule(&made, NOW).expect("one is missing");
+    assert_eq!(
+        patch(&made, Some(&taints), &[("l", "v")]),
+        json!({
+            "metadata": {"resourceVersion": "7", "labels": {"l": "v"}},
+            "spec": {"taints": [{"key": NOT_READY, "effect": "NoSchedule", "timeAdded": "2023-11-14T22:13:20Z"}]},
+        })
+    );
+    assert_eq!(patch(&made, Some(&[]), &[])["spec"], json!({"taints": null}));
+    assert_eq!(patch(&made, None, &[]), json!({"metadata": {"resourceVersion": "7"}}));
+}
+
+#[test]
+fn zones_are_named_by_either_label() {
+    const REGION: (&str, &str) = ("topology.kubernetes.io/region", "r");
+    for (labels, expected) in [
+        (&[][..], ""),
+        (&[REGION], "r:\0:"),
+        (&[REGION, ("topology.kubernetes.io/zone", "z")], "r:\0:z"),
+        (&[REGION, ("failure-domain.beta.kubernetes.io/region", "old")], "old:\0:"),
+        (&[("failure-domain.beta.kubernetes.io/zone", "z")], ":\0:z"),
+    ] {
+        assert_eq!(&*zone(&node(&Made { labels, ..Made::default() })), expected);
+    }
+    let labels = &[("node.kubernetes.io/exclude-disruption", "")][..];
+    assert!(is_excluded(&node(&Made { labels, ..Made::default() })));
+}
+
+#[test]
+fn a_heartbeat_is_no_reason_to_look() {
+    let ready = Made { conditions: &[("Ready", "True")], heartbeat: 1, ..Made::default() };
+    let old = node(&ready);
+    let look = |made: &Made<'_>| of_node(&Change { old: Some(&old), new: Some(&node(made)) }).is_some();
+    assert!(!look(&Made { heartbeat: 2, ..ready }));
+    assert!(look(&Made { conditions: &[("Ready", "False")], ..ready }));
+    assert!(look(&Made { taints: &[("k", "NoSchedule")], ..ready }));
+    assert!(look(&Made { labels: &[("k", "v")], ..ready }));
+    assert!(look(&Made { unschedulable: true, ..ready }));
+    assert!(of_node(&Change { old: None, new: Some(&old) }).is_some());
+    assert!(of_node(&Change { old: Some(&old), new: None }).is_none());
+}
+
+const GRACE: Grace = Grace { startup: Duration::from_secs(60), running: Duration::from_secs(40) };
+
+/// Sees a node: seconds that passed, heartbeat of its Ready condition, renewal of its lease (its version too); and
+/// whether it is silent then.
+type Look = (u64, Option<i64>, Option<i64>, bool);
+
+#[test]
+fn silence_is_measured_by_our_clock() {
+    let histories: &[(&str, u64, &[Look])] = &[
+        ("never reported, young", 10, &[(0, None, None, false), (50, None, None, false), (51, None, None, true)]),
+        ("never reported, old", 100, &[(0, None, None, true)]),
+        (
+            "never reported, but renews",
+            100,
+            &[(0, None, Some(1), false), (59, None, Some(1), false), (2, None, Some(1), true)],
+        ),
+        ("known from before", 1000, &[(0, Some(1), None, false), (40, Some(1), None, false), (1, Some(1), None, true)]),
+        (
+            "status alone keeps it",
+            9,
+            &[
+                (0, Some(1), Some(1), false),
+                (40, Some(2), Some(1), false),
+                (40, Some(3), Some(1), false),
+                (41, Some(3), Some(1), true),
+            ],
+        ),
+        (
+            "lease alone keeps it",
+            9,
+            &[
+                (0, Some(1), Some(1), false),
+                (40, Some(1), Some(2), false),
+                (40, Some(1), Some(3), false),
+                (41, Some(1), Some(3), true),
+            ],
+        ),
+        ("an older lease is no news", 9, &[(0, Some(1), Some(5), false), (41, Some(1), Some(4), true)]),
+        (
+            "the first status is life",
+            100,
+            &[(0, None, None, true), (1, Some(1), None, false), (41, Some(1), None, true)],
+        ),
+        (
+            "a status taken away is none",
+            9,
+            &[(0, Some(1), None, false), (30, None, None, false), (31, None, None, true)],
+        ),
+        ("it comes back", 9, &[(0, Some(1), None, false), (41, Some(1), None, true), (9, Some(2), None, false)]),
+    ];
+    for (what, age, looks) in histories {
+        let (mut now, mut health): (Instant, Option<Health>) = (Instant::now() + Duration::from_secs(1000), None);
+        for (passed, heartbeat, renewed, expected) in *looks {
+            now += SECOND * u32::try_from(*passed).expect("small");
+            let ready = heartbeat.map(|heartbeat| NodeCondition {
+                kind: "Ready".into(),
+                status: "True".into(),
+                heartbeat: Time(heartbeat),
+                transition: Time(0),
+            });
+            let lease = renewed.map(|renewed| leased(renewed.unsigned_abs(), Some(renewed)));
+            let seen = observe(health, ready.as_ref(), lease.as_ref(), Duration::from_secs(*age), now);
+            assert_eq!(is_silent(&seen, GRACE, now), *expected, "{what} after {passed} s");
+            health = Some(seen);
+        }
+    }
+}
+
+#[test]
+fn a_lease_without_a_time_is_taken_once() {
+    let now = Instant::now();
+    let first = observe(None, None, Some(&leased(3, None)), Duration::ZERO, now);
+    assert_eq!((first.lease_version(), first.is_renewed_by(&leased(4, Some(9)))), (3, false));
+    let timed = observe(None, None, Some(&leased(3, Some(1))), Duration::ZERO, now);
+    assert!(timed.is_renewed_by(&leased(4, Some(2))) && !timed.is_renewed_by(&leased(4, None)));
+}
+
+#[test]
+fn a_silent_node_says_so_in_four_conditions() {
+    let edits = silenced(&node(&Made::default()), NOW);
+    let written: Vec<_> = edits.iter().map(|edit| (edit.kind, edit.reason, edit.heartbeat)).collect();
+    let never = |kind| (kind, "NodeStatusNeverUpdated", Some(Time(NOW.0 - 100)));
+    assert_eq!(written, ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"].map(never));
+
+    let conditions = &[("Ready", "False"), ("MemoryPressure", "Unknown"), ("NetworkUnavailable", "True")][..];
+    let edits = silenced(&node(&Made { conditions, ..Made::default() }), NOW);
+    let written: Vec<_> = edits.iter().map(|edit| (edit.kind, edit.reason, edit.transition)).collect();
+    assert_eq!(
+        written,
+        [
+            ("Ready", "NodeStatusUnknown", NOW),
+            ("DiskPressure", "NodeStatusNeverUpdated", NOW),
+            ("PIDPressure", "NodeStatusNeverUpdated", NOW),
+        ]
+    );
+    assert!(silenced(&node(&Made { conditions: &[("Ready", "Unknown")], ..Made::default() }), NOW).is_empty());
+}
+
+#[test]
+fn a_zone_is_what_its_nodes_are() {
+    for (size, ready, expected) in [
+        (0, 0, State::Initial),
+        (1, 0, State::Full),
+        (9, 0, State::Full),
+        (2, 1, State::Normal),
+        (4, 1, State::Partial),
+        (3, 1, State::Normal),
+        (9, 4, State::Partial),
+        (9, 5, State::Normal),
+        (20, 9, State::Partial),
+        (20, 10, State::Normal),
+    ] {
+        assert_eq!(Census { size, ready }.state(0.55), expected, "{ready} of {size}");
+    }
+}
+
+const RATES: Rates = Rates { normal: 0.1, reduced: 0.01, large: 50, threshold: 0.55 };
+
+/// Zones by name, with the size and the ready nodes of each.
+type Count<'a> = &'a [(&'a str, usize, usize)];
+
+fn census(count: Count<'_>) -> BTreeMap<Str, Census> {
+    count.iter().map(|(name, size, ready)| (Str::from(*name), Census { size: *size, ready: *ready })).collect()
+}
+
+/// How long a zone's next node waits if it was tainted one just now; `None`: for ever.
+fn wait(zone: &Zone, now: Instant) -> Option<u64> {
+    let mut pace = zone.pace;
+    pace.wait(now)?;
+    pace.take();
+    pace.wait(now).map(|wait| wait.as_secs())
+}
+
+/// A census, what it leads to, and the shortest waits of the zones then.
+type Step<'a> = (Count<'a>, Turn, &'a [Option<u64>]);
+
+#[test]
+fn the_cluster_turns_between_sight_and_blindness() {
+    let histories: &[(&str, &[Step<'_>])] = &[
+        (
+            "one zone of two dies",
+            &[
+                (&[("a", 3, 3), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
+                (&[("a", 3, 0), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
+            ],
+        ),
+        (
+            "all die and one returns",
+            &[
+                (&[("a", 3, 3), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
+                (&[("a", 3, 0), ("b", 3, 0)], Turn::SightLost, &[None, None]),
+                (&[("a", 3, 0), ("b", 3, 0)], Turn::None, &[None, None]),
+                (&[("a", 3, 0), ("b", 3, 1)], Turn::SightRegained, &[Some(10), Some(10)]),
+                (&[("a", 3, 3), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
+            ],
+        ),
+        ("all are dead from the start", &[(&[("a", 3, 0), ("b", 1, 0)], Turn::SightLost, &[None, None])]),
+        (
+            "a new zone of living nodes",
+            &[
+                (&[("a", 3, 0)], Turn::SightLost, &[None]),
+                (&[("a", 3, 0), ("b", 1, 1)], Turn::SightRegained, &[Some(10), Some(10)]),
+            ],
+        ),
+        (
+            "a new zone of dead nodes",
+            &[(&[("a", 3, 0)], Turn::SightLost, &[None]), (&[("a", 3, 0), ("b", 1, 0)], Turn::None, &[None, None])],
+        ),
+        ("most of a small zone", &[(&[("a", 9, 4)], Turn::None, &[None]), (&[("a", 9, 5)], Turn::None, &[Some(10)])]),
+        ("most of a large zone", &[(&[("a", 100, 45)], Turn::None, &[Some(100)])]),
+        ("a zone of fifty is not large", &[(&[("a", 50, 20)], Turn::None, &[None])]),
+        (
+            "a zone that does not count",
+            &[(&[("a", 0, 0)], Turn::None, &[Some(10)]), (&[("a", 0, 0), ("b", 1, 0)], Turn::SightLost, &[None, None])],
+        ),
+    ];
+    for (what, history) in histories {
+        let mut zones: BTreeMap<Str, Zone> = BTreeMap::new();
+        let mut now = Instant::now();
+        for (count, expected, waits) in *history {
+            now += SECOND * 1000;
+            let census = census(count);
+            for name in census.keys() {
+                zones.entry(name.clone()).or_insert_with(|| Zone::new(&RATES, now));
+            }
+            assert_eq!(turn(&mut zones, &census, &RATES, now), *expected, "{what}: {count:?}");
+            let found: Vec<_> = zones.values().map(|zone| wait(zone, now)).collect();
+            // A bucket that just began to fill waits its whole time.
+            assert_eq!(
+                found.iter().map(Option::is_some).collect::<Vec<_>>(),
+                waits.iter().map(Option::is_some).collect::<Vec<_>>(),
+                "{what}: {count:?}"
+            );
+            for (found, expected) in found.iter().zip(*waits) {
+                assert!(found.zip(*expected).is_none_or(|(found, expected)| found >= expected), "{what}: {found:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bucket_gives_one_token_at_its_rate() {
+    let begun = Instant::now();
+    let mut pace = Pace::new(0.1, begun);
+    assert_eq!(pace.wait(begun), Some(Duration::ZERO));
+    pace.take();
+    let wait = pace.wait(begun).expect("it fills");
+    assert!(wait >= SECOND * 10 && wait < SECOND * 11);
+    assert_eq!(pace.wait(begun + wait), Some(Duration::ZERO));
+    pace.take();
+    pace.give_back();
+    assert_eq!(pace.wait(begun + wait), Some(Duration::ZERO), "an unused token");
+    assert_eq!(pace.wait(begun + SECOND * 1000), Some(Duration::ZERO));
+    pace.take();
+    assert!(pace.wait(begun + SECOND * 1000).is_some_and(|wait| wait >= SECOND * 10), "it holds one only");
+
+    let later = begun + SECOND * 2000;
+    pace.set_rate(0.0, later);
+    assert_eq!(pace.wait(later + SECOND * 100), None);
+    pace.set_rate(0.1, later);
+    assert!(pace.wait(later).is_some_and(|wait| wait >= SECOND * 10), "out of a standstill it begins empty");
+    let full = later + SECOND * 20;
+    pace.set_rate(0.5, full);
+    assert_eq!(pace.wait(full), Some(Duration::ZERO), "a full one stays full");
+}
+
+#[test]
+fn nothing_is_concluded_by_the_blind() {
+    let begun = Instant::now();
+    let at = |seconds: u64| begun + Duration::from_secs(seconds);
+    let mut watchman = Watchman::new(5, begun);
+    let mut look = |version, now| {
+        let sight = watchman.look(version, SECOND * 5, now);
+        watchman.passed(now);
+        sight
+    };
+    assert_eq!(look(5, at(5)), Sight::Clear);
+    assert_eq!(look(6, at(10)), Sight::Clear);
+    assert_eq!(look(6, at(30)), Sight::Clear, "not for long");
+    assert_eq!(look(6, at(35)), Sight::Blind, "the watch stands still");
+    assert_eq!(look(6, at(40)), Sight::Blind);
+    assert_eq!(look(7, at(45)), Sight::Regained);
+    assert_eq!(look(7, at(50)), Sight::Clear);
+    assert_eq!(look(8, at(50) + PATIENCE + SECOND * 6), Sight::Regained, "the process stood still");
+}
+
+proptest! {
+    /// Over any history of dying and returning zones, the tokens that are given never exceed the normal rate, and while
+    /// no node is ready none is given.
+    #[test]
+    fn nobody_is_tainted_faster_than_allowed(
+        steps in proptest::collection::vec((1u64..40, 0usize..4, 0usize..4), 1..60)
+    ) {
+        let begun = Instant::now();
+        let (mut now, mut zones) = (begun, BTreeMap::<Str, Zone>::new());
+        let mut given: BTreeMap<Str, Vec<Instant>> = BTreeMap::new();
+        for (passed, a, b) in steps {
+            now += Duration::from_secs(passed);
+            let census = census(&[("a", 3, a.min(3)), ("b", 3, b.min(3))]);
+            for name in census.keys() {
+                zones.entry(name.clone()).or_insert_with(|| Zone::new(&RATES, now));
+            }
+            turn(&mut zones, &census, &RATES, now);
+            let blind = a == 0 && b == 0;
+            for (name, zone) in &mut zones {
+                if zone.pace.wait(now).is_some_and(|wait| wait.is_zero()) {
+                    prop_assert!(!blind);
+                    zone.pace.take();
+                    let before = given.entry(name.clone()).or_default();
+                    if let Some(last) = before.last() {
+                        prop_assert!(now.duration_since(*last) >= SECOND * 10, "{:?}", now.duration_since(*last));
+                    }
+                    before.push(now);
+                }
+            }
+        }
+    }
+}

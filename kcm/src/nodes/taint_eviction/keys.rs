@@ -1,0 +1,54 @@
+//! Which pods a change concerns.
+
+use std::sync::Arc;
+
+use kinds::meta::ObjectKey;
+use kinds::{Node, Pod};
+use runtime::queue::Queue;
+use runtime::store::{Change, Store};
+
+use super::countdown::Countdowns;
+use super::decide::executing;
+use crate::pods::indexes::{by_node, on_node};
+
+/// Turns changes into keys on the queue. A store shows a change before its subscribers hear of it, so that whichever of
+/// a pod and its node's taint comes last finds the other.
+pub fn subscribe(
+    nodes: &Arc<Store<Node>>,
+    pods: &Arc<Store<Pod>>,
+    queue: &Arc<Queue<ObjectKey>>,
+    countdowns: &Arc<Countdowns>,
+) {
+    let (of_nodes, known) = (queue.clone(), pods.clone());
+    nodes.subscribe(move |change| {
+        if let Some(node) = newly_tainted(change) {
+            for pod in known.by_index(&by_node(), on_node(&node.meta.name)) {
+                of_nodes.add(pod.meta.key());
+            }
+        }
+    });
+    let (queue, nodes, countdowns) = (queue.clone(), nodes.clone(), countdowns.clone());
+    pods.subscribe(move |change| {
+        let Some(pod) = moved(change) else { return };
+        let (key, node) = (pod.meta.key(), ObjectKey { namespace: "".into(), name: pod.node.clone() });
+        let tainted = || nodes.get(&node).is_some_and(|node| executing(&node.taints).next().is_some());
+        if countdowns.contains(&key) || change.new.is_some() && !pod.node.is_empty() && tainted() {
+            queue.add(key);
+        }
+    });
+}
+
+/// The node, if other `NoExecute` taints drive its pods away now than before. A node that is gone changes nothing.
+pub fn newly_tainted<'a>(change: &Change<'a, Node>) -> Option<&'a Arc<Node>> {
+    let new = change.new?;
+    let before = change.old.map_or(&[][..], |old| &old.taints);
+    (!executing(before).eq(executing(&new.taints))).then_some(new)
+}
+
+/// The pod, if it came, went, was bound, or bears other taints now.
+pub fn moved<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
+    let same = change.old.zip(change.new).is_some_and(|(old, new)| {
+        (&old.meta.uid, &old.node, &old.tolerations) == (&new.meta.uid, &new.node, &new.tolerations)
+    });
+    change.new.or(change.old).filter(|_| !same)
+}

@@ -1,0 +1,70 @@
+//! taint-eviction-controller: deletes pods that do not bear the `NoExecute` taints of their node, or no longer.
+//!
+//! A pod that bears them for a time is counted down from when this process first saw pod and taints together; a running
+//! countdown is not changed by other finite times. Follows upstream pkg/controller/tainteviction.
+
+mod countdown;
+mod decide;
+mod keys;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use kinds::{Node, Pod, Sections};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::pods::indexes::by_node;
+use countdown::Countdowns;
+use sync::{Deletions, Evictions};
+
+/// Name of the event source.
+const COMPONENT: &str = "taint-eviction-controller";
+
+/// Pods that are seen to at the same time.
+const WORKERS: usize = 8;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "taint-eviction-controller",
+    service_account: "node-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "pods/status" },
+        Write { verb: Verb::Delete, group: "", resource: "pods" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    queues: &[QueueKeys::of("noexec_taint_pod", "Pod")],
+    start,
+    ..Descriptor::NONE
+};
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Node>(Sections::default(), &[]);
+    builder.need::<Pod>(Pod::TOLERATIONS, &[by_node()]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let queue = Queue::new(QueueOptions::named("noexec_taint_pod"));
+    let (nodes, pods) = (manager.registry().store::<Node>(), manager.registry().store::<Pod>());
+    let countdowns = Arc::new(Countdowns::default());
+    keys::subscribe(&nodes, &pods, &queue, &countdowns);
+    let reconciler = Arc::new(Evictions {
+        nodes,
+        pods,
+        writer: manager.writer(DESCRIPTOR.service_account),
+        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+        clock: context.clock.clone(),
+        countdowns,
+        comparing: context.options.gates.enabled("TaintTolerationComparisonOperators"),
+        asked: Default::default(),
+        deletions: Deletions::register(manager.metrics()),
+    });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+}

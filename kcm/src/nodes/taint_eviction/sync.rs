@@ -1,0 +1,209 @@
+//! One reconcile of a pod on a tainted node: decide, look once more at the server, and delete.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::{Kind, Node, Pod, Str};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::metrics::{Count, Metrics, Seconds};
+use runtime::store::Store;
+use runtime::write::{WriteError, Writer};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::countdown::{Countdowns, Stage};
+use super::decide::{Bears, Decision, bears, decide, executing};
+use crate::context::Clock;
+use crate::pods::disruption_target;
+
+/// For how long the server's word on a node's taints counts for all pods on it.
+const WORD: Duration = Duration::from_secs(1);
+
+/// When the server said what of a node; `None`: there is no such node.
+type Word = (Instant, Option<Arc<Node>>);
+
+/// Deletions and how late they were, under upstream's names (pkg/controller/tainteviction/metrics).
+pub struct Deletions {
+    total: Count,
+    latency: Seconds,
+}
+
+impl Deletions {
+    /// Nothing counted yet.
+    pub fn register(metrics: &Metrics) -> Self {
+        const BOUNDS: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
+        Self {
+            total: metrics.count(
+                "taint_eviction_controller_pod_deletions",
+                "Total number of Pods deleted by TaintEvictionController since its start.",
+            ),
+            latency: metrics.seconds(
+                "taint_eviction_controller_pod_deletion_duration_seconds",
+                "Latency, in seconds, between the time when a taint effect has been activated for the Pod and its deletion via TaintEvictionController.",
+                &BOUNDS,
+            ),
+        }
+    }
+
+    /// A pod was deleted that had to go so long ago.
+    fn done(&self, late: Duration) {
+        self.total.add();
+        self.latency.observe(late.as_secs_f64());
+    }
+}
+
+/// The controller's state.
+pub struct Evictions {
+    pub nodes: Arc<Store<Node>>,
+    pub pods: Arc<Store<Pod>>,
+    pub writer: Writer,
+    pub recorder: Recorder,
+    pub clock: Clock,
+    pub countdowns: Arc<Countdowns>,
+    /// Whether the operators `Lt` and `Gt` of tolerations count.
+    pub comparing: bool,
+    /// What the server said last.
+    pub asked: Mutex<HashMap<Str, Word>>,
+    /// What is counted.
+    pub deletions: Deletions,
+}
+
+impl Reconcile for Evictions {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Evictions {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let pod = self.pods.get(key);
+        let countdown = self.countdowns.get(key);
+        if let Some(countdown) = &countdown
+            && pod.as_ref().is_none_or(|pod| pod.meta.uid != countdown.uid)
+        {
+            self.stop(key);
+        }
+        let Some(pod) = pod.filter(|pod| !pod.node.is_empty()) else { return Ok(Outcome::Done) };
+        let running = countdown.filter(|countdown| countdown.uid == pod.meta.uid).map(|countdown| countdown.stage);
+        if pod.meta.is_deleting() || running == Some(Stage::Deleted) {
+            return Ok(Outcome::Done);
+        }
+        let now = Instant::now();
+        let decision = match self.nodes.get(&ObjectKey { namespace: "".into(), name: pod.node.clone() }) {
+            Some(node) => decide(self.bears(&node, &pod), running.as_ref(), now),
+            // Without its node a pod is nobody's business here, but for a countdown that runs on.
+            None => match &running {
+                None => Decision::Stay,
+                Some(stage) => decide(Bears::For(Duration::ZERO), Some(stage), now),
+            },
+        };
+        match decision {
+            Decision::Stay => {
+                self.stop(key);
+                Ok(Outcome::Done)
+            }
+            Decision::Wait(until) => {
+                self.countdowns.set(key, &pod.meta.uid, Stage::Until(until));
+                Ok(Outcome::After(until.saturating_duration_since(now)))
+            }
+            Decision::Evict => self.evict(key, &pod, running.as_ref()).await,
+        }
+    }
+
+    fn bears(&self, node: &Node, pod: &Pod) -> Bears {
+        bears(executing(&node.taints), pod.tolerations.as_ref(), self.comparing)
+    }
+
+    /// Ends what is under way for a pod; says so if its time was running.
+    fn stop(&self, key: &ObjectKey) {
+        if self.countdowns.stop(key) {
+            self.event(key, format!("Cancelling deletion of Pod {key}"));
+        }
+    }
+
+    fn event(&self, key: &ObjectKey, message: String) {
+        let about = ObjectReference {
+            api_version: "v1".into(),
+            kind: Pod::RESOURCE.kind.into(),
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            ..ObjectReference::default()
+        };
+        self.recorder.event(&about, EventType::Normal, "TaintManagerEviction", message);
+    }
+
+    async fn evict(&self, key: &ObjectKey, pod: &Pod, running: Option<&Stage>) -> Result<Outcome, ReconcileError> {
+        let now = Instant::now();
+        // An end that lies ahead was cancelled: the pod has to go at once.
+        let due = match running {
+            Some(Stage::Until(end)) => now.min(*end),
+            _ => now,
+        };
+        if let Some(node) = self.ask(&pod.node).await?
+            && decide(self.bears(&node, pod), running, Instant::now()) != Decision::Evict
+        {
+            warn!(pod = %key, node = %pod.node, "the server's node has other taints than our watch shows: waiting for it");
+            return Ok(Outcome::After(WORD));
+        }
+        if running != Some(&Stage::Told) {
+            if matches!(running, Some(Stage::Until(end)) if *end > Instant::now()) {
+                self.event(key, format!("Cancelling deletion of Pod {key}"));
+            }
+            info!(pod = %key, node = %pod.node, "deleting the pod: it does not bear its node's taints");
+            self.event(key, format!("Marking for deletion Pod {key}"));
+            self.countdowns.set(key, &pod.meta.uid, Stage::Told);
+        }
+        match self.delete(key, pod).await {
+            Ok(()) => {
+                self.deletions.done(due.elapsed());
+                self.countdowns.set(key, &pod.meta.uid, Stage::Deleted);
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Says in the pod's status why it goes, and deletes it.
+    async fn delete(&self, key: &ObjectKey, pod: &Pod) -> Result<(), WriteError> {
+        let live = self.writer.get(&Pod::RESOURCE, key).await?;
+        let patch = disruption_target::patch(
+            live.object()?,
+            "DeletionByTaintManager",
+            "Taint manager: deleting due to NoExecute taint",
+            (self.clock)(),
+        );
+        if let Some(patch) = patch.map_err(kinds::DecodeError::from)? {
+            self.writer.patch_status(&Pod::RESOURCE, key, &patch).await?;
+        }
+        self.writer.delete(&Pod::RESOURCE, key, &pod.meta.uid).await
+    }
+
+    /// The server's node, as it was a moment ago: a watch that stands still must not cost pods that may stay.
+    async fn ask(&self, name: &Str) -> Result<Option<Arc<Node>>, WriteError> {
+        let asked = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let fresh = |(at, _): &Word| now.saturating_duration_since(*at) < WORD;
+        if let Some((_, node)) = asked().get(name).filter(|word| fresh(word)) {
+            return Ok(node.clone());
+        }
+        let key = ObjectKey { namespace: "".into(), name: name.clone() };
+        let node = match self.writer.get(&Node::RESOURCE, &key).await {
+            Ok(answer) => Some(Arc::new(answer.decode(self.nodes.decoding())?)),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error),
+        };
+        let mut asked = asked();
+        asked.retain(|_, word| fresh(word));
+        asked.insert(name.clone(), (now, node.clone()));
+        Ok(node)
+    }
+}

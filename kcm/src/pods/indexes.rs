@@ -1,0 +1,34 @@
+//! Indexes of pods that several controllers share.
+
+use kinds::{Pod, Str};
+use runtime::store::{Index, index_key};
+
+/// Index of pods by node; those that are bound to none are not in it. Look up by [`on_node`].
+pub const fn by_node() -> Index<Pod> {
+    Index {
+        name: "node",
+        keys: |pod, emit| {
+            if !pod.node.is_empty() {
+                emit(on_node(&pod.node));
+            }
+        },
+    }
+}
+
+/// The key of all pods that are bound to a node.
+pub fn on_node(node: &str) -> u64 {
+    index_key(("node", node))
+}
+
+/// Index of pods by each of their labels.
+pub const fn by_label() -> Index<Pod> {
+    Index {
+        name: "label",
+        keys: |pod, emit| pod.meta.labels.iter().for_each(|label| emit(pair(&pod.meta.namespace, label))),
+    }
+}
+
+/// The key of all pods of a namespace that have a label with this value.
+pub fn pair(namespace: &str, (key, value): &(Str, Str)) -> u64 {
+    index_key((namespace, &**key, &**value))
+}

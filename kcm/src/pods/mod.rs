@@ -1,0 +1,4 @@
+//! What the controllers of pods share.
+
+pub mod disruption_target;
+pub mod indexes;

@@ -1,0 +1,171 @@
+//! A DaemonSet's revisions kept in order: found, made, labelled, numbered, and doubles removed.
+
+use std::sync::Arc;
+
+use kinds::controller_revision::Fingerprint;
+use kinds::daemonset::REVISION_HASH_LABEL;
+use kinds::intern::label;
+use kinds::template::Template;
+use kinds::{ControllerRevision, DaemonSet, Kind, Pod};
+use runtime::controller::ReconcileError;
+use runtime::write::WriteError;
+use serde_json::json;
+use tracing::info;
+
+use super::decide::Revision;
+use super::decide_revision::{Sorted, hash_of};
+use super::sync::{DaemonSets, Work};
+use crate::workloads::controller_revisions::{self, Created, Draft, History, Snapshot, Unmatched};
+
+/// What a sync knows about revisions.
+pub struct Known {
+    /// The hash of the current one.
+    hash: String,
+    /// Those of other templates, oldest first.
+    pub old: Vec<Arc<ControllerRevision>>,
+}
+
+impl Known {
+    /// What pods should be of.
+    pub fn revision(&self, set: &DaemonSet) -> Revision<'_> {
+        Revision { hash: &self.hash, generation: set.template_generation() }
+    }
+}
+
+/// Why a sync stops before it acts.
+pub enum Stop {
+    /// What was decided on has changed meanwhile: the change is on its way and will be decided on.
+    Outdated,
+    /// Something is wrong.
+    Failed(ReconcileError),
+}
+
+impl From<WriteError> for Stop {
+    fn from(error: WriteError) -> Self {
+        if error.is_conflict() || error.is_not_found() { Self::Outdated } else { Self::Failed(error.into()) }
+    }
+}
+
+impl From<ReconcileError> for Stop {
+    fn from(error: ReconcileError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl DaemonSets {
+    /// Finds the revision of the current template, or makes it (pkg/controller/daemon, constructHistory).
+    pub async fn know_revisions(&self, work: &Work<'_>) -> Result<Known, Stop> {
+        let Some(template) = &work.set.template else { return Err(Stop::Outdated) };
+        let reference = work.set.controller_ref();
+        let history = self.history(work.set, &reference);
+        let revisions = history.claim::<DaemonSet>(&work.set.selector, Unmatched::Released).await?;
+        for revision in &revisions {
+            if label(&revision.meta.labels, REVISION_HASH_LABEL).is_none() {
+                history.label(revision, REVISION_HASH_LABEL, hash_of(revision)).await?;
+            }
+        }
+        let (sorted, snapshot) = self.sort(work, template, &history, revisions).await?;
+        let current = match (&sorted.current, snapshot) {
+            (Some(current), _) => {
+                self.merge_twins(work, &history, &sorted.twins, hash_of(current)).await?;
+                if current.revision < sorted.number() {
+                    history.renumber(current, sorted.number()).await?
+                } else {
+                    current.clone()
+                }
+            }
+            (None, Some(snapshot)) => self.make(work, &history, snapshot, sorted.number()).await?,
+            // It was remembered and is gone.
+            (None, None) => return Err(Stop::Outdated),
+        };
+        self.memory.remember(&work.set.meta.uid, template, &current.meta.name);
+        Ok(Known { hash: hash_of(&current).to_owned(), old: sorted.old })
+    }
+
+    /// Sorts the revisions; asks the server for the template's data only when it is not known which revision it is.
+    async fn sort(
+        &self,
+        work: &Work<'_>,
+        template: &Template,
+        history: &History<'_>,
+        revisions: Vec<Arc<ControllerRevision>>,
+    ) -> Result<(Sorted, Option<Snapshot>), Stop> {
+        let recalled = self.memory.recall(&work.set.meta.uid, template);
+        let known = recalled.and_then(|name| revisions.iter().find(|revision| revision.meta.name == name));
+        if let Some(data) = known.map(|revision| revision.data) {
+            return Ok((Sorted::by(revisions, data), None));
+        }
+        let snapshot = history.snapshot::<DaemonSet>().await?;
+        if snapshot.generation != work.set.meta.generation {
+            return Err(Stop::Outdated);
+        }
+        Ok((Sorted::by(revisions, Fingerprint::of(&snapshot.data)), Some(snapshot)))
+    }
+
+    /// Makes a revision of the current template (pkg/controller/daemon, snapshot).
+    async fn make(
+        &self,
+        work: &Work<'_>,
+        history: &History<'_>,
+        snapshot: Snapshot,
+        number: i64,
+    ) -> Result<Arc<ControllerRevision>, Stop> {
+        let hash = controller_revisions::hash(&snapshot.data, work.set.status.collision_count);
+        let draft = Draft::new(snapshot, (REVISION_HASH_LABEL, hash.clone()), number);
+        match history.create_named(&draft, &hash).await? {
+            Created::Made(revision) | Created::Known(revision) => Ok(revision),
+            Created::Taken => Err(self.count_collision(work).await?),
+        }
+    }
+
+    /// The name is taken by a revision of another template: the next try has another hash.
+    async fn count_collision(&self, work: &Work<'_>) -> Result<Stop, Stop> {
+        let (resource, known) = (&DaemonSet::RESOURCE, work.set.status.collision_count);
+        let fresh = self.writer.get(resource, work.key).await?;
+        let fresh: DaemonSet = fresh.decode(self.sets.decoding()).map_err(WriteError::from)?;
+        if fresh.status.collision_count != known {
+            return Ok(Stop::Outdated);
+        }
+        let mut status = fresh.status.clone();
+        status.collision_count = Some(known.unwrap_or(0) + 1);
+        let answer = self.writer.replace(resource, work.key, Some("status"), &fresh.status_update(&status)).await?;
+        if let Ok(meta) = answer.meta() {
+            self.expectations.wrote(work.key, &self.sets, meta.version);
+        }
+        info!(collisions = status.collision_count, "the name of the new revision is taken");
+        Ok(Stop::Outdated)
+    }
+
+    /// Gives all pods the label of the one current revision and deletes the others of the same template, so that no pod
+    /// is replaced for their sake (pkg/controller/daemon, dedupCurHistories).
+    async fn merge_twins(
+        &self,
+        work: &Work<'_>,
+        history: &History<'_>,
+        twins: &[Arc<ControllerRevision>],
+        hash: &str,
+    ) -> Result<(), Stop> {
+        if twins.is_empty() {
+            return Ok(());
+        }
+        let other = |pod: &&Arc<Pod>| label(&pod.meta.labels, REVISION_HASH_LABEL) != Some(hash);
+        for pod in work.pods.iter().filter(other) {
+            let patch = json!({"metadata": {
+                "uid": pod.meta.uid.to_string(), "labels": {REVISION_HASH_LABEL: hash},
+            }});
+            match self.writer.merge_patch(&Pod::RESOURCE, &pod.meta.key(), &patch).await {
+                Ok(answer) => {
+                    let version = answer.meta().map_err(WriteError::from)?.version;
+                    self.expectations.wrote(work.key, &self.pods, version);
+                }
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for twin in twins {
+            history.delete(twin).await?;
+        }
+        // The pods as they were are not to be decided on.
+        Err(Stop::Outdated)
+    }
+}

@@ -1,0 +1,157 @@
+//! Random histories: bounds hold at every sync, every unfinished state has an action, and the end does not depend on
+//! the order in which things happened.
+
+use kinds::deployment::Strategy;
+use proptest::prelude::*;
+
+use super::builders::{int, rolling, text};
+use super::model::{Cluster, Happening, Wish};
+use crate::workloads::deployment::decide_status::{NEW_SET_AVAILABLE, PROGRESSING, condition};
+
+fn strategy() -> impl Generator<Value = Strategy> {
+    let bound = || prop_oneof![(0..5).prop_map(int), (0..=100).prop_map(|percent| text(&format!("{percent}%")))];
+    prop_oneof![
+        1 => Just(Strategy::Recreate),
+        4 => (bound(), bound()).prop_map(|(surge, unavailable)| rolling(surge, unavailable)),
+    ]
+}
+
+use proptest::strategy::Strategy as Generator;
+
+fn wish() -> impl Generator<Value = Wish> {
+    prop_oneof![
+        (0..12).prop_map(Wish::Scale),
+        (0u8..4).prop_map(Wish::Template),
+        strategy().prop_map(Wish::Strategy),
+        any::<bool>().prop_map(Wish::Pause),
+        (0i64..6).prop_map(Wish::RollBack),
+        (any::<usize>(), 0..12).prop_map(|(at, desired)| Wish::Tamper(at, desired)),
+    ]
+}
+
+/// What happens beside the user's wishes.
+fn happening() -> impl Generator<Value = Happening> {
+    prop_oneof![
+        4 => Just(Happening::Sync),
+        2 => any::<usize>().prop_map(Happening::Follow),
+        2 => (any::<usize>(), 1..6).prop_map(|(at, pods)| Happening::Ready(at, pods)),
+        1 => (any::<usize>(), 1..6).prop_map(|(at, pods)| Happening::Unready(at, pods)),
+    ]
+}
+
+fn history() -> impl Generator<Value = Vec<Happening>> {
+    prop::collection::vec(prop_oneof![6 => happening(), 1 => wish().prop_map(Happening::User)], 0..120)
+}
+
+/// Syncs while all pods get ready, until the rollout is complete; then until nothing is written any more.
+fn finish(cluster: &mut Cluster) {
+    cluster.wish(&Wish::Pause(false));
+    // Each round that is not the last one changes the scale or annotations of a set, of which there are few.
+    for _ in 0..200 {
+        cluster.now.0 += 1;
+        cluster.settle_pods();
+        let done = cluster.sync();
+        let acted = done.writes + done.status_writes > 0;
+        assert!(acted || cluster.is_complete(), "no action, and not complete: {}", cluster.summary());
+        if !acted {
+            return;
+        }
+    }
+    panic!("did not come to rest: {}", cluster.summary());
+}
+
+/// What a user sees at the end: the newest template's pods, and nothing else.
+fn outcome(cluster: &Cluster) -> Vec<(i32, i32)> {
+    cluster
+        .sets
+        .iter()
+        .filter(|set| set.replicas > 0)
+        .map(|set| (set.replicas, set.status.available_replicas))
+        .collect()
+}
+
+fn assert_finished(cluster: &Cluster) {
+    let replicas = cluster.deployment.replicas;
+    let wanted = if replicas == 0 { vec![] } else { vec![(replicas, replicas)] };
+    assert_eq!(outcome(cluster), wanted);
+    let progress = condition(&cluster.deployment.status, PROGRESSING).expect("judged");
+    assert_eq!((&*progress.status, &*progress.reason), ("True", NEW_SET_AVAILABLE));
+    assert!(cluster.sets.len() <= 3, "the new set and two old ones are kept");
+    assert_eq!(cluster.deployment.status.unavailable_replicas, 0);
+}
+
+#[test]
+fn a_first_rollout_takes_two_status_writes_beside_its_progress() {
+    let mut cluster = Cluster::new(3, rolling(int(1), int(0)));
+    let first = cluster.sync();
+    assert_eq!((first.writes, first.status_writes), (1, 1), "created and said so, once");
+    let again = cluster.sync();
+    assert_eq!((again.writes, again.status_writes), (0, 0), "nothing changed");
+    cluster.settle_pods();
+    let last = cluster.sync();
+    assert_eq!((last.writes, last.status_writes), (0, 1));
+    assert!(cluster.is_complete());
+    assert_finished(&cluster);
+}
+
+#[test]
+fn a_scale_down_between_two_steps_does_not_block_a_rollout() {
+    // Five, none to spare: one old pod goes first, and the user wants four in that moment.
+    let mut cluster = Cluster::new(5, rolling(int(0), int(1)));
+    finish(&mut cluster);
+    cluster.wish(&Wish::Template(2));
+    cluster.sync();
+    cluster.wish(&Wish::Scale(4));
+    assert_eq!(cluster.sets.iter().map(|set| set.replicas).collect::<Vec<_>>(), [4, 0]);
+    finish(&mut cluster);
+    assert_finished(&cluster);
+}
+
+#[test]
+fn a_change_to_recreate_and_another_scale_does_not_block_a_rollout() {
+    let mut cluster = Cluster::new(10, rolling(int(1), int(1)));
+    finish(&mut cluster);
+    cluster.wish(&Wish::Template(2));
+    cluster.sync();
+    assert!(cluster.sets.iter().all(|set| set.replicas > 0), "two sets with pods");
+    cluster.wish(&Wish::Strategy(Strategy::Recreate));
+    cluster.wish(&Wish::Scale(11));
+    finish(&mut cluster);
+    assert_finished(&cluster);
+}
+
+proptest! {
+    #[test]
+    fn every_history_ends_complete_and_quiet(replicas in 0..12, strategy in strategy(), history in history()) {
+        let mut cluster = Cluster::new(replicas, strategy);
+        for happening in &history {
+            cluster.happen(happening);
+        }
+        finish(&mut cluster);
+        assert_finished(&cluster);
+    }
+
+    #[test]
+    fn the_end_does_not_depend_on_the_order(
+        strategy in strategy(),
+        wishes in prop::collection::vec(prop_oneof![(0..12).prop_map(Wish::Scale), (0u8..4).prop_map(Wish::Template)], 1..6),
+        between in prop::collection::vec(prop::collection::vec(happening(), 0..12), 2),
+    ) {
+        let ends = between.iter().map(|between| {
+            let mut cluster = Cluster::new(3, strategy.clone());
+            for wish in &wishes {
+                cluster.wish(wish);
+                between.iter().for_each(|happening| cluster.happen(happening));
+            }
+            finish(&mut cluster);
+            let template = cluster.deployment.template.clone().expect("decoded");
+            let new = cluster.sets.iter().filter(|set| {
+                set.template.as_ref().is_some_and(|other| other.equal_ignoring_hash(&template))
+            }).count();
+            (outcome(&cluster), template, new)
+        });
+        let ends: Vec<_> = ends.collect();
+        prop_assert_eq!(&ends[0], &ends[1]);
+        prop_assert_eq!(ends[0].2, 1, "one set has the newest template");
+    }
+}

@@ -1,0 +1,81 @@
+//! Which Deployments wake for a change.
+
+use std::sync::Arc;
+
+use kinds::meta::OwnerRef;
+use kinds::{Pod, ReplicaSet, Time, Uid};
+use runtime::store::Change;
+
+use super::builders::{labels, pod, set};
+use crate::workloads::deployment::keys::{free_to_adopt, of_set, stopped};
+
+fn owned_by(kind: &str, name: &str) -> Arc<ReplicaSet> {
+    let mut set = set("s", 1, 0, "v1");
+    let owner = OwnerRef { kind: kind.into(), name: name.into(), ..set.meta.owners[0].clone() };
+    set.meta.owners = Arc::from([owner]);
+    Arc::new(set)
+}
+
+fn orphan(label: &str) -> Arc<ReplicaSet> {
+    let mut set = set("s", 1, 0, "v1");
+    set.meta.owners = Arc::from([]);
+    set.meta.labels = labels(&[("app", label)]);
+    Arc::new(set)
+}
+
+#[test]
+fn a_set_wakes_its_owners_before_and_after() {
+    let (web, db) = (owned_by("Deployment", "web"), owned_by("Deployment", "db"));
+    let (foreign, free) = (owned_by("Rollout", "web"), orphan("a"));
+    for (old, new, expected) in [
+        (None, Some(&web), vec!["shop/web"]),
+        (Some(&web), Some(&web), vec!["shop/web"]),
+        (Some(&web), Some(&db), vec!["shop/web", "shop/db"]),
+        (Some(&web), None, vec!["shop/web"]),
+        (Some(&web), Some(&free), vec!["shop/web"]),
+        (Some(&free), Some(&web), vec!["shop/web"]),
+        (None, Some(&foreign), vec![]),
+        (Some(&free), None, vec![]),
+    ] {
+        let keys = of_set(&Change { old, new });
+        assert_eq!(keys.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{old:?} {new:?}");
+    }
+}
+
+#[test]
+fn an_orphan_is_offered_when_it_may_be_wanted_by_others_than_before() {
+    let (web, free, relabeled) = (owned_by("Deployment", "web"), orphan("a"), orphan("b"));
+    let mut going = (*free).clone();
+    going.meta.deletion = Time(1);
+    let going = Arc::new(going);
+    for (what, old, new, expected) in [
+        ("new", None, Some(&free), true),
+        ("released", Some(&web), Some(&free), true),
+        ("relabeled", Some(&free), Some(&relabeled), true),
+        ("unchanged", Some(&free), Some(&free), false),
+        ("owned", None, Some(&web), false),
+        ("going", None, Some(&going), false),
+        ("gone", Some(&free), None, false),
+    ] {
+        assert_eq!(free_to_adopt(&Change { old, new }).is_some(), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_pod_wakes_its_deployment_when_it_stops() {
+    let running = Arc::new(pod("Running"));
+    let failed = Arc::new(pod("Failed"));
+    let mut other: Pod = pod("Running");
+    other.meta.uid = Uid::parse("other");
+    let other = Arc::new(other);
+    for (what, old, new, expected) in [
+        ("gone", Some(&running), None, true),
+        ("replaced", Some(&running), Some(&other), true),
+        ("finished", Some(&running), Some(&failed), true),
+        ("unchanged", Some(&running), Some(&running), false),
+        ("still finished", Some(&failed), Some(&failed), false),
+        ("new", None, Some(&running), false),
+    ] {
+        assert_eq!(stopped(&Change { old, new }).is_some(), expected, "{what}");
+    }
+}

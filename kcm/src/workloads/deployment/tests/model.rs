@@ -1,0 +1,293 @@
+//! A cluster with one Deployment: its ReplicaSets follow their scale when told to, and pods get ready at will.
+
+use std::sync::Arc;
+
+use kinds::deployment::Strategy;
+use kinds::{Deployment, ReplicaSet, Time, Uid};
+
+use super::builders::{START, created, deployment, edited, template};
+use crate::workloads::deployment::decide::{Course, Sets, Step, course, next_step, old_pods_running, surplus_history};
+use crate::workloads::deployment::decide_revision::{new_replica_set, new_set_update, revision_edit, rollback};
+use crate::workloads::deployment::decide_scale::{DESIRED_REPLICAS, Scale, max_surge, max_unavailable, resize};
+use crate::workloads::deployment::decide_status::{is_complete, note_created, note_found, note_pause, status};
+
+/// Something that happens.
+#[derive(Debug, Clone)]
+pub enum Happening {
+    /// The Deployment is synced once.
+    Sync,
+    /// A set makes or removes pods and reports them.
+    Follow(usize),
+    /// Pods of a set become available, and it reports them.
+    Ready(usize, i32),
+    /// Pods of a set are no longer available, and it reports that.
+    Unready(usize, i32),
+    /// The user does something.
+    User(Wish),
+}
+
+/// What a user does.
+#[derive(Debug, Clone)]
+pub enum Wish {
+    /// Changes the scale.
+    Scale(i32),
+    /// Changes the template.
+    Template(u8),
+    /// Changes the strategy.
+    Strategy(Strategy),
+    /// Pauses or resumes.
+    Pause(bool),
+    /// Goes back to a revision.
+    RollBack(i64),
+    /// Changes a set's annotation about the scale behind the controller's back.
+    Tamper(usize, i32),
+}
+
+/// The cluster.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    pub deployment: Deployment,
+    pub sets: Vec<ReplicaSet>,
+    pub now: Time,
+    created: u32,
+}
+
+/// What one sync did.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// Writes to ReplicaSets and to the Deployment's spec.
+    pub writes: u32,
+    /// Writes to the Deployment's status.
+    pub status_writes: u32,
+}
+
+impl Cluster {
+    pub fn new(replicas: i32, strategy: Strategy) -> Self {
+        let mut deployment = deployment(replicas);
+        deployment.strategy = strategy;
+        deployment.revision_history_limit = Some(2);
+        Self { deployment, sets: Vec::new(), now: Time(START), created: 0 }
+    }
+
+    pub fn happen(&mut self, happening: &Happening) {
+        self.now.0 += 1;
+        let count = self.sets.len();
+        let pick = |at: usize| (count > 0).then(|| at % count.max(1));
+        match happening {
+            Happening::Sync => {
+                self.sync();
+            }
+            Happening::Follow(at) => {
+                if let Some(set) = pick(*at).map(|at| &mut self.sets[at]) {
+                    follow(set);
+                }
+            }
+            Happening::Ready(at, pods) => {
+                if let Some(set) = pick(*at).map(|at| &mut self.sets[at]) {
+                    let ready = (set.status.available_replicas + pods).min(set.status.replicas);
+                    (set.status.ready_replicas, set.status.available_replicas) = (ready, ready);
+                }
+            }
+            Happening::Unready(at, pods) => {
+                if let Some(set) = pick(*at).map(|at| &mut self.sets[at]) {
+                    let ready = (set.status.available_replicas - pods).max(0);
+                    (set.status.ready_replicas, set.status.available_replicas) = (ready, ready);
+                }
+            }
+            Happening::User(wish) => self.wish(wish),
+        }
+    }
+
+    pub fn wish(&mut self, wish: &Wish) {
+        let before = self.deployment.clone();
+        match wish {
+            Wish::Scale(replicas) => self.deployment.replicas = *replicas,
+            Wish::Template(version) => self.deployment.template = Some(template(&format!("v{version}"))),
+            Wish::Strategy(strategy) => self.deployment.strategy = strategy.clone(),
+            Wish::Pause(paused) => self.deployment.paused = *paused,
+            Wish::RollBack(revision) => {
+                let request = ("deprecated.deployment.rollback.to".into(), Some(revision.to_string().into()));
+                self.deployment.annotations = edited(&self.deployment.annotations, &vec![request]);
+            }
+            Wish::Tamper(at, desired) => {
+                let count = self.sets.len().max(1);
+                if let Some(set) = self.sets.get_mut(at % count) {
+                    let lie = vec![(DESIRED_REPLICAS.into(), Some(desired.to_string().into()))];
+                    set.annotations = edited(&set.annotations, &lie);
+                }
+            }
+        }
+        if self.deployment != before {
+            self.deployment.meta.generation += 1;
+        }
+    }
+
+    /// Sets make and remove all pods that they should, and all pods are available.
+    pub fn settle_pods(&mut self) {
+        for set in &mut self.sets {
+            follow(set);
+            (set.status.ready_replicas, set.status.available_replicas) = (set.replicas, set.replicas);
+        }
+    }
+
+    /// Pods that all sets together should have.
+    pub fn total(&self) -> i32 {
+        self.sets.iter().map(|set| set.replicas).sum()
+    }
+
+    /// Available pods that nobody wants to remove.
+    pub fn safe(&self) -> i32 {
+        self.sets.iter().map(|set| set.status.available_replicas.min(set.replicas)).sum()
+    }
+
+    /// What a failed test has to say about the cluster.
+    pub fn summary(&self) -> String {
+        let sets = self.sets.iter().map(|set| (&set.meta.name, set.replicas, &set.annotations, &set.status));
+        format!("{} of {:?}, {:?}", self.deployment.replicas, self.deployment.strategy, sets.collect::<Vec<_>>())
+    }
+
+    pub fn is_complete(&self) -> bool {
+        let actual: i32 = self.sets.iter().map(|set| set.status.replicas).sum();
+        is_complete(&self.deployment, &self.deployment.status) && actual == self.deployment.replicas
+    }
+
+    /// One sync, with every write accepted; checks the bounds that no sync may break.
+    pub fn sync(&mut self) -> Done {
+        let (total, safe) = (self.total(), self.safe());
+        let listed: Vec<_> = self.sets.iter().cloned().map(Arc::new).collect();
+        let course = course(&self.deployment, &Sets::split(&self.deployment, &listed));
+        let done = self.act();
+        let most = self.deployment.replicas + max_surge(&self.deployment);
+        assert!(self.total() <= total.max(most), "{course:?} went from {total} to {} pods of {most}", self.total());
+        if course == Course::Rollout && matches!(self.deployment.strategy, Strategy::RollingUpdate { .. }) {
+            let least = self.deployment.replicas - max_unavailable(&self.deployment);
+            assert!(self.safe() >= safe.min(least), "went from {safe} to {} of {least} available pods", self.safe());
+        }
+        done
+    }
+
+    fn act(&mut self) -> Done {
+        let mut done = Done::default();
+        let listed: Vec<_> = self.sets.iter().cloned().map(Arc::new).collect();
+        let mut sets = Sets::split(&self.deployment, &listed);
+        let course = course(&self.deployment, &sets);
+        let mut noted = self.deployment.status.clone();
+        note_pause(&self.deployment, &mut noted, self.now);
+        if let Some((edits, new)) = new_set_update(&self.deployment, &sets).zip(sets.new.clone()) {
+            let mut updated = (*new).clone();
+            updated.annotations = edited(&updated.annotations, &edits);
+            updated.min_ready_seconds = self.deployment.min_ready_seconds;
+            self.put(&mut sets, updated, &mut done);
+        }
+        if let Some(new) = &sets.new {
+            note_found(&self.deployment, &mut noted, &new.meta.name, self.now);
+        }
+        match course {
+            Course::RollBack(revision) => {
+                if sets.new.is_none() {
+                    self.create(&mut sets, &mut done);
+                }
+                let back = rollback(&self.deployment, &sets, revision);
+                self.deployment.template = back.template.or(self.deployment.template.take());
+                self.deployment.annotations = edited(&self.deployment.annotations, &back.annotations);
+                self.deployment.meta.generation += 1;
+                done.writes += 1;
+                return done;
+            }
+            Course::Hold | Course::Resize => {
+                let scales = resize(&self.deployment, &sets);
+                self.scale(&mut sets, scales, &mut done);
+                if course == Course::Hold {
+                    self.clean(&mut sets, &mut done);
+                }
+            }
+            Course::Rollout => loop {
+                match next_step(&self.deployment, &sets, || old_pods_running(&sets, [])) {
+                    Step::Create => {
+                        self.create(&mut sets, &mut done);
+                        let name = &sets.new.as_ref().expect("created").meta.name;
+                        note_created(&self.deployment, &mut noted, name, self.now);
+                        continue;
+                    }
+                    Step::Scale(scales) => self.scale(&mut sets, scales, &mut done),
+                    Step::Settled => {
+                        if is_complete(&self.deployment, &self.deployment.status) {
+                            self.clean(&mut sets, &mut done);
+                        }
+                    }
+                    Step::Wait => {}
+                    Step::Unsupported(kind) => panic!("{kind}"),
+                }
+                break;
+            },
+            Course::Refuse | Course::Report => {}
+        }
+        let rollout = course == Course::Rollout;
+        let status = status(&self.deployment, &noted, &sets, rollout, self.now);
+        let edits = revision_edit(&self.deployment, &sets);
+        if status != self.deployment.status || !edits.is_empty() {
+            self.deployment.status = status;
+            self.deployment.annotations = edited(&self.deployment.annotations, &edits);
+            done.status_writes += 1;
+        }
+        done
+    }
+
+    fn create(&mut self, sets: &mut Sets, done: &mut Done) {
+        let new = new_replica_set(&self.deployment, sets).expect("template");
+        let mut set = created(&self.deployment, &new);
+        assert!(self.sets.iter().all(|other| other.meta.name != set.meta.name), "{} exists", set.meta.name);
+        self.created += 1;
+        set.meta.uid = Uid::parse(&format!("set-{}", self.created));
+        (set.meta.created, set.meta.generation) = (self.now, 1);
+        self.sets.push(set.clone());
+        sets.replace(Arc::new(set));
+        done.writes += 1;
+    }
+
+    fn scale(&mut self, sets: &mut Sets, scales: Vec<Scale>, done: &mut Done) {
+        for scale in scales {
+            let mut updated = (*scale.set).clone();
+            updated.meta.generation += i64::from(updated.replicas != scale.replicas);
+            updated.replicas = scale.replicas;
+            updated.annotations = edited(&updated.annotations, &scale.annotations);
+            self.put(sets, updated, done);
+        }
+    }
+
+    fn put(&mut self, sets: &mut Sets, updated: ReplicaSet, done: &mut Done) {
+        let place = self.sets.iter_mut().find(|set| set.meta.uid == updated.meta.uid).expect("known");
+        assert_ne!(*place, updated, "a write that changes nothing");
+        *place = updated.clone();
+        sets.replace(Arc::new(updated));
+        done.writes += 1;
+    }
+
+    fn clean(&mut self, sets: &mut Sets, done: &mut Done) {
+        for surplus in surplus_history(&self.deployment, sets) {
+            self.sets.retain(|set| set.meta.uid != surplus.meta.uid);
+            sets.old.retain(|set| set.meta.uid != surplus.meta.uid);
+            done.writes += 1;
+        }
+    }
+}
+
+/// The set removes pods that are not available first, and reports.
+fn follow(set: &mut ReplicaSet) {
+    let ready = set.status.available_replicas.min(set.replicas);
+    set.status.replicas = set.replicas;
+    (set.status.ready_replicas, set.status.available_replicas) = (ready, ready);
+    set.status.terminating_replicas = Some(0);
+    set.status.observed_generation = set.meta.generation;
+}
+
+#[test]
+fn the_model_removes_pods_that_are_not_available_first() {
+    let mut cluster = Cluster::new(4, Strategy::Recreate);
+    cluster.sync();
+    cluster.happen(&Happening::Follow(0));
+    cluster.happen(&Happening::Ready(0, 3));
+    cluster.sets[0].replicas = 3;
+    cluster.happen(&Happening::Follow(0));
+    assert_eq!((cluster.safe(), cluster.sets[0].status.replicas), (3, 3));
+}

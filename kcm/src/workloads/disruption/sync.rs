@@ -1,0 +1,207 @@
+//! One reconcile of a budget: find its pods, ask what their owners want, count, write the status.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::pod_disruption_budget::BudgetStatus;
+use kinds::selector::Selector;
+use kinds::{Kind, Pod, PodDisruptionBudget};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::events::{EventType, Recorder};
+use runtime::queue::Queue;
+use runtime::store::{Store, by_namespace, index_key};
+use runtime::write::Writer;
+use tracing::warn;
+
+use super::decide::{self, Bounds};
+use super::owners::{Owners, Unknown};
+use crate::context::Clock;
+use crate::lazy::Lazy;
+use crate::pods::indexes::{by_label, pair};
+use crate::reference::about;
+
+/// The controller's state.
+pub struct Budgets {
+    pub budgets: Arc<Store<PodDisruptionBudget>>,
+    pub pods: Arc<Store<Pod>>,
+    pub owners: Owners,
+    pub writer: Writer,
+    pub recorder: Recorder,
+    pub queue: Arc<Queue<ObjectKey>>,
+    pub clock: Clock,
+    /// What was last told about each budget, so that it is not told again as long as it stays so.
+    pub told: Mutex<HashMap<ObjectKey, Vec<Word>>>,
+    /// Since when counts that no eviction is decided by wait to be written.
+    pub lazy: Lazy,
+}
+
+/// An event about a budget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Word {
+    kind: EventType,
+    reason: &'static str,
+    message: String,
+}
+
+impl Word {
+    fn warning(reason: &'static str, message: String) -> Self {
+        Self { kind: EventType::Warning, reason, message }
+    }
+}
+
+impl Reconcile for Budgets {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Budgets {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(budget) = self.budgets.get(key) else {
+            self.told().remove(key);
+            self.lazy.forget(key);
+            return Ok(Outcome::Done);
+        };
+        if !self.caught_up(key) {
+            return Ok(Outcome::Parked);
+        }
+        let mut words = Vec::new();
+        let counted = self.count(&budget, &mut words).await;
+        self.tell(key, &budget, words);
+        let now = (self.clock)();
+        let (status, then) = match counted {
+            Ok((bounds, pods)) => {
+                let disrupted = decide::disrupted(&budget.status.disrupted_pods, &pods, now);
+                for pod in &disrupted.overdue {
+                    self.tell_overdue(&budget, pod);
+                }
+                let healthy = decide::healthy(&pods, &disrupted.pending);
+                let status = decide::status(&budget, bounds, healthy, disrupted.pending, now);
+                (status, disrupted.recheck.map_or(Outcome::Done, Outcome::After))
+            }
+            Err(unknown) => {
+                warn!(why = unknown.message, "the pods cannot be counted; none may be disrupted");
+                let then = if unknown.passing { Outcome::Backoff } else { Outcome::Done };
+                (decide::failed(&budget, &unknown.message, now), then)
+            }
+        };
+        if status == budget.status {
+            self.lazy.forget(key);
+            return Ok(then);
+        }
+        if let Some(wait) = self.lazy.wait(key, decide::patience(&budget.status, &status)) {
+            return Ok(match then {
+                Outcome::After(recheck) => Outcome::After(wait.min(recheck)),
+                _ => Outcome::After(wait),
+            });
+        }
+        self.write(key, &budget, &status, then).await
+    }
+
+    async fn write(
+        &self,
+        key: &ObjectKey,
+        budget: &PodDisruptionBudget,
+        status: &BudgetStatus,
+        then: Outcome,
+    ) -> Result<Outcome, ReconcileError> {
+        let body = budget.status_update(status);
+        match self.writer.replace(&PodDisruptionBudget::RESOURCE, key, Some("status"), &body).await {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.budgets.wrote(key, meta.version);
+                }
+                Ok(then)
+            }
+            // The eviction API was quicker: what it noted must not be lost.
+            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The budget's pods and bounds; what people should know of them goes to `words`.
+    async fn count(
+        &self,
+        budget: &PodDisruptionBudget,
+        words: &mut Vec<Word>,
+    ) -> Result<(Bounds, Vec<Arc<Pod>>), Unknown> {
+        if let Selector::Invalid(why) = &budget.selector {
+            words.push(Word::warning("NoPods", format!("Failed to get pods: {why}")));
+            return Err(Unknown { message: why.clone(), passing: false });
+        }
+        let pods = self.pods_of(budget);
+        if pods.is_empty() {
+            let message = "No matching pods found".to_owned();
+            words.push(Word { kind: EventType::Normal, reason: "NoPods", message });
+        }
+        let mut counted = decide::count(pods.len());
+        if decide::needs_scale(budget) {
+            let wanted = self.owners.wanted(&pods).await.inspect_err(|unknown| words.push(not_counted(unknown)))?;
+            if !wanted.unmanaged.is_empty() {
+                words.push(Word::warning("UnmanagedPods", unmanaged(budget)));
+            }
+            counted = wanted.pods;
+        }
+        let bounds = decide::bounds(budget, counted).map_err(|message| Unknown { message, passing: false });
+        Ok((bounds.inspect_err(|unknown| words.push(not_counted(unknown)))?, pods))
+    }
+
+    /// The budget's pods: those with the rarest label that it asks for, or else those of the namespace, are looked at.
+    fn pods_of(&self, budget: &PodDisruptionBudget) -> Vec<Arc<Pod>> {
+        let namespace = &budget.meta.namespace;
+        let labels = decide::labels_asked_for(&budget.selector);
+        let mut pods = if labels.is_empty() {
+            self.pods.by_index(&by_namespace(), index_key(&**namespace))
+        } else {
+            self.pods.by_rarest(&by_label(), labels.iter().map(|label| pair(namespace, label)))
+        };
+        pods.retain(|pod| pod.meta.namespace == *namespace && budget.selector.matches(&pod.meta.labels));
+        pods
+    }
+
+    /// Whether the store shows the budget as this process wrote it last; if not, the key comes back when it does.
+    fn caught_up(&self, key: &ObjectKey) -> bool {
+        let (queue, waiting) = (self.queue.clone(), key.clone());
+        self.budgets.is_settled(key, move || queue.add(waiting))
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Vec<Word>>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, key: &ObjectKey, budget: &PodDisruptionBudget, words: Vec<Word>) {
+        let before =
+            if words.is_empty() { self.told().remove(key) } else { self.told().insert(key.clone(), words.clone()) };
+        let before = before.unwrap_or_default();
+        for word in words.into_iter().filter(|word| !before.contains(word)) {
+            self.recorder.event(&about(budget), word.kind, word.reason, word.message);
+        }
+    }
+
+    /// The message names the namespace twice, as upstream's does (pkg/controller/disruption, buildDisruptedPodMap).
+    fn tell_overdue(&self, budget: &PodDisruptionBudget, pod: &Pod) {
+        let namespace = &budget.meta.namespace;
+        let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");
+        self.recorder.event(&about(pod), EventType::Warning, "NotDeleted", message);
+    }
+}
+
+fn not_counted(unknown: &Unknown) -> Word {
+    let message = format!("Failed to calculate the number of expected pods: {}", unknown.message);
+    Word::warning("CalculateExpectedPodCountFailed", message)
+}
+
+fn unmanaged(budget: &PodDisruptionBudget) -> String {
+    format!(
+        "Pods selected by this PodDisruptionBudget (selector: {}) were found to be unmanaged. As a result, the status \
+         of the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods \
+         please set \".spec.minAvailable\" field of the PDB to an integer value.",
+        budget.selector_text()
+    )
+}

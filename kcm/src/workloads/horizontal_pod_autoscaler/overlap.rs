@@ -1,0 +1,118 @@
+//! Which autoscalers want the same pods: each is filed under a label of its selector, so that nothing is scanned
+//! (pkg/controller/podautoscaler, hpaSelectorStore).
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kinds::Pod;
+use kinds::meta::ObjectKey;
+use kinds::selector::{Requirement, Selector};
+use runtime::store::{Store, index_key};
+
+use crate::pods::indexes::by_label;
+
+/// The selectors of all autoscalers' targets.
+#[derive(Debug, Default)]
+pub struct Overlaps(Mutex<Filed>);
+
+#[derive(Debug, Default)]
+struct Filed {
+    by_pair: HashMap<u64, Vec<ObjectKey>>,
+    selectors: HashMap<ObjectKey, (u64, Arc<Selector>)>,
+}
+
+/// Index values of pods one of which every pod has that a selector matches; `None` where no label says so.
+fn narrow(namespace: &str, selector: &Selector) -> Option<u64> {
+    let Selector::All(requirements) = selector else { return None };
+    requirements.iter().find_map(|requirement| match requirement {
+        Requirement::In(key, values) if values.len() == 1 => Some(index_key((namespace, &**key, &*values[0]))),
+        _ => None,
+    })
+}
+
+/// Where selectors are filed that need no label to have one certain value.
+fn anywhere(namespace: &str) -> u64 {
+    index_key((namespace, "anywhere"))
+}
+
+/// The pods that a selector matches, sorted by name; only those with the rarest of its labels are looked at.
+pub fn pods_of(namespace: &str, selector: &Selector, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
+    let Selector::All(requirements) = selector else { return Vec::new() };
+    let certain: Vec<u64> = requirements
+        .iter()
+        .filter_map(|requirement| match requirement {
+            Requirement::In(key, values) if values.len() == 1 => Some(index_key((namespace, &**key, &*values[0]))),
+            _ => None,
+        })
+        .collect();
+    let mut found = if certain.is_empty() {
+        pods.by_index(&runtime::store::by_namespace(), index_key(namespace))
+    } else {
+        pods.by_rarest(&by_label(), certain.into_iter())
+    };
+    found.retain(|pod| *pod.meta.namespace == *namespace && selector.matches(&pod.meta.labels));
+    found.sort_unstable_by(|a, b| a.meta.name.cmp(&b.meta.name));
+    found
+}
+
+impl Overlaps {
+    /// Files an autoscaler's selector anew.
+    pub fn put(&self, key: &ObjectKey, selector: &Arc<Selector>) {
+        let mut filed = self.lock();
+        if filed.selectors.get(key).is_some_and(|(_, known)| known == selector) {
+            return;
+        }
+        filed.remove(key);
+        let place = narrow(&key.namespace, selector).unwrap_or_else(|| anywhere(&key.namespace));
+        filed.by_pair.entry(place).or_default().push(key.clone());
+        filed.selectors.insert(key.clone(), (place, selector.clone()));
+    }
+
+    /// Forgets an autoscaler.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    /// The first autoscalers of a namespace that want some of these pods, two at most.
+    pub fn wanting(&self, namespace: &str, pods: &[Arc<Pod>]) -> Vec<ObjectKey> {
+        let filed = self.lock();
+        // Pods of one template share their labels.
+        let mut seen = HashSet::new();
+        let mut found = BTreeSet::new();
+        for pod in pods.iter().filter(|pod| seen.insert(Arc::as_ptr(&pod.meta.labels).cast::<()>())) {
+            let labels = &pod.meta.labels;
+            let pairs = labels.iter().map(|(key, value)| index_key((namespace, &**key, &**value)));
+            for place in pairs.chain([anywhere(namespace)]) {
+                for key in filed.by_pair.get(&place).into_iter().flatten() {
+                    let wants = |(_, selector): &(u64, Arc<Selector>)| selector.matches(labels);
+                    if *key.namespace == *namespace && filed.selectors.get(key).is_some_and(wants) {
+                        found.insert(key);
+                    }
+                }
+            }
+        }
+        found.into_iter().take(2).cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Filed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Filed {
+    fn remove(&mut self, key: &ObjectKey) {
+        let Some((place, _)) = self.selectors.remove(key) else { return };
+        if let Some(keys) = self.by_pair.get_mut(&place) {
+            keys.retain(|filed| filed != key);
+            if keys.is_empty() {
+                self.by_pair.remove(&place);
+            }
+        }
+    }
+}
+
+/// The autoscalers for people, as upstream prints them.
+pub fn printed(keys: &[ObjectKey]) -> String {
+    let each: Vec<_> = keys.iter().map(|key| format!("{{{} {}}}", key.name, key.namespace)).collect();
+    format!("[{}]", each.join(" "))
+}

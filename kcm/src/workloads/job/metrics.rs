@@ -1,0 +1,262 @@
+//! What the controller counts, under upstream's names (pkg/controller/job/metrics).
+
+use std::time::Duration;
+
+use kinds::job::{Action, JobStatus};
+use kinds::{Job, Pod};
+use runtime::metrics::{Counts, Histograms, Metrics, powers_of_two};
+use runtime::store::Change;
+
+use super::decide::{COMPLETE, has_finalizer};
+use super::indexes::Indexes;
+
+/// What a sync came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Did {
+    /// It was not to make or delete pods.
+    Reconciling,
+    /// There are as many pods as there are to be.
+    Tracking,
+    /// There were too few pods.
+    Created,
+    /// There were too many.
+    Deleted,
+}
+
+/// Why a pod is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// None has failed.
+    New,
+    /// Others failed or are ending.
+    TerminatingOrFailed,
+    /// Others failed, and those that are ending do not count.
+    Failed,
+}
+
+impl Need {
+    /// For a Job of which so many pods failed, and so many are ending.
+    pub fn of(job: &Job, failed: i32, terminating: i32) -> Self {
+        match (job.replace_only_failed, failed > 0) {
+            (true, true) => Self::Failed,
+            (false, true) => Self::TerminatingOrFailed,
+            (_, false) if terminating > 0 => Self::TerminatingOrFailed,
+            (_, false) => Self::New,
+        }
+    }
+}
+
+fn result(good: bool) -> String {
+    if good { "succeeded" } else { "failed" }.to_owned()
+}
+
+fn mode(job: &Job) -> String {
+    if job.is_indexed() { "Indexed" } else { "NonIndexed" }.to_owned()
+}
+
+/// The counts.
+#[derive(Debug)]
+pub struct Tally {
+    took: Histograms<3>,
+    syncs: Counts<3>,
+    finished: Counts<3>,
+    external: Counts<1>,
+    pods_finished: Counts<2>,
+    judged: Counts<1>,
+    held: Counts<1>,
+    indexes: Counts<2>,
+    made: Counts<2>,
+}
+
+impl Tally {
+    /// Nothing yet, told of among these metrics.
+    pub fn new(metrics: &Metrics) -> Self {
+        let name = |name: &str| format!("job_controller_{name}");
+        let judged = "The number of failed Pods that a rule of their Job's failure policy matched, by its action.";
+        let held = "Terminated pods that got (add) or lost (delete) the finalizer batch.kubernetes.io/job-tracking.";
+        let made = "The number of Pods created by the Job controller, by why they were needed, and by success.";
+        Self {
+            took: metrics.histograms(
+                &name("job_sync_duration_seconds"),
+                "The time it took to sync a job",
+                powers_of_two(0.004, 15),
+            ),
+            syncs: metrics.counts(&name("job_syncs"), "The number of job syncs"),
+            finished: metrics.counts(&name("jobs_finished"), "The number of finished jobs"),
+            external: metrics
+                .counts(&name("jobs_by_external_controller"), "The number of Jobs managed by an external controller"),
+            pods_finished: metrics
+                .counts(&name("job_pods_finished"), "The number of finished Pods that are fully tracked"),
+            judged: metrics.counts(&name("pod_failures_handled_by_failure_policy"), judged),
+            held: metrics.counts(&name("terminated_pods_tracking_finalizer"), held),
+            indexes: metrics.counts(&name("job_finished_indexes"), "The number of finished indexes."),
+            made: metrics.counts(&name("job_pods_creation"), made),
+        }
+    }
+
+    /// A sync is over.
+    pub fn synced(&self, job: &Job, did: Did, good: bool, took: Duration) {
+        let action = match did {
+            Did::Reconciling => "reconciling",
+            Did::Tracking => "tracking",
+            Did::Created => "pods_created",
+            Did::Deleted => "pods_deleted",
+        };
+        let result = if good { "success" } else { "error" };
+        let labels = [("completion_mode", mode(job)), ("result", result.to_owned()), ("action", action.to_owned())];
+        self.took.observe(labels.clone(), took.as_secs_f64());
+        self.syncs.add(labels);
+    }
+
+    /// A Job ended with a condition of this kind, for this reason.
+    pub fn finished(&self, job: &Job, kind: &str, reason: &str) {
+        let result = result(kind == COMPLETE);
+        self.finished.add([("completion_mode", mode(job)), ("result", result), ("reason", reason.to_owned())]);
+    }
+
+    /// A status was written: what is counted in it and was not before (pkg/controller/job, recordJobPodFinished).
+    pub fn counted(&self, job: &Job, before: &JobStatus, after: &JobStatus) {
+        let pods = |good, count: i32| {
+            let labels = [("completion_mode", mode(job)), ("result", result(good))];
+            self.pods_finished.add_many(labels, u64::try_from(count).unwrap_or(0));
+        };
+        pods(false, after.failed - before.failed);
+        if !job.is_indexed() {
+            return pods(true, after.succeeded - before.succeeded);
+        }
+        let completions = job.completions.unwrap_or(0);
+        let total = |text: &str| Indexes::parse(text, completions).total();
+        let completed = total(&after.completed_indexes) - total(&before.completed_indexes);
+        pods(true, completed);
+        let each = job.backoff_limit_per_index.is_some();
+        let limit = if each { "perIndex" } else { "global" };
+        let indexes = |good, count: i32| {
+            let labels = [("status", result(good)), ("backoffLimit", limit.to_owned())];
+            self.indexes.add_many(labels, u64::try_from(count).unwrap_or(0));
+        };
+        indexes(true, completed);
+        if each {
+            let failed = |status: &JobStatus| total(status.failed_indexes.as_deref().unwrap_or_default());
+            indexes(false, failed(after) - failed(before));
+        }
+    }
+
+    /// A rule with this action matched a failed pod.
+    pub fn judged(&self, action: Action) {
+        self.judged.add([("action", format!("{action:?}"))]);
+    }
+
+    /// A pod was made, or could not be.
+    pub fn made(&self, need: Need, good: bool) {
+        let reason = match need {
+            Need::New => "new",
+            Need::TerminatingOrFailed => "recreate_terminating_or_failed",
+            Need::Failed => "recreate_failed",
+        };
+        self.made.add([("reason", reason.to_owned()), ("status", result(good))]);
+    }
+
+    /// Something became of a Job.
+    pub fn job_changed(&self, change: &Change<'_, Job>) {
+        let manager = change.new.filter(|_| change.old.is_none()).and_then(|new| new.managed_by.as_ref());
+        if let Some(manager) = manager {
+            self.external.add([("controller_name", manager.to_string())]);
+        }
+    }
+
+    /// Something became of a pod.
+    pub fn pod_changed(&self, change: &Change<'_, Pod>) {
+        let is_held = |pod: &Pod| pod.is_terminal() && has_finalizer(pod);
+        let (was, is) = (change.old.is_some_and(|pod| is_held(pod)), change.new.is_some_and(|pod| is_held(pod)));
+        if was != is {
+            self.held.add([("event", if is { "add" } else { "delete" }.to_owned())]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::job::CompletionMode;
+
+    use super::*;
+    use crate::workloads::job::tests::builders::{a_job, with};
+
+    fn told(act: impl FnOnce(&Tally)) -> String {
+        let metrics = Metrics::default();
+        act(&Tally::new(&metrics));
+        metrics.text().replace("job_controller_", "")
+    }
+
+    fn has(text: &str, line: &str) {
+        assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+    }
+
+    #[test]
+    fn a_status_is_counted_by_what_is_new_in_it() {
+        let status = |succeeded, failed, completed: &str, failed_indexes: Option<&str>| JobStatus {
+            succeeded,
+            failed,
+            completed_indexes: completed.into(),
+            failed_indexes: failed_indexes.map(Into::into),
+            ..JobStatus::default()
+        };
+        let plain = told(|tally| {
+            tally.counted(&a_job(1, None), &status(1, 0, "", None), &status(3, 1, "", None));
+        });
+        has(&plain, "job_pods_finished_total{completion_mode=\"NonIndexed\",result=\"succeeded\"} 2");
+        has(&plain, "job_pods_finished_total{completion_mode=\"NonIndexed\",result=\"failed\"} 1");
+        assert!(!plain.contains("job_finished_indexes_total{"), "{plain}");
+
+        let mut job = with(a_job(1, Some(5)), |job| job.completion_mode = CompletionMode::Indexed);
+        let before = status(4, 0, "0,1,8-9", Some("2"));
+        let after = status(3, 2, "0,1,3", Some("2,4"));
+        let global = told(|tally| tally.counted(&job, &before, &after));
+        has(&global, "job_pods_finished_total{completion_mode=\"Indexed\",result=\"succeeded\"} 1");
+        has(&global, "job_finished_indexes_total{status=\"succeeded\",backoffLimit=\"global\"} 1");
+        assert!(!global.contains("status=\"failed\""), "{global}");
+        job.backoff_limit_per_index = Some(1);
+        let each = told(|tally| tally.counted(&job, &before, &after));
+        has(&each, "job_finished_indexes_total{status=\"failed\",backoffLimit=\"perIndex\"} 1");
+    }
+
+    #[test]
+    fn a_pods_need_follows_what_became_of_others() {
+        for (only_failed, failed, terminating, need) in [
+            (false, 0, 0, Need::New),
+            (false, 1, 0, Need::TerminatingOrFailed),
+            (false, 0, 1, Need::TerminatingOrFailed),
+            (true, 0, 0, Need::New),
+            (true, 1, 0, Need::Failed),
+            (true, 0, 1, Need::TerminatingOrFailed),
+        ] {
+            let job = with(a_job(1, None), |job| job.replace_only_failed = only_failed);
+            assert_eq!(Need::of(&job, failed, terminating), need, "{only_failed} {failed} {terminating}");
+        }
+    }
+
+    #[test]
+    fn names_and_labels_are_upstreams() {
+        let job = a_job(1, None);
+        let text = told(|tally| {
+            tally.synced(&job, Did::Created, true, Duration::from_millis(5));
+            tally.synced(&job, Did::Tracking, false, Duration::ZERO);
+            tally.finished(&job, COMPLETE, "CompletionsReached");
+            tally.finished(&job, "Failed", "DeadlineExceeded");
+            tally.judged(Action::FailJob);
+            tally.made(Need::New, true);
+        });
+        let created = "completion_mode=\"NonIndexed\",result=\"success\",action=\"pods_created\"";
+        for line in [
+            format!("job_syncs_total{{{created}}} 1").as_str(),
+            &format!("job_sync_duration_seconds_bucket{{le=\"0.004\",{created}}} 0"),
+            &format!("job_sync_duration_seconds_bucket{{le=\"0.008\",{created}}} 1"),
+            "job_syncs_total{completion_mode=\"NonIndexed\",result=\"error\",action=\"tracking\"} 1",
+            "jobs_finished_total{completion_mode=\"NonIndexed\",result=\"succeeded\",reason=\"CompletionsReached\"} 1",
+            "jobs_finished_total{completion_mode=\"NonIndexed\",result=\"failed\",reason=\"DeadlineExceeded\"} 1",
+            "pod_failures_handled_by_failure_policy_total{action=\"FailJob\"} 1",
+            "job_pods_creation_total{reason=\"new\",status=\"succeeded\"} 1",
+        ] {
+            has(&text, line);
+        }
+    }
+}

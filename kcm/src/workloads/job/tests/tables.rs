@@ -1,0 +1,304 @@
+//! Tables: what is created and deleted, what decides a Job, how failures are judged.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use kinds::job::{Action, CompletionMode, ExitCodes, FailurePolicy, FailureRule, On, SuccessRule};
+use kinds::pod::Phase;
+use kinds::{Job, Pod, Time};
+
+use super::builders::{NOW, a_job, a_pod, view, with};
+use crate::workloads::job::backoff::Backoff;
+use crate::workloads::job::indexes::Indexes;
+use crate::workloads::job::manage::{Deeds, Plan, Turn};
+use crate::workloads::job::policy::{judge, succeeded};
+
+fn pods(phases: &[(Phase, Option<i32>)]) -> Vec<Arc<Pod>> {
+    let pod =
+        |(at, (phase, index)): (usize, &(Phase, Option<i32>))| Arc::new(a_pod(&format!("pod-{at}"), *phase, *index));
+    phases.iter().enumerate().map(pod).collect()
+}
+
+/// The plan in short: created, created indexes, deleted.
+fn planned(job: &Job, pods: &[Arc<Pod>]) -> (usize, Vec<i32>, Vec<String>) {
+    let settled = HashSet::new();
+    let view = view(job, pods, &settled);
+    let names = |pods: &[Arc<Pod>]| pods.iter().map(|pod| pod.meta.name.to_string()).collect();
+    match view.plan(&view.standing()) {
+        Plan::Nothing | Plan::Wait(_) => (0, vec![], vec![]),
+        Plan::Create(new) => (new.len(), new.iter().filter_map(|pod| pod.index).collect(), vec![]),
+        Plan::End(pods) | Plan::Remove(pods) => (0, vec![], names(&pods)),
+    }
+}
+
+#[test]
+fn as_many_pods_run_as_are_wanted() {
+    use Phase::{Pending, Running, Succeeded};
+    let plain = |phases: &[Phase]| phases.iter().map(|phase| (*phase, None)).collect::<Vec<_>>();
+    for (parallelism, completions, phases, created, deleted) in [
+        (2, Some(5), vec![], 2, 0),
+        (2, Some(5), vec![Running], 1, 0),
+        (2, Some(5), vec![Running, Pending], 0, 0),
+        (2, Some(5), vec![Running, Running, Running], 0, 1),
+        (2, Some(5), vec![Succeeded; 4], 1, 0),
+        (2, Some(5), vec![Succeeded; 5], 0, 0),
+        (3, None, vec![], 3, 0),
+        (3, None, vec![Succeeded, Running], 0, 0),
+        (0, Some(5), vec![Running], 0, 1),
+        (1000, Some(1000), vec![], 500, 0),
+        (2, Some(0), vec![], 0, 0),
+    ] {
+        let (made, _, gone) = planned(&a_job(parallelism, completions), &pods(&plain(&phases)));
+        assert_eq!((made, gone.len()), (created, deleted), "{parallelism} {completions:?} {phases:?}");
+    }
+}
+
+#[test]
+fn indexes_are_filled_from_below_and_never_twice() {
+    use Phase::{Failed, Pending, Running, Succeeded};
+    let job = with(a_job(3, Some(4)), |job| job.completion_mode = CompletionMode::Indexed);
+    for (given, created, deleted) in [
+        (vec![], vec![0, 1, 2], vec![]),
+        (vec![(Running, Some(1))], vec![0, 2], vec![]),
+        (vec![(Succeeded, Some(0)), (Running, Some(2))], vec![1, 3], vec![]),
+        (vec![(Pending, Some(1)), (Running, Some(1))], vec![], vec!["pod-0"]),
+        (vec![(Running, None), (Running, Some(0))], vec![], vec!["pod-0"]),
+        (vec![(Running, Some(7)), (Running, Some(0))], vec![], vec!["pod-0"]),
+        (vec![(Failed, Some(0)), (Running, Some(1)), (Running, Some(2))], vec![0], vec![]),
+    ] {
+        let (_, made, gone) = planned(&job, &pods(&given));
+        assert_eq!((made, gone), (created, deleted.into_iter().map(str::to_owned).collect()), "{given:?}");
+    }
+}
+
+#[test]
+fn what_is_terminating_is_replaced_unless_the_policy_waits() {
+    let mut leaving = a_pod("leaving", Phase::Running, None);
+    leaving.meta.deletion = Time(NOW);
+    let pods = [Arc::new(leaving)];
+    // The failure is fresh, so that its replacement waits too, but for another reason: none is asked for at all.
+    for (replace_only_failed, waits) in [(false, true), (true, false)] {
+        let job = with(a_job(1, Some(1)), |job| job.replace_only_failed = replace_only_failed);
+        let settled = HashSet::new();
+        let view = view(&job, &pods, &settled);
+        assert_eq!(matches!(view.plan(&view.standing()), Plan::Wait(_)), waits, "{replace_only_failed}");
+    }
+}
+
+#[test]
+fn failures_and_successes_decide_in_order() {
+    use Phase::{Failed, Running, Succeeded};
+    let indexed = |job: Job| with(job, |job| job.completion_mode = CompletionMode::Indexed);
+    let one = || a_job(2, Some(2));
+    for (job, given, expected) in [
+        (with(one(), |job| job.backoff_limit = 0), vec![(Failed, None)], Some("BackoffLimitExceeded")),
+        (with(one(), |job| job.backoff_limit = 1), vec![(Failed, None)], None),
+        (with(one(), |job| job.active_deadline = Some(100)), vec![(Running, None)], Some("DeadlineExceeded")),
+        (with(one(), |job| job.active_deadline = Some(300)), vec![(Running, None)], None),
+        (
+            with(one(), |job| {
+                job.active_deadline = Some(100);
+                job.suspend = true;
+            }),
+            vec![],
+            None,
+        ),
+        (
+            indexed(with(one(), |job| job.backoff_limit_per_index = Some(0))),
+            vec![(Failed, Some(0)), (Succeeded, Some(1))],
+            Some("FailedIndexes"),
+        ),
+        (indexed(with(one(), |job| job.backoff_limit_per_index = Some(0))), vec![(Failed, Some(0))], None),
+        (
+            indexed(with(one(), |job| {
+                job.backoff_limit_per_index = Some(0);
+                job.max_failed_indexes = Some(0);
+            })),
+            vec![(Failed, Some(0))],
+            Some("MaxFailedIndexesExceeded"),
+        ),
+        (
+            indexed(with(one(), |job| {
+                job.success_policy = vec![SuccessRule { indexes: Some("1".into()), count: None }]
+            })),
+            vec![(Succeeded, Some(1)), (Running, Some(0))],
+            Some("SuccessPolicy"),
+        ),
+    ] {
+        let mut job = job;
+        if !job.suspend {
+            job.status.start = Time(NOW - 200);
+        }
+        let (pods, settled) = (pods(&given), HashSet::new());
+        let standing = view(&job, &pods, &settled).standing();
+        assert_eq!(standing.verdict.as_ref().map(|verdict| &*verdict.reason), expected, "{given:?}");
+    }
+}
+
+#[test]
+fn a_job_turns_once() {
+    let settled = HashSet::new();
+    for (suspend, known, turn) in [
+        (true, None, Some(Turn::Suspended)),
+        (false, None, None),
+        (false, Some("True"), Some(Turn::Resumed)),
+        (true, Some("True"), None),
+    ] {
+        let mut job = with(a_job(1, Some(1)), |job| job.suspend = suspend);
+        let reason = if known == Some("True") { "JobSuspended" } else { "JobResumed" };
+        let message = if known == Some("True") { "Job suspended" } else { "Job resumed" };
+        if let Some(status) = known {
+            let condition =
+                crate::workloads::job::decide::condition("Suspended", reason, message, super::builders::now());
+            job.status.conditions.push(kinds::status::Condition { status: status.into(), ..condition });
+        }
+        let view = view(&job, &[], &settled);
+        let standing = view.standing();
+        let plan = view.plan(&standing);
+        let outcome = view.outcome(&standing, &plan, Deeds::default());
+        assert_eq!(outcome.turn, turn, "{suspend} {known:?}");
+    }
+}
+
+#[test]
+fn counts_of_running_pods_wait_while_others_are_on_their_way() {
+    let settled = HashSet::new();
+    for (what, begun, was, (active, ready), waits) in [
+        ("nothing new", true, (3, 1), (3, 1), None),
+        ("it begins", false, (0, 0), (3, 0), Some(0)),
+        ("the first is ready", true, (3, 0), (3, 1), Some(3)),
+        ("all are ready", true, (3, 1), (3, 3), Some(0)),
+        ("one is not ready any more", true, (3, 3), (3, 2), Some(0)),
+        ("one has ended", true, (3, 0), (2, 0), Some(3)),
+        ("one has ended, the others are ready", true, (3, 3), (2, 2), Some(3)),
+        ("none is left", true, (1, 0), (0, 0), Some(0)),
+    ] {
+        let job = with(a_job(3, Some(9)), |job| {
+            (job.status.active, job.status.ready, job.status.terminating) = (was.0, Some(was.1), Some(0));
+            job.status.start = Time(if begun { NOW - 10 } else { 0 });
+        });
+        let pods: Vec<_> = (0..active)
+            .map(|at| {
+                let mut pod = a_pod(&format!("pod-{at}"), Phase::Running, None);
+                pod.ready = at < ready;
+                Arc::new(pod)
+            })
+            .collect();
+        let view = view(&job, &pods, &settled);
+        let outcome = view.outcome(&view.standing(), &Plan::Nothing, Deeds::default());
+        assert_eq!(outcome.counts.map(|wait| wait.as_secs()), waits, "{what}");
+        assert!(!outcome.flush, "{what}");
+    }
+}
+
+#[test]
+fn successes_wait_for_others_while_pods_run() {
+    let settled = HashSet::new();
+    let (good, bad, runs) = (Phase::Succeeded, Phase::Failed, Phase::Running);
+    for (what, phases, deleted, indexed, waits) in [
+        ("none ended", [runs, runs], false, false, None),
+        ("one of two", [good, runs], false, false, Some(3)),
+        ("one of two, by index", [good, runs], false, true, Some(3)),
+        ("it failed", [bad, runs], false, false, Some(0)),
+        ("somebody waits for it to go", [good, runs], true, false, Some(0)),
+        ("the last", [good, good], false, false, Some(0)),
+        ("the last, by index", [good, good], false, true, Some(0)),
+    ] {
+        let job = with(a_job(2, Some(2)), |job| {
+            job.completion_mode = if indexed { CompletionMode::Indexed } else { CompletionMode::NonIndexed };
+            (job.status.start, job.backoff_limit) = (Time(NOW - 10), 6);
+        });
+        let mut index = 0..;
+        let pods: Vec<_> = phases
+            .into_iter()
+            .map(|phase| {
+                let mut pod = a_pod(&format!("pod-{}", index.start), phase, indexed.then_some(index.start));
+                if deleted && index.start == 0 {
+                    pod.meta.deletion = Time(NOW);
+                }
+                index.next();
+                Arc::new(pod)
+            })
+            .collect();
+        let view = view(&job, &pods, &settled);
+        let standing = view.standing();
+        let account = view.account(&standing, view.outcome(&standing, &Plan::Nothing, Deeds::default()));
+        assert_eq!(account.flush.map(|wait| wait.as_secs()), waits, "{what}");
+    }
+}
+
+#[test]
+fn failed_pods_are_judged_by_the_first_rule_that_fits() {
+    let codes = |within, values: &[i32]| {
+        On::ExitCodes(ExitCodes { container: None, within: Some(within), values: values.to_vec() })
+    };
+    let disrupted = || On::Conditions(vec![("DisruptionTarget".into(), "True".into())]);
+    let mut pod = a_pod("p", Phase::Failed, None);
+    let ending = pod.ending.as_mut().expect("an ending");
+    ending.exit_codes = vec![("main".into(), 42), ("init".into(), 7)];
+    ending.conditions = vec![("DisruptionTarget".into(), "True".into())];
+    let codes_message = "Container main for pod default/p failed with exit code 42 matching FailJob rule at index 0";
+    for (rules, fail_job, counts, action) in [
+        (vec![], None, true, None),
+        (vec![(Action::FailJob, codes(true, &[42]))], Some(codes_message), true, Some(Action::FailJob)),
+        (vec![(Action::FailJob, codes(true, &[1]))], None, true, None),
+        (
+            vec![(Action::Ignore, codes(false, &[42, 7])), (Action::Count, codes(true, &[7]))],
+            None,
+            true,
+            Some(Action::Count),
+        ),
+        (vec![(Action::Ignore, disrupted())], None, false, Some(Action::Ignore)),
+        (
+            vec![(Action::FailIndex, codes(false, &[1])), (Action::Ignore, disrupted())],
+            None,
+            true,
+            Some(Action::FailIndex),
+        ),
+        (vec![(Action::Unknown, disrupted()), (Action::Ignore, disrupted())], None, false, Some(Action::Ignore)),
+    ] {
+        let rules = rules.into_iter().map(|(action, on)| FailureRule { action, on }).collect();
+        let judged = judge(Some(&FailurePolicy { rules }), &pod);
+        assert_eq!((judged.fail_job.as_deref(), judged.counts, judged.action), (fail_job, counts, action));
+    }
+}
+
+#[test]
+fn one_success_rule_is_enough() {
+    let rule = |indexes: Option<&str>, count| SuccessRule { indexes: indexes.map(Into::into), count };
+    for (rules, done, expected) in [
+        (vec![rule(Some("0-2"), None)], "0-2", Some("Matched rules at index 0")),
+        (vec![rule(Some("0-2"), None)], "0,1", None),
+        (vec![rule(Some("0-2"), Some(2))], "0,1", Some("Matched rules at index 0")),
+        (vec![rule(Some("9"), None), rule(None, Some(1))], "3", Some("Matched rules at index 1")),
+        (vec![rule(None, Some(2))], "3", None),
+        (vec![rule(None, Some(0))], "", None),
+        (vec![], "0-9", None),
+    ] {
+        assert_eq!(succeeded(&rules, 10, &Indexes::parse(done, 10)).as_deref(), expected, "{done}");
+    }
+}
+
+#[test]
+fn failures_double_the_wait_until_a_success() {
+    let ended = |at: i64| {
+        let mut pod = a_pod(&at.to_string(), Phase::Failed, None);
+        pod.ending.as_mut().expect("an ending").finished = Time(NOW - at);
+        Arc::new(pod)
+    };
+    let wait = |backoff: Backoff| backoff.remaining(super::builders::now()).as_secs();
+    let all = |ats: &[i64]| ats.iter().map(|at| ended(*at)).collect::<Vec<_>>();
+    for (before, succeeded, failed, expected) in [
+        (vec![], vec![], vec![], 0),
+        (vec![], vec![], vec![0], 10),
+        (vec![], vec![], vec![4, 3], 17),
+        (vec![50], vec![], vec![0, 1], 40),
+        (vec![50, 40], vec![30], vec![0], 10),
+        (vec![50, 40], vec![30], vec![35], 0),
+        (vec![20; 30], vec![], vec![0], 600),
+        (vec![], vec![], vec![11], 0),
+    ] {
+        let backoff = Backoff::default().with(&[], &all(&before)).with(&all(&succeeded), &all(&failed));
+        assert_eq!(wait(backoff), expected, "{before:?} {succeeded:?} {failed:?}");
+    }
+}

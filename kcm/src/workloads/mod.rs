@@ -1,0 +1,13 @@
+//! Workloads: pods, what makes them, and what limits, scales and cleans them up.
+
+pub mod controller_revisions;
+pub mod cronjob;
+pub mod daemonset;
+pub mod deployment;
+pub mod disruption;
+pub mod horizontal_pod_autoscaler;
+pub mod job;
+pub mod pod_garbage_collector;
+pub mod replicaset;
+pub mod statefulset;
+pub mod ttl_after_finished;

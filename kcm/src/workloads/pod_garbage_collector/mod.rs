@@ -1,0 +1,96 @@
+//! pod-garbage-collector-controller: deletes pods that nobody will end, and the oldest of too many finished ones.
+//!
+//! Every twenty seconds it looks at finished pods beyond the threshold, at terminating pods of nodes that are out of
+//! service or that were never bound, and for nodes that have pods and are gone. Follows upstream pkg/controller/podgc.
+
+mod decide;
+mod metrics;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use kinds::{Node, Pod, Sections};
+use runtime::controller::WorkOptions;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Index, index_key};
+use runtime::watch::Builder;
+
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::pods::indexes::by_node;
+use decide::Census;
+use metrics::Counts;
+use sync::{Chore, PodGc};
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "pod-garbage-collector-controller",
+    service_account: "pod-garbage-collector",
+    watches,
+    writes: &[
+        Write { verb: Verb::Patch, group: "", resource: "pods/status" },
+        Write { verb: Verb::Delete, group: "", resource: "pods" },
+    ],
+    queues: &[QueueKeys::other("orphaned_pods_nodes")],
+    start,
+    ..Descriptor::NONE
+};
+
+/// Pods that have ended, all under one key, and pods that are being deleted, all under another.
+const ENDING: Index<Pod> = Index {
+    name: "ending",
+    keys: |pod, emit| {
+        if pod.is_terminal() {
+            emit(index_key("finished"));
+        }
+        if pod.meta.is_deleting() {
+            emit(index_key("deleting"));
+        }
+    },
+};
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Pod>(Pod::DISRUPTION, &[ENDING, by_node()]);
+    builder.need::<Node>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let queue = Queue::new(QueueOptions::named("orphaned_pods_nodes"));
+    let pods = manager.registry().store::<Pod>();
+    let census = Arc::new(Census::default());
+    let counts = Counts::default();
+    manager.collect(counts.clone());
+    let (counted, reconciler) = (
+        census.clone(),
+        Arc::new(PodGc {
+            pods: pods.clone(),
+            nodes: manager.registry().store::<Node>(),
+            census,
+            counts,
+            threshold: context.options.values.get_i32("terminated-pod-gc-threshold"),
+            writer: manager.writer(DESCRIPTOR.service_account),
+            queue: queue.clone(),
+            clock: context.clock.clone(),
+            forced: Default::default(),
+        }),
+    );
+    let forgets = reconciler.clone();
+    pods.subscribe(move |change| {
+        counted.take_in(change.old.map(|pod| &**pod), change.new.map(|pod| &**pod));
+        if let Some(old) = change.old.filter(|old| change.new.is_none_or(|new| new.meta.uid != old.meta.uid)) {
+            forgets.forget(&old.meta.uid);
+        }
+    });
+    queue.add(Chore::LookThrough);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+}
+
+impl Census {
+    /// How many pods have ended.
+    fn finished(&self) -> usize {
+        self.finished.load(Ordering::Relaxed)
+    }
+}

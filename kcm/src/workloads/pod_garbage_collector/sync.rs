@@ -1,0 +1,172 @@
+//! One look at all pods that may have to go, and the end of those that must.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use kinds::meta::{ObjectKey, Uid};
+use kinds::{Kind, Node, Pod, Str, Time};
+use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::queue::Queue;
+use runtime::store::{Store, index_key};
+use runtime::write::{WriteError, Writer};
+use tracing::{error, info};
+
+use super::ENDING;
+use super::decide::{self, Census, Reason};
+use super::metrics::Counts;
+use crate::context::Clock;
+use crate::pods::indexes::{by_node, on_node};
+
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_secs(20);
+
+/// For how long a node must be missing before the server is asked whether it is gone.
+const QUARANTINE: Duration = Duration::from_secs(40);
+
+/// Pods that are ended at the same time; the rate limit decides how fast it goes.
+const AT_ONCE: usize = 20;
+
+/// What there is to do.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Chore {
+    /// Look through all that may have to go.
+    LookThrough,
+    /// Look whether this node is gone.
+    Missing(Str),
+}
+
+impl fmt::Display for Chore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LookThrough => f.write_str("all pods"),
+            Self::Missing(node) => write!(f, "node {node}"),
+        }
+    }
+}
+
+/// The controller's state.
+pub struct PodGc {
+    pub pods: Arc<Store<Pod>>,
+    pub nodes: Arc<Store<Node>>,
+    pub census: Arc<Census>,
+    pub counts: Counts,
+    pub threshold: i32,
+    pub writer: Writer,
+    pub queue: Arc<Queue<Chore>>,
+    pub clock: Clock,
+    /// Pods that were deleted by force and are still there, as far as our store knows, and since when.
+    pub forced: Mutex<HashMap<Uid, Time>>,
+}
+
+impl Reconcile for PodGc {
+    type Key = Chore;
+
+    fn reconcile<'a>(&'a self, chore: &'a Chore) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move {
+            match chore {
+                Chore::LookThrough => {
+                    self.look_through().await;
+                    Ok(Outcome::After(PERIOD))
+                }
+                Chore::Missing(node) => {
+                    self.look_for(node).await;
+                    Ok(Outcome::Done)
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+impl PodGc {
+    /// Forgets a pod that is gone.
+    pub fn forget(&self, uid: &Uid) {
+        self.forced().remove(uid);
+    }
+
+    fn forced(&self) -> std::sync::MutexGuard<'_, HashMap<Uid, Time>> {
+        self.forced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn look_through(&self) {
+        let surplus = decide::surplus(self.census.finished(), self.threshold);
+        if surplus > 0 {
+            let finished = self.pods.by_index(&ENDING, index_key("finished"));
+            info!(surplus, "deleting finished pods");
+            self.end_all(decide::first_to_go(finished, surplus), |_| Some(Reason::Terminated)).await;
+        }
+        let deleting = self.pods.by_index(&ENDING, index_key("deleting"));
+        self.end_all(deleting, |pod| decide::stuck(pod, self.node(&pod.node).as_deref())).await;
+        for node in self.census.missing(|node| self.node(node).is_some()) {
+            self.queue.add_after(Chore::Missing(node), QUARANTINE);
+        }
+    }
+
+    fn node(&self, name: &Str) -> Option<Arc<Node>> {
+        self.nodes.get(&ObjectKey::new("", name.clone()))
+    }
+
+    /// Ends the pods of a node that the server does not know either. If it cannot be asked, the next look brings the
+    /// node back here.
+    async fn look_for(&self, node: &Str) {
+        if self.node(node).is_some() {
+            return;
+        }
+        match self.writer.get_meta(&Node::RESOURCE, &ObjectKey::new("", node.clone())).await {
+            Err(error) if error.is_not_found() => {
+                let orphans = self.pods.by_index(&by_node(), on_node(node));
+                self.end_all(orphans, |_| Some(Reason::Orphaned)).await;
+            }
+            Err(error) => error!(%error, %node, "it is not known whether the node is gone"),
+            Ok(_) => {}
+        }
+    }
+
+    async fn end_all(&self, pods: Vec<Arc<Pod>>, why: impl Fn(&Pod) -> Option<Reason>) {
+        let due = pods.into_iter().filter_map(|pod| {
+            let reason = why(&pod)?;
+            self.is_due(&pod.meta.uid).then_some((pod, reason))
+        });
+        stream::iter(due).for_each_concurrent(AT_ONCE, |(pod, reason)| self.end_or_tell(pod, reason)).await;
+    }
+
+    fn is_due(&self, uid: &Uid) -> bool {
+        self.forced().get(uid).is_none_or(|since| decide::is_due_again(*since, self.now()))
+    }
+
+    fn now(&self) -> Time {
+        Time((self.clock)().as_second())
+    }
+
+    async fn end_or_tell(&self, pod: Arc<Pod>, reason: Reason) {
+        let (key, uid, why) = (pod.meta.key(), &pod.meta.uid, reason.as_str());
+        self.forced().insert(uid.clone(), self.now());
+        let ended = self.end(&pod, reason).await;
+        let is_there_no_more = |error: &WriteError| error.is_gone();
+        let failed = ended.as_ref().is_err_and(|error| !is_there_no_more(error));
+        self.counts.count(&key.namespace, reason, failed);
+        // One that is gone from the store already will not be forgotten by its change.
+        if ended.is_err() || self.pods.get_with_uid(&key.namespace, &key.name, uid).is_none() {
+            self.forget(uid);
+        }
+        match ended {
+            Ok(()) => info!(pod = %key, why, "deleted by force"),
+            // Gone, or replaced by another pod of its name.
+            Err(error) if is_there_no_more(&error) => {}
+            Err(error) => error!(pod = %key, why, %error, "could not be deleted by force"),
+        }
+    }
+
+    /// First the pod is said to have failed, for whoever counts pods; then it is deleted without waiting for anybody.
+    async fn end(&self, pod: &Pod, reason: Reason) -> Result<(), WriteError> {
+        let key = pod.meta.key();
+        if let Some(patch) = decide::failure(pod, reason, (self.clock)()) {
+            self.writer.patch_status(&Pod::RESOURCE, &key, &patch).await?;
+        }
+        self.writer.delete_at_once(&Pod::RESOURCE, &key, &pod.meta.uid).await
+    }
+}

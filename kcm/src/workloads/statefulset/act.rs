@@ -1,0 +1,372 @@
+//! The steps of a plan, carried out: pods and claims written, and people told.
+
+use std::sync::{Mutex, PoisonError};
+
+use kinds::meta::{ObjectKey, OwnerRef, Uid};
+use kinds::pod_edit::repaired;
+use kinds::template::Template;
+use kinds::{Decode, Interner, Kind, PersistentVolumeClaim, Pod, Sections, StatefulSet};
+use runtime::batch::slow_start;
+use runtime::controller::ReconcileError;
+use runtime::events::EventType;
+use runtime::write::WriteError;
+use serde_json::{Map, Value};
+use tokio::sync::OnceCell;
+
+use super::decide::{Defects, Made, Plan, Step};
+use super::identity::{self, Member};
+use super::pods;
+use super::retention::{self, Parties, Verdict};
+use super::status::{Done, Revisions};
+use super::sync::StatefulSets;
+use crate::reference::about;
+use crate::workloads::controller_revisions::{History, template_of};
+
+/// One reconcile at work on one StatefulSet.
+pub struct Work<'a> {
+    pub controller: &'a StatefulSets,
+    pub key: &'a ObjectKey,
+    pub set: &'a StatefulSet,
+    pub template: &'a Template,
+    pub history: History<'a>,
+    pub revisions: Revisions,
+    /// The template of the current revision, once it was read.
+    former: OnceCell<Map<String, Value>>,
+    done: Mutex<Done>,
+}
+
+/// What people are told of a pod.
+#[derive(Debug, Clone, Copy)]
+enum Verb {
+    Create,
+    Update,
+    Delete,
+}
+
+impl Verb {
+    /// The word, and the reasons of events of success and failure.
+    fn texts(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Create => ("Create", "SuccessfulCreate", "FailedCreate"),
+            Self::Update => ("Update", "SuccessfulUpdate", "FailedUpdate"),
+            Self::Delete => ("Delete", "SuccessfulDelete", "FailedDelete"),
+        }
+    }
+}
+
+type Outcome = Result<(), ReconcileError>;
+
+impl<'a> Work<'a> {
+    pub fn new(
+        controller: &'a StatefulSets,
+        key: &'a ObjectKey,
+        set: &'a StatefulSet,
+        template: &'a Template,
+        history: History<'a>,
+        revisions: Revisions,
+    ) -> Self {
+        Self { controller, key, set, template, history, revisions, former: OnceCell::new(), done: Mutex::default() }
+    }
+
+    /// What has been done so far.
+    pub fn done(&self) -> Done {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, note: impl FnOnce(&mut Done)) {
+        note(&mut self.done.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Carries a plan out, up to the first stage with a failure.
+    pub async fn carry_out(&self, plan: Plan) -> Outcome {
+        self.note(|done| (done.recreation, done.waits_for) = (plan.recreation, plan.waits_for));
+        for stage in plan.stages {
+            if stage.at_once {
+                let (_, failure) = slow_start(stage.steps.len(), |at| self.step(&stage.steps[at])).await;
+                failure.map_or(Ok(()), Err)?;
+            } else {
+                for step in &stage.steps {
+                    self.step(step).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn step(&self, step: &Step) -> Outcome {
+        match step {
+            Step::Create(ordinal, made) => self.create(*ordinal, *made).await,
+            Step::Repair(member, defects) => self.repair(member, *defects).await,
+            Step::Delete(pod) => self.delete(pod).await,
+        }
+    }
+
+    fn tell(&self, verb: Verb, pod: &str, failure: Option<&str>) {
+        let ((verb, successful, failed), set) = (verb.texts(), &self.set.meta.name);
+        let (kind, reason, message) = match failure {
+            None => (EventType::Normal, successful, format!("{verb} Pod {pod} in StatefulSet {set} successful")),
+            Some(why) => {
+                (EventType::Warning, failed, format!("{verb} Pod {pod} in StatefulSet {set} failed error: {why}"))
+            }
+        };
+        self.controller.recorder.event(&about(self.set), kind, reason, message);
+    }
+
+    fn tell_of_claim(&self, claim: &str, pod: &str, failure: Option<&WriteError>) {
+        let set = &self.set.meta.name;
+        let (kind, reason, message) = match failure {
+            None => {
+                let message = format!("Create Claim {claim} Pod {pod} in StatefulSet {set} success");
+                (EventType::Normal, "SuccessfulCreate", message)
+            }
+            Some(why) => {
+                let message = format!("Create Claim {claim} for Pod {pod} in StatefulSet {set} failed error: {why}");
+                (EventType::Warning, "FailedCreate", message)
+            }
+        };
+        self.controller.recorder.event(&about(self.set), kind, reason, message);
+    }
+
+    async fn create(&self, ordinal: i32, made: Made) -> Outcome {
+        let name = identity::pod_name(self.set, ordinal);
+        if let Err(error) = self.make_claims(ordinal, &name).await {
+            self.tell(Verb::Create, &name, Some(&error.message));
+            return Err(error);
+        }
+        let created = self.post(ordinal, made).await;
+        if let Err(WriteError::Refused(_)) = &created
+            && created.as_ref().is_err_and(WriteError::is_already_exists)
+        {
+            // Ours, and on its way to our store, or somebody else's: either way there is nothing to tell.
+            return Err(ReconcileError::new(format!("pod {name} exists already")));
+        }
+        if let Err(error) = self.own_claims(ordinal, &nobody(&name)).await {
+            self.tell(Verb::Update, &name, Some(&error.message));
+            return Err(error);
+        }
+        match created {
+            Ok(revision) => {
+                self.tell(Verb::Create, &name, None);
+                self.note(|done| done.created.push(revision));
+                Ok(())
+            }
+            Err(error) => {
+                self.tell(Verb::Create, &name, Some(&error.to_string()));
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Creates a pod; answers with the name of its revision.
+    async fn post(&self, ordinal: i32, made: Made) -> Result<kinds::Str, WriteError> {
+        let Revisions { current, update, .. } = &self.revisions;
+        let (writer, namespace) = (&self.controller.writer, &self.key.namespace);
+        let (revision, answer) = if made == Made::Update || current == update {
+            let body = pods::from_template(self.set, self.template, ordinal, update);
+            (update, writer.create(&Pod::RESOURCE, namespace, &body, false).await?)
+        } else {
+            let former = self.former.get_or_try_init(|| self.read_former()).await?;
+            let body = pods::from_former(self.set, former, ordinal, current);
+            (current, writer.create_json(&Pod::RESOURCE, namespace, &body).await?)
+        };
+        let version = answer.meta()?.version;
+        self.controller.expectations.wrote(self.key, &self.controller.pods, version);
+        Ok(revision.clone())
+    }
+
+    async fn read_former(&self) -> Result<Map<String, Value>, WriteError> {
+        let data = self.history.data(&self.revisions.current).await?;
+        let unreadable =
+            || kinds::DecodeError::field("data", "of the ControllerRevision is no patch of a pod template");
+        Ok(template_of(&data).ok_or_else(unreadable)?)
+    }
+
+    async fn repair(&self, member: &Member, defects: Defects) -> Outcome {
+        let name = &member.pod.meta.name;
+        if defects.claims {
+            self.make_claims(member.ordinal, name).await?;
+        }
+        if defects.owners
+            && let Err(error) = self.own_claims(member.ordinal, &member.pod.controller_ref()).await
+        {
+            self.tell(Verb::Update, name, Some(&error.message));
+            return Err(error);
+        }
+        if !defects.pod {
+            return Ok(());
+        }
+        let put = self.put_identity(member).await;
+        self.tell(Verb::Update, name, put.as_ref().err().map(|error| &*error.message));
+        put
+    }
+
+    /// Gives a pod the labels and volumes of its place.
+    async fn put_identity(&self, member: &Member) -> Outcome {
+        let (ordinal, key) = (member.ordinal, member.pod.meta.key());
+        let claims = identity::claims(self.set, ordinal);
+        if !identity::has_storage(&member.pod, &claims) {
+            self.make_claims(ordinal, &key.name).await?;
+        }
+        let writer = &self.controller.writer;
+        let answer = writer.get(&Pod::RESOURCE, &key).await?;
+        if answer.meta().map_err(WriteError::from)?.uid != member.pod.meta.uid {
+            return Err(ReconcileError::new(format!("pod {key} is another one by now")));
+        }
+        let object = answer.object().map_err(WriteError::from)?;
+        let object = repaired(object, &identity::labels(self.set, ordinal), &claims);
+        let answer = writer.replace(&Pod::RESOURCE, &key, None, &object).await?;
+        let version = answer.meta().map_err(WriteError::from)?.version;
+        self.controller.expectations.wrote(self.key, &self.controller.pods, version);
+        Ok(())
+    }
+
+    async fn delete(&self, pod: &Pod) -> Outcome {
+        let unreadable = self.controller.pods.undecodable();
+        if unreadable > 0 {
+            let message = format!("not deleting pods while {unreadable} pods cannot be decoded (see the log)");
+            return Err(ReconcileError::new(message));
+        }
+        let (expectations, uid) = (&self.controller.expectations, &pod.meta.uid);
+        expectations.deleting(self.key, &pod.meta);
+        match self.controller.writer.delete(&Pod::RESOURCE, &pod.meta.key(), uid).await {
+            Err(error) if !error.is_not_found() => {
+                // A deletion may be repeated: it is bound to the uid.
+                expectations.not_deleting(self.key, uid);
+                self.tell(Verb::Delete, &pod.meta.name, Some(&error.to_string()));
+                Err(error.into())
+            }
+            _ => {
+                self.note(|done| done.deleted.push(uid.clone()));
+                self.tell(Verb::Delete, &pod.meta.name, None);
+                Ok(())
+            }
+        }
+    }
+
+    fn claim_key(&self, claim: &str) -> ObjectKey {
+        ObjectKey::new(self.key.namespace.clone(), claim)
+    }
+
+    /// Creates the claims of a place that are missing (createPersistentVolumeClaims).
+    async fn make_claims(&self, ordinal: i32, pod: &str) -> Outcome {
+        let mut failures = Vec::new();
+        for template in self.set.claim_templates() {
+            let name = identity::claim_name(self.set, template.name, ordinal);
+            let key = self.claim_key(&name);
+            match self.controller.claims.get(&key) {
+                Some(claim) if claim.meta.is_deleting() => failures.push(format!("pvc {name} is being deleted")),
+                Some(_) => {}
+                None => {
+                    let owner = retention::first_owner(self.set.retention, self.history.reference);
+                    let body = self.set.claim(&template, &key, owner.as_slice());
+                    let resource = &PersistentVolumeClaim::RESOURCE;
+                    let created = self.controller.writer.create(resource, &key.namespace, &body, false).await;
+                    match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
+                        Ok(meta) => {
+                            self.controller.expectations.wrote(self.key, &self.controller.claims, meta.version);
+                            self.tell_of_claim(&name, pod, None);
+                        }
+                        Err(error) => {
+                            if !error.is_already_exists() {
+                                self.tell_of_claim(&name, pod, Some(&error));
+                            }
+                            failures.push(format!("failed to create PVC {name}: {error}"));
+                        }
+                    }
+                }
+            }
+        }
+        match &*failures {
+            [] => Ok(()),
+            [one] => Err(ReconcileError::new(one)),
+            all => Err(ReconcileError::new(format!("[{}]", all.join(", ")))),
+        }
+    }
+
+    fn verdict(&self, claim: &PersistentVolumeClaim, ordinal: i32, pod: &OwnerRef) -> Verdict {
+        let parties = Parties {
+            policy: self.set.retention,
+            set: self.history.reference,
+            pod,
+            wanted: identity::is_wanted(self.set, ordinal),
+        };
+        retention::decide(&claim.meta, &parties)
+    }
+
+    /// Gives the claims of a place the owners that the policy asks for (UpdatePodClaimForRetentionPolicy).
+    async fn own_claims(&self, ordinal: i32, pod: &OwnerRef) -> Outcome {
+        for (_, name) in identity::claims(self.set, ordinal) {
+            let Some(claim) = self.controller.claims.get(&self.claim_key(&name)) else { continue };
+            let verdict = self.verdict(&claim, ordinal, pod);
+            if verdict.foreign {
+                let message = format!(
+                    "PersistentVolumeClaim {name} has a conflicting OwnerReference that acts as a manging controller, \
+                     the retention policy is ignored for this claim"
+                );
+                self.controller.recorder.event(&about(self.set), EventType::Warning, "ConflictingController", message);
+            }
+            if verdict.owners.is_some() {
+                self.put_owners(&name, ordinal, pod).await.map_err(|error| {
+                    let message = format!("could not update claim {name} for delete policy ownerRefs: {error}");
+                    ReconcileError { message, ..ReconcileError::from(error) }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides once more on the claim as the server has it, and writes its owners.
+    async fn put_owners(&self, claim: &str, ordinal: i32, pod: &OwnerRef) -> Result<(), WriteError> {
+        let (resource, key, writer) =
+            (&PersistentVolumeClaim::RESOURCE, self.claim_key(claim), &self.controller.writer);
+        let answer = writer.get(resource, &key).await?;
+        let context = Decode { interner: Interner::default().into(), sections: Sections::default() };
+        let fresh: PersistentVolumeClaim = answer.decode(&context)?;
+        let Some(owners) = self.verdict(&fresh, ordinal, pod).owners else { return Ok(()) };
+        let object = PersistentVolumeClaim::owned_by(answer.object()?, &owners).map_err(kinds::DecodeError::from)?;
+        let version = writer.replace(resource, &key, None, &object).await?.meta()?.version;
+        self.controller.expectations.wrote(self.key, &self.controller.claims, version);
+        Ok(())
+    }
+
+    /// What is wrong with a pod.
+    pub fn defects(&self, member: &Member) -> Defects {
+        let claims = identity::claims(self.set, member.ordinal);
+        let mut defects = Defects {
+            pod: !identity::has_identity(&member.pod) || !identity::has_storage(&member.pod, &claims),
+            ..Defects::default()
+        };
+        let reference = member.pod.controller_ref();
+        for (_, name) in &claims {
+            match self.controller.claims.get(&self.claim_key(name)) {
+                None => defects.claims = true,
+                Some(claim) => {
+                    defects.claims |= claim.meta.is_deleting();
+                    defects.owners |= self.verdict(&claim, member.ordinal, &reference).owners.is_some();
+                }
+            }
+        }
+        defects
+    }
+
+    /// True when a claim of a place belongs to a former pod, and has to go before a new pod comes.
+    pub fn has_stale_claim(&self, ordinal: i32) -> bool {
+        let pod = nobody(&identity::pod_name(self.set, ordinal));
+        identity::claims(self.set, ordinal).iter().any(|(_, name)| {
+            let claim = self.controller.claims.get(&self.claim_key(name));
+            claim.is_some_and(|claim| retention::is_stale(&claim.meta, self.set.retention, &pod))
+        })
+    }
+}
+
+/// A reference to a pod that does not exist yet.
+fn nobody(pod: &str) -> OwnerRef {
+    OwnerRef {
+        api_version: "v1".into(),
+        kind: Pod::RESOURCE.kind.into(),
+        name: pod.into(),
+        uid: Uid::default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}

@@ -1,0 +1,77 @@
+//! Which revision a StatefulSet's template is, made or numbered anew when it has changed.
+
+use std::sync::Arc;
+
+use kinds::template::Template;
+use kinds::{ControllerRevision, StatefulSet, Str};
+use runtime::controller::ReconcileError;
+
+use super::status::Revisions;
+use super::sync::StatefulSets;
+use crate::workloads::controller_revisions::{self, Draft, HASH_LABEL, History, same_meaning};
+
+impl StatefulSets {
+    /// The revisions of a StatefulSet; `sorted` are those that it has, oldest first. `None` while our picture of it is
+    /// older than the server's (pkg/controller/statefulset, getStatefulSetRevisions).
+    pub(super) async fn resolve(
+        &self,
+        set: &StatefulSet,
+        template: &Template,
+        history: &History<'_>,
+        sorted: &[Arc<ControllerRevision>],
+    ) -> Result<Option<Revisions>, ReconcileError> {
+        let mut collisions = set.status.collision_count;
+        let update = match self.known(set, template, sorted) {
+            Some(name) => name,
+            None => match self.find_or_make(set, history, sorted, &mut collisions).await? {
+                Some(name) => name,
+                None => return Ok(None),
+            },
+        };
+        self.memory.remember(&set.meta.uid, template, &update);
+        let current =
+            sorted.iter().map(|revision| &revision.meta.name).find(|name| **name == set.status.current_revision);
+        Ok(Some(Revisions { current: current.unwrap_or(&update).clone(), update, collisions }))
+    }
+
+    /// The newest revision, if it is known to be that of the template: we have compared them, or the status says so of
+    /// this generation of the spec.
+    fn known(&self, set: &StatefulSet, template: &Template, sorted: &[Arc<ControllerRevision>]) -> Option<Str> {
+        let newest = &sorted.last()?.meta.name;
+        let observed = set.status.observed_generation == set.meta.generation && set.meta.generation > 0;
+        let known = self.memory.recall(&set.meta.uid, template);
+        let known = known.or_else(|| observed.then(|| set.status.update_revision.clone()))?;
+        (known == *newest).then_some(known)
+    }
+
+    async fn find_or_make(
+        &self,
+        set: &StatefulSet,
+        history: &History<'_>,
+        sorted: &[Arc<ControllerRevision>],
+        collisions: &mut i32,
+    ) -> Result<Option<Str>, ReconcileError> {
+        let snapshot = history.snapshot::<StatefulSet>().await?;
+        if snapshot.generation != set.meta.generation {
+            return Ok(None);
+        }
+        let number = controller_revisions::next_number(sorted);
+        if let Some(equal) = controller_revisions::find_equal(sorted, &snapshot.data) {
+            let is_newest = sorted.last().is_some_and(|newest| newest.data == equal.data);
+            let found = if is_newest { sorted.last().cloned() } else { None };
+            return Ok(Some(match found {
+                Some(newest) => newest.meta.name.clone(),
+                None => history.renumber(&equal, number).await?.meta.name.clone(),
+            }));
+        }
+        if let Some(newest) = sorted.last().filter(|_| self.gates.semantic) {
+            let data = history.data(&newest.meta.name).await?;
+            if same_meaning(&data, &snapshot.data) {
+                return Ok(Some(newest.meta.name.clone()));
+            }
+        }
+        let hash = controller_revisions::hash(&snapshot.data, Some(*collisions));
+        let draft = Draft::new(snapshot, (HASH_LABEL, hash), number);
+        Ok(Some(history.create(&draft, collisions).await?.meta.name.clone()))
+    }
+}

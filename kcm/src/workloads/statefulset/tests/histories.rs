@@ -1,0 +1,139 @@
+//! Random histories of StatefulSets: order and bounds are kept, and all comes to an end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kinds::intstr::IntOrString;
+use kinds::pod::Phase;
+use kinds::{Pod, StatefulSet, Time};
+use proptest::prelude::*;
+
+use super::{GATES, NOW, plan, pod, rolling, set};
+use crate::workloads::statefulset::decide::{Made, Step, max_unavailable};
+use crate::workloads::statefulset::identity::{self, Member};
+
+/// What happens to a pod between two plans.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Starts(usize),
+    Breaks(usize),
+    Fails(usize),
+    Goes(usize),
+    Plan,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    prop::collection::vec(
+        prop_oneof![
+            3 => (0..8usize).prop_map(Event::Starts),
+            1 => (0..8usize).prop_map(Event::Breaks),
+            1 => (0..8usize).prop_map(Event::Fails),
+            3 => (0..8usize).prop_map(Event::Goes),
+            4 => Just(Event::Plan),
+        ],
+        1..80,
+    )
+}
+
+type World = BTreeMap<i32, Pod>;
+
+fn living(world: &World) -> Vec<Member> {
+    world.iter().map(|(ordinal, pod)| Member { ordinal: *ordinal, pod: Arc::new(pod.clone()) }).collect()
+}
+
+fn is_up(pod: Option<&Pod>) -> bool {
+    pod.is_some_and(|pod| pod.phase == Phase::Running && pod.ready && !pod.meta.is_deleting())
+}
+
+/// Does what is planned, and checks that nobody is hurt.
+fn obey(set: &StatefulSet, world: &mut World) -> bool {
+    let wanted = 0..set.replicas;
+    let plan = plan(set, &living(world), GATES);
+    let bound = max_unavailable(set).expect("a bound");
+    let down = |world: &World| wanted.clone().filter(|ordinal| !is_up(world.get(ordinal))).count();
+    let (before, mut acted, mut lost) = (down(world), false, 0);
+    for step in plan.stages.into_iter().flat_map(|stage| stage.steps) {
+        acted = true;
+        match step {
+            Step::Create(ordinal, made) => {
+                assert!(!world.contains_key(&ordinal), "a second pod at {ordinal}");
+                assert!(wanted.contains(&ordinal), "a pod that nobody wants at {ordinal}");
+                if !set.parallel {
+                    assert!((0..ordinal).all(|lower| is_up(world.get(&lower))), "{ordinal} comes out of order");
+                }
+                let mut new = pod(ordinal, if made == Made::Current { "a" } else { "b" });
+                (new.ready, new.phase) = (false, Phase::Pending);
+                world.insert(ordinal, new);
+            }
+            Step::Delete(victim) => {
+                let ordinal = identity::parse(&victim.meta.name).expect("a place").1;
+                if wanted.contains(&ordinal) && is_up(world.get(&ordinal)) {
+                    assert_ne!(identity::revision(&victim), "b", "a good pod is deleted");
+                    lost += 1;
+                }
+                if !set.parallel && !wanted.contains(&ordinal) {
+                    assert!(world.keys().all(|other| *other <= ordinal), "{ordinal} goes out of order");
+                }
+                world.get_mut(&ordinal).expect("it is there").meta.deletion = Time(NOW);
+            }
+            Step::Repair(..) => unreachable!("nothing is wrong"),
+        }
+    }
+    assert!(lost == 0 || before + lost <= bound, "{before} down, {lost} more, {bound} at most");
+    acted
+}
+
+proptest! {
+    #[test]
+    fn histories_keep_order_and_bounds_and_come_to_an_end(
+        replicas in 0..6i32,
+        is_parallel: bool,
+        partition in 0..4i32,
+        bound in 1..4i32,
+        first in 0..8i32,
+        history in events(),
+    ) {
+        let mut set = rolling(set(replicas), partition, IntOrString::Int(bound));
+        set.parallel = is_parallel;
+        let mut world: World = (0..first).map(|ordinal| (ordinal, pod(ordinal, "a"))).collect();
+        for event in history {
+            let pick = |at: usize, world: &World| world.keys().nth(at % world.len().max(1)).copied();
+            match event {
+                Event::Plan => { obey(&set, &mut world); }
+                Event::Starts(at) => if let Some(ordinal) = pick(at, &world) {
+                    let pod = world.get_mut(&ordinal).expect("it is there");
+                    if !pod.is_terminal() { (pod.ready, pod.phase) = (true, Phase::Running); }
+                },
+                Event::Breaks(at) => if let Some(ordinal) = pick(at, &world) {
+                    world.get_mut(&ordinal).expect("it is there").ready = false;
+                },
+                Event::Fails(at) => if let Some(ordinal) = pick(at, &world) {
+                    let pod = world.get_mut(&ordinal).expect("it is there");
+                    (pod.ready, pod.phase) = (false, Phase::Failed);
+                },
+                Event::Goes(at) => if let Some(ordinal) = pick(at, &world).filter(|at| world[at].meta.is_deleting()) {
+                    world.remove(&ordinal);
+                },
+            }
+        }
+        // From here on all goes well: it has to come to an end, and to the right one.
+        let mut rounds = 0;
+        loop {
+            let acted = obey(&set, &mut world);
+            let going = world.values().any(|pod| pod.meta.is_deleting());
+            let starting = world.values().any(|pod| !pod.is_terminal() && !pod.ready);
+            if !acted && !going && !starting { break; }
+            world.retain(|_, pod| !pod.meta.is_deleting());
+            for pod in world.values_mut().filter(|pod| !pod.is_terminal()) {
+                (pod.ready, pod.phase) = (true, Phase::Running);
+            }
+            rounds += 1;
+            prop_assert!(rounds < 100, "it never ends: {world:?}");
+        }
+        let end: Vec<(i32, String, bool)> =
+            world.iter().map(|(at, pod)| (*at, identity::revision(pod).to_owned(), is_up(Some(pod)))).collect();
+        let updated = end.iter().filter(|(at, ..)| *at >= partition).all(|(_, revision, _)| revision == "b");
+        prop_assert!(end.len() == usize::try_from(replicas).expect("positive") && end.iter().all(|(.., up)| *up), "{end:?}");
+        prop_assert!(updated && end.iter().all(|(at, ..)| *at < replicas), "{end:?}");
+    }
+}
