@@ -15,12 +15,12 @@ use kinds::config_map::{Body, CLUSTER_INFO, PUBLIC};
 use kinds::meta::ObjectKey;
 use kinds::{ConfigMap, Kind, Secret, Sections};
 use ring::hmac;
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use serde_json::json;
 

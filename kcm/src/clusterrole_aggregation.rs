@@ -11,12 +11,12 @@ use kinds::cluster_role::Rule;
 use kinds::meta::ObjectKey;
 use kinds::selector::{Requirement, Selector};
 use kinds::{ClusterRole, Kind};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store, index_key};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use serde_json::{Map, Value, json};
 

@@ -15,12 +15,12 @@ use kinds::schema::{
 };
 use kinds::wire::{Put, WireError, fields, find};
 use kinds::{CertificateSigningRequest, Kind, Resource, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
 use tracing::debug;
 

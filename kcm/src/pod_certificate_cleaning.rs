@@ -12,11 +12,11 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{Kind, PodCertificateRequest, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 
 use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};

@@ -11,12 +11,12 @@ use kinds::meta::ObjectKey;
 use kinds::schema::{config_map, object_meta};
 use kinds::wire::Put;
 use kinds::{ConfigMap, Kind, Namespace, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Store};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
 use tokio::time::Instant;
 

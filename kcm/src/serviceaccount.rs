@@ -10,12 +10,12 @@ use kinds::meta::ObjectKey;
 use kinds::schema::{object_meta, service_account};
 use kinds::wire::Put;
 use kinds::{Kind, Namespace, Sections, ServiceAccount};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Store};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};

@@ -11,12 +11,12 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::{ClusterTrustBundle, Kind, Sections};
 use ring::digest;
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store, index_key};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use tokio::time::Instant;
 

@@ -10,12 +10,12 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::node::TTL;
 use kinds::{Kind, Node, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use serde_json::json;
 

@@ -10,12 +10,12 @@ use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use kinds::meta::ObjectKey;
 use kinds::{Job, Kind, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::manager::Manager;
 use runtime::metrics::{Seconds, powers_of_two};
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Store};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{Deletion, Propagation, Writer};
 use tracing::{info, warn};
 

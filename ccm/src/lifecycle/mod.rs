@@ -13,12 +13,12 @@ mod tests;
 use std::sync::Arc;
 
 use kinds::Node;
-use runtime::controller::WorkOptions;
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, index_key};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use self::metrics::Rounds;
 use self::sync::Lifecycle;

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::Node;
-use runtime::controller::WorkOptions;
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use self::metrics::Delays;
 use self::sync::CloudNode;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use ipnet::IpNet;
 use providers::{CloudError, ErrorKind, RouteChange, Routes, async_trait};
-use runtime::controller::Outcome;
 use runtime::metrics::Counts;
+use runtime::worker::Outcome;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 

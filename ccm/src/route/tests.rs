@@ -9,7 +9,7 @@ use providers::{Address, AddressKind, InstanceRef, Route, RouteChange, RouteTarg
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use runtime::controller::Outcome;
+use runtime::worker::Outcome;
 
 use super::decide::{RouteNode, cluster_networks, plan};
 use super::sync::{RouteTable, Surroundings};

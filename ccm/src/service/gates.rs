@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use kinds::gated_pod::{Gate, Status};
 use kinds::{GatedPod, Uid};
 use providers::{EndpointTarget, Health, LoadBalancerId, PodRef, ReadinessGate};
-use runtime::controller::Outcome;
+use runtime::worker::Outcome;
 use serde_json::{Value, json};
 use tracing::warn;
 

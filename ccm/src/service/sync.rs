@@ -12,8 +12,8 @@ use providers::{
     CloudError, Deletion, ErrorKind, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Progress, Targeting,
     Targets,
 };
-use runtime::controller::{Outcome, ReconcileError};
 use runtime::events::EventType::{Normal, Warning};
+use runtime::worker::{Outcome, ReconcileError};
 use tokio::time::Instant;
 use tracing::{info, warn};
 

@@ -13,12 +13,12 @@ mod tests;
 use std::sync::Arc;
 
 use kinds::{CronJob, Job, Sections};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::metrics::powers_of_two;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::by_controller;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use sync::CronJobs;

@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use kinds::cronjob::{ActiveJob, Concurrency, CronJobStatus};
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{CronJob, Job, Kind, Time, Uid};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::consistency::Expectations;
 use runtime::events::{EventType, Recorder};
-use runtime::expectations::Expectations;
 use runtime::metrics::Seconds;
 use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, owned_by};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
 use tracing::debug;
 

@@ -16,12 +16,12 @@ use jiff::Timestamp;
 use kinds::meta::{ObjectKey, Time};
 use kinds::wire::WireError;
 use kinds::{CertificateSigningRequest, Kind, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 
 use crate::context::{Clock, Context, Descriptor, QueueKeys, Start, Verb, Write};

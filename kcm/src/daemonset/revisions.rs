@@ -7,7 +7,7 @@ use kinds::daemonset::REVISION_HASH_LABEL;
 use kinds::intern::label;
 use kinds::template::Template;
 use kinds::{ControllerRevision, DaemonSet, Kind, Pod};
-use runtime::controller::ReconcileError;
+use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
 use serde_json::json;
 use tracing::info;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kinds::deployment::Strategy;
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{Deployment, Kind, Pod, ReplicaSet};
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
 

@@ -10,12 +10,12 @@ use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::workload::AnnotationEdits;
 use kinds::{Deployment, Kind, Pod, ReplicaSet, Time};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::consistency::Expectations;
+use runtime::controller_ref::Owner;
 use runtime::events::{EventType, Recorder};
-use runtime::expectations::Expectations;
-use runtime::owner::Owner;
 use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use tracing::{error, info};
 

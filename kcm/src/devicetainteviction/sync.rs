@@ -12,10 +12,10 @@ use kinds::resource_claim::ResourceClaim;
 use kinds::resource_slice::Device;
 use kinds::taint::NO_EXECUTE;
 use kinds::{DeviceTaintRule, Kind, Pod, ResourceSlice, Str, Time, Uid};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
 use runtime::store::{Store, index_key};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use tracing::info;
 

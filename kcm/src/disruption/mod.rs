@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{Deployment, Pod, PodDisruptionBudget, ReplicaSet, ReplicationController, Sections, StatefulSet};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::by_namespace;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::lazy::Lazy;

@@ -9,10 +9,10 @@ use kinds::meta::ObjectKey;
 use kinds::pod_disruption_budget::BudgetStatus;
 use kinds::selector::Selector;
 use kinds::{Kind, Pod, PodDisruptionBudget};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, Recorder};
 use runtime::queue::Queue;
 use runtime::store::{Store, by_namespace, index_key};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tracing::warn;
 

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{Endpoints, Pod, Sections, Service};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::Queue;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::lazy::Lazy;

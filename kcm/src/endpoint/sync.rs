@@ -10,11 +10,11 @@ use kinds::head::{Annotations, Head};
 use kinds::meta::ObjectKey;
 use kinds::service::ServiceType;
 use kinds::{Kind, Pod, Service};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::consistency::Expectations;
 use runtime::events::{EventType, ObjectReference, Recorder};
-use runtime::expectations::Expectations;
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 
 use super::PATIENCE;

@@ -8,8 +8,8 @@ use kinds::meta::ObjectKey;
 use kinds::{Service, Str};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use runtime::controller::{Outcome, ReconcileError};
 use runtime::metrics::{Histograms, gauges, powers_of_two, untyped};
+use runtime::worker::{Outcome, ReconcileError};
 
 use super::decide::{Decision, Tally};
 use crate::service_endpoints::slice_writes::Written;

@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use kinds::endpoint_slice::FROM_PODS;
 use kinds::{EndpointSlice, Node, Pod, Sections, Service};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::lazy::Lazy;

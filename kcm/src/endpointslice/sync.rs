@@ -14,9 +14,9 @@ use kinds::meta::ObjectKey;
 use kinds::node::ZONE;
 use kinds::service::ServiceType;
 use kinds::{Kind, Node, Pod, Service, Str};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, Recorder};
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
 
 use super::PATIENCE;

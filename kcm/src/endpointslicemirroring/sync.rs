@@ -7,9 +7,9 @@ use futures::future::{BoxFuture, join_all};
 use kinds::head::{Annotations, Head};
 use kinds::meta::ObjectKey;
 use kinds::{Endpoints, Kind, Service};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, Recorder};
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use tokio::time::Instant;
 
 use super::decide::{self, decide};

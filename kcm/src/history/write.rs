@@ -6,10 +6,10 @@ use kinds::controller_revision::{Fingerprint, NewRevision};
 use kinds::meta::{Meta, ObjectKey, OwnerRef};
 use kinds::selector::Selector;
 use kinds::{ControllerRevision, Kind};
-use runtime::controller::ReconcileError;
-use runtime::expectations::Expectations;
-use runtime::owner::Owner;
+use runtime::consistency::Expectations;
+use runtime::controller_ref::Owner;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::worker::ReconcileError;
 use runtime::write::{WriteError, Writer};
 
 use super::{Snapshot, by_number, hash, revision_name};

@@ -11,12 +11,12 @@ use kinds::job::{CompletionMode, JobStatus};
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::{Job, Kind, Pod, Uid};
-use runtime::batch::slow_start;
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::consistency::Expectations;
 use runtime::events::{EventType, Recorder};
-use runtime::expectations::Expectations;
 use runtime::queue::Queue;
+use runtime::slow_start::slow_start;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tracing::{debug, error, info};
 

@@ -7,9 +7,9 @@ use futures::future::BoxFuture;
 use kinds::meta::{ObjectKey, Time};
 use kinds::taint::Taint;
 use kinds::{Kind, Node};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 
 use super::decide_taints as decide;

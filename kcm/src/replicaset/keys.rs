@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{Kind, Pod, ReplicaSet};
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
 

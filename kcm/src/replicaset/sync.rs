@@ -11,13 +11,13 @@ use kinds::meta::ObjectKey;
 use kinds::replicaset::ReplicaSetStatus;
 use kinds::selector::Selector;
 use kinds::{Kind, Pod};
-use runtime::batch::slow_start;
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::consistency::Expectations;
+use runtime::controller_ref::Owner;
 use runtime::events::{EventType, Recorder};
-use runtime::expectations::Expectations;
-use runtime::owner::Owner;
 use runtime::queue::Queue;
+use runtime::slow_start::slow_start;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tracing::{debug, error, info};
 

@@ -9,10 +9,10 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::resource_claim::{DeviceClass, ResourceClaim};
 use kinds::{Kind, PersistentVolumeClaim, Pod, ResourceQuota, Service};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, by_namespace, index_key, owned_by};
 use runtime::watch::EveryKind;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 
 use super::CLASSES;

@@ -9,11 +9,11 @@ mod sync;
 use std::sync::{Arc, Mutex};
 
 use kinds::{IpAddress, Sections, ServiceCidr};
-use runtime::controller::WorkOptions;
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use sync::Ranges;

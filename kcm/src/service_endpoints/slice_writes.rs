@@ -9,7 +9,7 @@ use kinds::endpoint_slice::{Contents, MANAGED_BY, SERVICE_NAME};
 use kinds::head::Head;
 use kinds::meta::ObjectKey;
 use kinds::{EndpointSlice, Kind};
-use runtime::expectations::Expectations;
+use runtime::consistency::Expectations;
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};

@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{ControllerRevision, PersistentVolumeClaim, Pod, Sections, StatefulSet};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
-use runtime::metrics::StaleSyncs;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
+use runtime::telemetry::StaleSyncs;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use decide::Gates;

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::applied::{Answers, Place};
 use super::record::Children;
 use super::{Error, Object, Typed};
+use crate::consistency::Expectations;
 use crate::events::{EventType, ObjectReference, Recorder};
-use crate::expectations::Expectations;
 use crate::store::Store;
 use crate::write::{WriteError, Writer};
 

@@ -15,12 +15,12 @@ use super::context::{Shared, place};
 use super::record::Children;
 use super::work::{Finalizer, Run, Worker};
 use super::{Context, Error, Object, Owned, Typed};
-use crate::controller::{Outcome, WorkOptions};
-use crate::expectations::Expectations;
+use crate::consistency::Expectations;
 use crate::manager::Manager;
 use crate::queue::{Queue, QueueOptions};
 use crate::store::by_controller;
 use crate::watch::{Builder, Registry};
+use crate::worker::{Outcome, WorkOptions};
 
 /// Kinds whose objects some controller needs whole.
 pub(super) type WholeKinds = HashSet<Place>;

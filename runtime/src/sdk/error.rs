@@ -1,6 +1,6 @@
 //! Why a reconcile could not do what it wanted.
 
-use crate::controller::ReconcileError;
+use crate::worker::ReconcileError;
 use crate::write::WriteError;
 
 /// Why a reconcile could not do what it wanted; it is tried again later.

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::context::Shared;
 use super::{Context, Error, Meta, Object};
-use crate::controller::{Outcome, Reconcile, ReconcileError};
 use crate::queue::Queue;
 use crate::store::Progress;
+use crate::worker::{Outcome, Reconcile, ReconcileError};
 
 /// An author's function.
 pub(super) type Run<K> = Box<dyn Fn(Context<K>) -> BoxFuture<'static, Result<Outcome, Error>> + Send + Sync>;

@@ -7,8 +7,9 @@ use kinds::meta::{Meta, ObjectKey, OwnerRef, Uid};
 use serde::Serialize;
 
 use super::overview::{Decision, next_try, seconds};
-use super::{Explainer, Wanted, Watched, finalizers, words};
+use super::{Explainer, Wanted, Watched, finalizers};
 use crate::queue::Waiting;
+use crate::text::words;
 use crate::watch::Source;
 
 /// Dependents that are listed.

@@ -13,8 +13,8 @@ use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::{Kind, Resource, Str};
 use tokio::time::Instant;
 
+use crate::journal::note;
 use crate::store::{Progress, Store};
-use crate::stuck::note;
 
 /// After this time an expected deletion is taken as seen, for its object may never go (pkg/controller,
 /// ExpectationsTimeout).

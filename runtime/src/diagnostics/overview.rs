@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use super::{Explainer, FAILING, Watched};
+use super::{Explainer, Watched};
+use crate::journal::{Entry, FAILING};
 use crate::queue::Waiting;
 
 /// Keys of one controller that are listed.
@@ -170,8 +171,8 @@ impl Explainer {
     }
 }
 
-impl From<super::Entry> for Decision {
-    fn from(entry: super::Entry) -> Self {
+impl From<Entry> for Decision {
+    fn from(entry: Entry) -> Self {
         Self {
             at: seconds(entry.at),
             took_seconds: entry.took.as_secs_f64(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::journal::*;
 use crate::queue::{Queue, QueueOptions};
 
 #[tokio::test]

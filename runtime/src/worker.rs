@@ -15,8 +15,8 @@ use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 use tracing::{Instrument, debug, error, info_span, warn};
 
+use crate::journal::{Ended, Journal, Notes, noted};
 use crate::queue::Queue;
-use crate::stuck::{Ended, Journal, Notes, noted};
 use crate::write::WriteError;
 
 /// What a reconcile that went well asks for.

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write as _};
 
 use super::object::{Report, Wait, What};
 use super::overview::{Controller, Overview, Store};
-use super::words;
+use crate::text::words;
 
 /// The path of both pages.
 pub(crate) const PATH: &str = "/debug/reconcile";
@@ -44,7 +44,7 @@ impl<T: Display> Display for Text<T> {
 
 /// A text as it may stand in a query.
 fn encoded(text: &str) -> String {
-    crate::write::percent_encode(text)
+    crate::text::percent_encode(text)
 }
 
 fn link(kind: &str, namespace: &str, name: &str) -> String {

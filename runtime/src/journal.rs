@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::text::words;
+
 /// Decisions that a controller remembers.
 pub const RECENT: usize = 64;
 /// Failing keys that a controller remembers; of more, the oldest are forgotten.
@@ -110,7 +112,7 @@ impl Ended {
     fn words(self) -> String {
         match self {
             Self::Done => "done: nothing more until something changes".into(),
-            Self::After(time) => format!("looks again after {}", super::words(time.as_secs_f64())),
+            Self::After(time) => format!("looks again after {}", words(time.as_secs_f64())),
             Self::Parked => "waits for a store to show what was written".into(),
             Self::Again => "could not be finished; tried again after a growing time".into(),
             Self::Failed => "failed; tried again after a growing time".into(),
