@@ -102,7 +102,7 @@ impl Reconcile for Cleaner {
     fn reconcile<'a>(&'a self, _: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             self.pass().await;
-            Ok(Outcome::After(PASS))
+            Ok(Outcome::RequeueAfter(PASS))
         }
         .boxed()
     }

@@ -153,7 +153,7 @@ impl Reconcile for Cleaner {
             if let Err(problem) = self.pass(key).await {
                 error!(problem, "legacy tokens were not looked through");
             }
-            Ok(Outcome::After(PASS))
+            Ok(Outcome::RequeueAfter(PASS))
         }
         .boxed()
     }

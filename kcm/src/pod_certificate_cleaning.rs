@@ -80,7 +80,7 @@ impl Cleaner {
         };
         let left = stays(&request.meta, (self.clock)());
         if !left.is_zero() {
-            return Ok(Outcome::After(left));
+            return Ok(Outcome::RequeueAfter(left));
         }
         match self.writer.delete(&PodCertificateRequest::RESOURCE, key, &request.meta.uid).await {
             // Another one of the name has its own time: its coming adds the key again.

@@ -68,7 +68,7 @@ impl Cleaner {
         };
         match expiration(token, (self.clock)()) {
             Expiration::Never => Ok(Outcome::Done),
-            Expiration::In(left) => Ok(Outcome::After(left)),
+            Expiration::In(left) => Ok(Outcome::RequeueAfter(left)),
             Expiration::Expired => {
                 info!(secret = %key, "deleting an expired bootstrap token");
                 match self.writer.delete(&Secret::RESOURCE, key, &secret.meta.uid).await {

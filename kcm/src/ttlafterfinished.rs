@@ -152,7 +152,7 @@ impl Ended {
                 if job.status.finished().is_some_and(|end| end.last_transition.0 > now.as_second()) {
                     warn!(job = %job.meta.key(), "the Job ended in the future: clocks differ; its deletion is put off");
                 }
-                Ok(Some(Outcome::After(Duration::try_from(left).unwrap_or_default())))
+                Ok(Some(Outcome::RequeueAfter(Duration::try_from(left).unwrap_or_default())))
             }
         }
     }

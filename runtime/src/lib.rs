@@ -8,6 +8,7 @@
 pub mod client;
 pub mod consistency;
 pub mod controller_ref;
+pub mod debounce;
 pub mod diagnostics;
 pub mod discovery;
 pub mod election;
@@ -18,6 +19,7 @@ pub mod manager;
 pub mod metrics;
 pub mod page;
 pub mod queue;
+pub mod scale;
 pub mod sdk;
 pub mod serve;
 pub mod slow_start;

@@ -323,7 +323,7 @@ impl Manager {
                 succeeded = count(&counts.succeeded),
                 failed = count(&counts.failed),
                 panicked = count(&counts.panicked),
-                parked = count(&counts.parked),
+                waiting_for_cache = count(&counts.waiting_for_cache),
                 "stopped"
             );
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::consistency::Expectations;
+use crate::consistency::Consistency;
 use crate::events::Recorder;
 use crate::fence::Fence;
 use crate::metrics::{counters, gauges};
@@ -91,7 +91,7 @@ impl Collector for Controllers {
                 outcome("succeeded", &counts.succeeded),
                 outcome("failed", &counts.failed),
                 outcome("panicked", &counts.panicked),
-                outcome("parked", &counts.parked),
+                outcome("waiting_for_cache", &counts.waiting_for_cache),
             ]
         });
         counters(&mut encoder, "controllers_reconciles", "Runs of reconcilers by their outcome", outcomes)
@@ -213,12 +213,12 @@ pub struct StaleSyncs {
     /// The kind that the controller is for, as upstream's help calls it.
     pub kind: &'static str,
     /// The controller's.
-    pub expectations: Arc<Expectations>,
+    pub consistency: Arc<Consistency>,
 }
 
 impl Collector for StaleSyncs {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let samples = self.expectations.skips().into_iter().map(|((group, resource), count)| {
+        let samples = self.consistency.skips().into_iter().map(|((group, resource), count)| {
             ([("group", group.to_owned()), ("resource", resource.to_owned())], count as f64)
         });
         let help = format!("Total number of {} syncs skipped due to a stale watch cache.", self.kind);

@@ -50,7 +50,7 @@ impl Metrics {
     /// Counts a sync by its outcome.
     pub fn synced(&self, outcome: Result<Outcome, ReconcileError>) -> Result<Outcome, ReconcileError> {
         let which = match outcome {
-            Ok(Outcome::Parked) => 1,
+            Ok(Outcome::WaitingForCache) => 1,
             Ok(_) => 0,
             Err(_) => 2,
         };

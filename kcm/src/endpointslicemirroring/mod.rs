@@ -72,7 +72,7 @@ fn start(manager: &mut Manager, context: &Context) {
         writes: SliceWrites {
             slices: slices.clone(),
             writer: manager.writer(DESCRIPTOR.service_account),
-            expectations: Arc::default(),
+            consistency: Arc::default(),
             own: Arc::default(),
             queue: queue.clone(),
             manager: MIRRORED,

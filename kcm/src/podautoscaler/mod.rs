@@ -22,13 +22,13 @@ use std::time::Duration;
 use kinds::{HorizontalPodAutoscaler, Pod, Sections};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
+use runtime::scale::Scales;
 use runtime::store::by_namespace;
 use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 use tokio::time::Instant;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
-use crate::scales::Scales;
 use crate::service_endpoints::selectors::by_label;
 use counts::Counts;
 use decide::Gates;

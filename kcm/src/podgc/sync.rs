@@ -70,7 +70,7 @@ impl Reconcile for PodGc {
             match chore {
                 Chore::LookThrough => {
                     self.look_through().await;
-                    Ok(Outcome::After(PERIOD))
+                    Ok(Outcome::RequeueAfter(PERIOD))
                 }
                 Chore::Missing(node) => {
                     self.look_for(node).await;

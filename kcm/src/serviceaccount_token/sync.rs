@@ -100,7 +100,7 @@ impl Tokens {
         };
         let object = whole(live.without_secret(&secret.name))?;
         match self.writer.replace(&ServiceAccount::RESOURCE, account, None, &object).await {
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(Outcome::Done),
         }
@@ -145,7 +145,7 @@ impl Tokens {
         let annotations = [(ACCOUNT_NAME, &*account.meta.name), (ACCOUNT_UID, &uid)];
         let object = whole(live.update(&annotations, &data))?;
         match self.writer.replace(&Secret::RESOURCE, &key, None, &object).await {
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(Outcome::Done),
         }
@@ -175,7 +175,7 @@ impl Tokens {
 
     async fn delete(&self, secret: &Secret) -> Result<Outcome, WriteError> {
         match self.writer.delete(&Secret::RESOURCE, &secret.meta.key(), &secret.meta.uid).await {
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(Outcome::Done),
         }

@@ -163,7 +163,7 @@ fn controllers(html: &mut String, controllers: &[Controller]) -> fmt::Result {
             "#Done",
             "#Failed",
             "#Panicked",
-            "#Parked",
+            "#Waiting for cache",
         ],
     )?;
     for controller in controllers {
@@ -177,7 +177,11 @@ fn controllers(html: &mut String, controllers: &[Controller]) -> fmt::Result {
         write!(html, "<td class=\"n\">{}</td><td class=\"n\">{}</td>", queue.depth, queue.delayed)?;
         write!(html, "<td class=\"n\">{}{longest}</td><td class=\"n\">{}</td>", queue.working, controller.workers)?;
         write!(html, "<td class=\"n\">{}</td><td class=\"{failed}\">{}</td>", reconciles.succeeded, reconciles.failed)?;
-        writeln!(html, "<td class=\"n\">{}</td><td class=\"n\">{}</td></tr>", reconciles.panicked, reconciles.parked)?;
+        writeln!(
+            html,
+            "<td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            reconciles.panicked, reconciles.waiting_for_cache
+        )?;
     }
     html.push_str(TABLE_END);
     Ok(())

@@ -61,7 +61,7 @@ pub(super) struct Reconciles {
     pub(super) succeeded: u64,
     pub(super) failed: u64,
     pub(super) panicked: u64,
-    pub(super) parked: u64,
+    pub(super) waiting_for_cache: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -152,7 +152,7 @@ impl Explainer {
                 succeeded: counts.succeeded.load(Ordering::Relaxed),
                 failed: counts.failed.load(Ordering::Relaxed),
                 panicked: counts.panicked.load(Ordering::Relaxed),
-                parked: counts.parked.load(Ordering::Relaxed),
+                waiting_for_cache: counts.waiting_for_cache.load(Ordering::Relaxed),
             },
             failing: failing
                 .into_iter()

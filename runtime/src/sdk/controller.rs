@@ -15,7 +15,7 @@ use super::context::{Shared, place};
 use super::record::Children;
 use super::work::{Finalizer, Run, Worker};
 use super::{Context, Error, Object, Owned, Typed};
-use crate::consistency::Expectations;
+use crate::consistency::Consistency;
 use crate::manager::Manager;
 use crate::queue::{Queue, QueueOptions};
 use crate::store::by_controller;
@@ -190,7 +190,7 @@ impl<K: Object> For<K> {
             watched,
             writer: manager.writer(self.name),
             recorder: manager.recorder(self.name, self.name),
-            expectations: Expectations::default(),
+            consistency: Consistency::default(),
             answers: Answers::default(),
             hasher: RandomState::new(),
         };
