@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use runtime::manager::Manager;
-use runtime::metrics::{BuildInfo, Controllers, Events, Leadership, Metrics, Stores};
+use runtime::metrics::Metrics;
 use runtime::serve::{
     AuthenticationOptions, AuthorizationOptions, Check, Health, ProcessStatus, RequestHeaderOptions, ServeOptions,
     SetVerbosity, Surface, TlsOptions, Zpages, configz,
 };
+use runtime::telemetry::{BuildInfo, Controllers, Events, Leadership, Stores};
 use serde_json::{Map, Value, json};
 
 use crate::flags::Options;

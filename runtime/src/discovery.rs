@@ -15,8 +15,7 @@ use kinds::envelope::ApiStatus;
 use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
-use crate::client::{Clients, Identity, SendError};
-use crate::watch::refusal;
+use crate::client::{Clients, Identity, SendError, refusal};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 

@@ -14,15 +14,16 @@ use tracing::{info, warn};
 
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, ServiceAccountToken};
-use crate::controller::{Reconcile, WorkCounts, WorkOptions, work};
+use crate::diagnostics::{Explainer, Watched};
 use crate::discovery::Discovery;
-use crate::election::{Election, ElectionConfig, ElectionError, Fence, Lost};
+use crate::election::{Election, ElectionConfig, ElectionError, Lost};
 use crate::events::Recorder;
+use crate::fence::Fence;
 use crate::metrics::Metrics;
+use crate::page::Page;
 use crate::queue::{Queue, QueueLook, QueueStats, Queues};
-use crate::serve::Page;
-use crate::stuck::{Explainer, Watched};
 use crate::watch::Registry;
+use crate::worker::{Reconcile, WorkCounts, WorkOptions, work};
 use crate::write::Writer;
 
 /// How a manager runs.
@@ -322,7 +323,7 @@ impl Manager {
                 succeeded = count(&counts.succeeded),
                 failed = count(&counts.failed),
                 panicked = count(&counts.panicked),
-                parked = count(&counts.parked),
+                waiting_for_cache = count(&counts.waiting_for_cache),
                 "stopped"
             );
         }

@@ -15,12 +15,12 @@ use kinds::config_map::{Body, CLUSTER_INFO, PUBLIC};
 use kinds::meta::ObjectKey;
 use kinds::{ConfigMap, Kind, Secret, Sections};
 use ring::hmac;
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use serde_json::json;
 
@@ -67,7 +67,7 @@ fn start(manager: &mut Manager, context: &Context) {
         maps,
         secrets,
         writer: manager.writer(DESCRIPTOR.service_account),
-        expectations: Expectations::default(),
+        consistency: Consistency::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
     });
@@ -99,7 +99,7 @@ struct Signer {
     maps: Arc<Store<ConfigMap>>,
     secrets: Arc<Store<Secret>>,
     writer: Writer,
-    expectations: Expectations,
+    consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
     clock: Clock,
 }
@@ -115,8 +115,8 @@ impl Reconcile for Signer {
 impl Signer {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.expectations.caught_up(key, &self.maps, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+        if !self.consistency.caught_up(key, &self.maps, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
         }
         let map = self.maps.get(key);
         let Some(body) = map.as_ref().and_then(|map| map.body.as_ref()) else { return Ok(Outcome::Done) };
@@ -127,7 +127,7 @@ impl Signer {
         match self.writer.replace(&ConfigMap::RESOURCE, key, None, &object).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
-                    self.expectations.wrote(key, &self.maps, meta.version);
+                    self.consistency.wrote(key, &self.maps, meta.version);
                 }
                 Ok(Outcome::Done)
             }

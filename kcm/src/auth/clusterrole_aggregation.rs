@@ -11,12 +11,12 @@ use kinds::cluster_role::Rule;
 use kinds::meta::ObjectKey;
 use kinds::selector::{Requirement, Selector};
 use kinds::{ClusterRole, Kind};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store, index_key};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use serde_json::{Map, Value, json};
 
@@ -71,8 +71,8 @@ fn start(manager: &mut Manager, _: &Context) {
         all.by_index(&AGGREGATING, index_key(())).iter().for_each(|role| changed.add(role.meta.key()));
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
-    let expectations = Expectations::default();
-    let reconciler = Arc::new(Aggregation { roles, writer, expectations, queue: queue.clone() });
+    let consistency = Consistency::default();
+    let reconciler = Arc::new(Aggregation { roles, writer, consistency, queue: queue.clone() });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
@@ -134,7 +134,7 @@ fn rule_json(rule: &Rule) -> Value {
 struct Aggregation {
     roles: Arc<Store<ClusterRole>>,
     writer: Writer,
-    expectations: Expectations,
+    consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
 }
 
@@ -149,12 +149,12 @@ impl Reconcile for Aggregation {
 impl Aggregation {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.expectations.caught_up(key, &self.roles, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+        if !self.consistency.caught_up(key, &self.roles, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
         }
         let role = self.roles.get(key);
         let Some((role, selectors)) = role.as_ref().and_then(|role| Some((role, role.aggregates.as_ref()?))) else {
-            self.expectations.forget(key);
+            self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
         let unreadable = self.roles.undecodable();
@@ -170,7 +170,7 @@ impl Aggregation {
         let object = application(&role.meta.name, &rules);
         let answer = self.writer.apply(&ClusterRole::RESOURCE, key, None, FIELD_MANAGER, &object).await?;
         if let Ok(meta) = answer.meta() {
-            self.expectations.wrote(key, &self.roles, meta.version);
+            self.consistency.wrote(key, &self.roles, meta.version);
         }
         Ok(Outcome::Done)
     }

@@ -18,11 +18,11 @@ use kinds::meta::ObjectKey;
 use kinds::pod::secrets::visit;
 use kinds::secret::AccountToken;
 use kinds::{ConfigMap, Decode, Interner, Kind, Pod, Secret, Sections, ServiceAccount, Str};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store, index_key};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
 use serde_json::json;
 use tracing::{error, info};
@@ -153,7 +153,7 @@ impl Reconcile for Cleaner {
             if let Err(problem) = self.pass(key).await {
                 error!(problem, "legacy tokens were not looked through");
             }
-            Ok(Outcome::After(PASS))
+            Ok(Outcome::RequeueAfter(PASS))
         }
         .boxed()
     }

@@ -10,12 +10,12 @@ use kinds::meta::ObjectKey;
 use kinds::schema::{object_meta, service_account};
 use kinds::wire::Put;
 use kinds::{Kind, Namespace, Sections, ServiceAccount};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Store};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
@@ -46,8 +46,8 @@ fn start(manager: &mut Manager, _: &Context) {
     namespaces.subscribe(move |change| of_namespace(change).into_iter().for_each(|key| of_namespaces.add(key)));
     accounts.subscribe(move |change| of_account(change).into_iter().for_each(|key| of_accounts.add(key)));
     let writer = manager.writer(DESCRIPTOR.service_account);
-    let expectations = Expectations::default();
-    let reconciler = Arc::new(Accounts { namespaces, accounts, writer, expectations, queue: queue.clone() });
+    let consistency = Consistency::default();
+    let reconciler = Arc::new(Accounts { namespaces, accounts, writer, consistency, queue: queue.clone() });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
@@ -71,7 +71,7 @@ struct Accounts {
     namespaces: Arc<Store<Namespace>>,
     accounts: Arc<Store<ServiceAccount>>,
     writer: Writer,
-    expectations: Expectations,
+    consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
 }
 
@@ -86,12 +86,12 @@ impl Reconcile for Accounts {
 impl Accounts {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(namespace) = self.namespaces.get(key) else {
-            self.expectations.forget(key);
+            self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
         let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.expectations.caught_up(key, &self.accounts, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+        if !self.consistency.caught_up(key, &self.accounts, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
         }
         let account = self.accounts.get(&ObjectKey { namespace: key.name.clone(), name: DEFAULT.into() });
         if !is_missing(Some(&namespace), account.as_deref()) {
@@ -101,7 +101,7 @@ impl Accounts {
         match self.writer.create(&ServiceAccount::RESOURCE, &key.name, &body, false).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
-                    self.expectations.wrote(key, &self.accounts, meta.version);
+                    self.consistency.wrote(key, &self.accounts, meta.version);
                 }
                 Ok(Outcome::Done)
             }

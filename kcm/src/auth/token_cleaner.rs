@@ -8,11 +8,11 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::{Kind, Secret, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use tracing::info;
 
@@ -68,7 +68,7 @@ impl Cleaner {
         };
         match expiration(token, (self.clock)()) {
             Expiration::Never => Ok(Outcome::Done),
-            Expiration::In(left) => Ok(Outcome::After(left)),
+            Expiration::In(left) => Ok(Outcome::RequeueAfter(left)),
             Expiration::Expired => {
                 info!(secret = %key, "deleting an expired bootstrap token");
                 match self.writer.delete(&Secret::RESOURCE, key, &secret.meta.uid).await {

@@ -15,12 +15,12 @@ use kinds::schema::{
 };
 use kinds::wire::{Put, WireError, fields, find};
 use kinds::{CertificateSigningRequest, Kind, Resource, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
 use tracing::debug;
 
@@ -62,8 +62,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let changed = queue.clone();
     requests.subscribe(move |change| change.new.into_iter().for_each(|request| changed.add(request.meta.key())));
     let writer = manager.writer(DESCRIPTOR.service_account);
-    let reconciler =
-        Arc::new(Approver { requests, writer, expectations: Expectations::default(), queue: queue.clone() });
+    let reconciler = Arc::new(Approver { requests, writer, consistency: Consistency::default(), queue: queue.clone() });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
@@ -128,7 +127,7 @@ fn question(request: &CertificateSigningRequest, right: Right) -> Result<Vec<u8>
 struct Approver {
     requests: Arc<Store<CertificateSigningRequest>>,
     writer: Writer,
-    expectations: Expectations,
+    consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
 }
 
@@ -143,12 +142,12 @@ impl Reconcile for Approver {
 impl Approver {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(request) = self.requests.get(key) else {
-            self.expectations.forget(key);
+            self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
         let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.expectations.caught_up(key, &self.requests, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+        if !self.consistency.caught_up(key, &self.requests, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
         }
         if !is_open(&request) {
             return Ok(Outcome::Done);
@@ -165,7 +164,7 @@ impl Approver {
             return Ok(Outcome::Done);
         }
         debug!("a kubelet's request, but its author may not make it; rights may change");
-        Ok(Outcome::Backoff)
+        Ok(Outcome::RequeueWithBackoff)
     }
 
     async fn has(&self, request: &CertificateSigningRequest, right: Right) -> Result<bool, ReconcileError> {
@@ -188,12 +187,12 @@ impl Approver {
         match self.writer.replace(&CertificateSigningRequest::RESOURCE, key, Some("approval"), &object).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
-                    self.expectations.wrote(key, &self.requests, meta.version);
+                    self.consistency.wrote(key, &self.requests, meta.version);
                 }
                 Ok(Outcome::Done)
             }
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) => Err(error.into()),
         }
     }

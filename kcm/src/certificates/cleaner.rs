@@ -10,11 +10,11 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kinds::meta::{ObjectKey, Time};
 use kinds::{CertificateSigningRequest, Kind, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store, index_key};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use tracing::{error, info};
 use x509_parser::parse_x509_certificate;
@@ -102,7 +102,7 @@ impl Reconcile for Cleaner {
     fn reconcile<'a>(&'a self, _: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             self.pass().await;
-            Ok(Outcome::After(PASS))
+            Ok(Outcome::RequeueAfter(PASS))
         }
         .boxed()
     }

@@ -11,12 +11,12 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::{ClusterTrustBundle, Kind, Sections};
 use ring::digest;
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store, index_key};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use tokio::time::Instant;
 
@@ -84,7 +84,7 @@ fn start(manager: &mut Manager, context: &Context) {
         content: content.into(),
         bundles,
         writer: manager.writer(DESCRIPTOR.service_account),
-        expectations: Expectations::default(),
+        consistency: Consistency::default(),
         queue: queue.clone(),
         syncs,
     });
@@ -119,7 +119,7 @@ struct Publisher {
     content: Box<str>,
     bundles: Arc<Store<ClusterTrustBundle>>,
     writer: Writer,
-    expectations: Expectations,
+    consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
     syncs: Syncs,
 }
@@ -131,7 +131,7 @@ impl Reconcile for Publisher {
         async move {
             let (begun, mut answered) = (Instant::now(), WELL);
             let outcome = self.sync(key, &mut answered).await;
-            if outcome != Ok(Outcome::Parked) {
+            if outcome != Ok(Outcome::WaitingForCache) {
                 self.syncs.done(answered, begun.elapsed());
             }
             outcome
@@ -144,8 +144,8 @@ impl Publisher {
     /// Says what the server answered to a write that did not go well.
     async fn sync(&self, key: &ObjectKey, answered: &mut u16) -> Result<Outcome, ReconcileError> {
         let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.expectations.caught_up(key, &self.bundles, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+        if !self.consistency.caught_up(key, &self.bundles, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
         }
         let name = ObjectKey::new("", &*self.name);
         let all = self.bundles.by_index(&BY_SIGNER, index_key(SIGNER));
@@ -165,13 +165,13 @@ impl Publisher {
         match written.transpose() {
             Ok(answer) => {
                 if let Some(meta) = answer.and_then(|answer| answer.meta().ok()) {
-                    self.expectations.wrote(key, &self.bundles, meta.version);
+                    self.consistency.wrote(key, &self.bundles, meta.version);
                 }
             }
             Err(error) => {
                 *answered = code(&error);
                 let again = error.is_conflict() || error.is_already_exists();
-                return if again { Ok(Outcome::Backoff) } else { Err(error.into()) };
+                return if again { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) };
             }
         }
         let mut failed = None;

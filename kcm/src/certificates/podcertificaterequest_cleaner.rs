@@ -12,11 +12,11 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{Kind, PodCertificateRequest, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 
 use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
@@ -80,7 +80,7 @@ impl Cleaner {
         };
         let left = stays(&request.meta, (self.clock)());
         if !left.is_zero() {
-            return Ok(Outcome::After(left));
+            return Ok(Outcome::RequeueAfter(left));
         }
         match self.writer.delete(&PodCertificateRequest::RESOURCE, key, &request.meta.uid).await {
             // Another one of the name has its own time: its coming adds the key again.

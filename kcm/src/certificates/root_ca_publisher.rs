@@ -11,12 +11,12 @@ use kinds::meta::ObjectKey;
 use kinds::schema::{config_map, object_meta};
 use kinds::wire::Put;
 use kinds::{ConfigMap, Kind, Namespace, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Store};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
 use tokio::time::Instant;
 
@@ -70,7 +70,7 @@ fn start(manager: &mut Manager, context: &Context) {
         root_ca: String::from_utf8_lossy(&context.credentials.root_ca).into(),
         maps,
         writer: manager.writer(DESCRIPTOR.service_account),
-        expectations: Expectations::default(),
+        consistency: Consistency::default(),
         queue: queue.clone(),
         syncs,
     });
@@ -106,7 +106,7 @@ struct Publisher {
     root_ca: Box<str>,
     maps: Arc<Store<ConfigMap>>,
     writer: Writer,
-    expectations: Expectations,
+    consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
     syncs: Syncs,
 }
@@ -118,7 +118,7 @@ impl Reconcile for Publisher {
         async move {
             let (begun, mut answered) = (Instant::now(), WELL);
             let outcome = self.sync(key, &mut answered).await;
-            if outcome != Ok(Outcome::Parked) {
+            if outcome != Ok(Outcome::WaitingForCache) {
                 self.syncs.done(answered, begun.elapsed());
             }
             outcome
@@ -131,8 +131,8 @@ impl Publisher {
     /// Says what the server answered to a write that did not go well.
     async fn sync(&self, key: &ObjectKey, answered: &mut u16) -> Result<Outcome, ReconcileError> {
         let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.expectations.caught_up(key, &self.maps, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+        if !self.consistency.caught_up(key, &self.maps, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
         }
         let name = ObjectKey { namespace: key.name.clone(), name: ROOT_CA.into() };
         let map = self.maps.get(&name);
@@ -153,18 +153,22 @@ impl Publisher {
         match written {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
-                    self.expectations.wrote(key, &self.maps, meta.version);
+                    self.consistency.wrote(key, &self.maps, meta.version);
                 }
                 Ok(Outcome::Done)
             }
             // The namespace is gone or going, or the ConfigMap went: that will be told.
             Err(error) if is_over(&error) => {
-                self.expectations.forget(key);
+                self.consistency.forget(key);
                 Ok(Outcome::Done)
             }
             Err(error) => {
                 *answered = code(&error);
-                if error.is_conflict() || error.is_already_exists() { Ok(Outcome::Backoff) } else { Err(error.into()) }
+                if error.is_conflict() || error.is_already_exists() {
+                    Ok(Outcome::RequeueWithBackoff)
+                } else {
+                    Err(error.into())
+                }
             }
         }
     }

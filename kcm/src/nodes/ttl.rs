@@ -10,12 +10,12 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::node::TTL;
 use kinds::{Kind, Node, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use serde_json::json;
 
@@ -96,8 +96,8 @@ fn start(manager: &mut Manager, _: &Context) {
         change.new.into_iter().for_each(|node| changed.add(node.meta.key()));
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
-    let expectations = Expectations::default();
-    let reconciler = Arc::new(Ttl { nodes, size, writer, expectations, queue: queue.clone() });
+    let consistency = Consistency::default();
+    let reconciler = Arc::new(Ttl { nodes, size, writer, consistency, queue: queue.clone() });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
@@ -105,7 +105,7 @@ struct Ttl {
     nodes: Arc<Store<Node>>,
     size: Arc<Mutex<Size>>,
     writer: Writer,
-    expectations: Expectations,
+    consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
 }
 
@@ -120,12 +120,12 @@ impl Reconcile for Ttl {
 impl Ttl {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(node) = self.nodes.get(key) else {
-            self.expectations.forget(key);
+            self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
         let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.expectations.caught_up(key, &self.nodes, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+        if !self.consistency.caught_up(key, &self.nodes, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
         }
         let wanted = self.size.lock().unwrap_or_else(PoisonError::into_inner).ttl_seconds();
         if node.ttl_seconds == Some(wanted) {
@@ -135,7 +135,7 @@ impl Ttl {
         match self.writer.patch(&Node::RESOURCE, key, &patch).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
-                    self.expectations.wrote(key, &self.nodes, meta.version);
+                    self.consistency.wrote(key, &self.nodes, meta.version);
                 }
                 Ok(Outcome::Done)
             }

@@ -2,3 +2,4 @@
 
 pub mod disruption_target;
 pub mod indexes;
+pub mod status_delay;

@@ -10,12 +10,12 @@ use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use kinds::meta::ObjectKey;
 use kinds::{Job, Kind, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::manager::Manager;
 use runtime::metrics::{Seconds, powers_of_two};
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Store};
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{Deletion, Propagation, Writer};
 use tracing::{info, warn};
 
@@ -152,7 +152,7 @@ impl Ended {
                 if job.status.finished().is_some_and(|end| end.last_transition.0 > now.as_second()) {
                     warn!(job = %job.meta.key(), "the Job ended in the future: clocks differ; its deletion is put off");
                 }
-                Ok(Some(Outcome::After(Duration::try_from(left).unwrap_or_default())))
+                Ok(Some(Outcome::RequeueAfter(Duration::try_from(left).unwrap_or_default())))
             }
         }
     }

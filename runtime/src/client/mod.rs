@@ -9,10 +9,12 @@ mod answer;
 mod identity;
 mod kubeconfig;
 mod layer;
-mod looked;
+pub(crate) mod media;
+mod polled;
 mod pool;
 mod proxy;
 pub mod rate;
+mod refusal;
 mod reload;
 mod send;
 #[cfg(test)]
@@ -38,6 +40,7 @@ use crate::metrics::RestClient;
 use layer::Hooked;
 pub(crate) use pool::Alone;
 use pool::{Connections, Transport};
+pub(crate) use refusal::refusal;
 use reload::{TokenFile, Watched};
 
 const HOST_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";

@@ -19,7 +19,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 use super::answer::{Answer, ask_alone};
 use super::kubeconfig::{self, Source};
-use super::looked::ForLongAnswers;
+use super::polled::ForLongAnswers;
 use super::proxy::{Proxy, Road};
 use super::{ConnectError, Pool};
 use crate::metrics::RestClient;

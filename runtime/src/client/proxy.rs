@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::ConnectError;
-use crate::serve::percent_decode;
+use crate::text::percent_decode;
 
 /// What the environment says about proxies.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 //! never overwrites another holder; a candidate that saw a living leader does not take its deleted lease early.
 //! Outside of the protocol is who deletes or edits a held lease by hand: a candidate that never saw it leads at once.
 
-mod fence;
 mod store;
 mod term;
 #[cfg(test)]
@@ -25,7 +24,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::events::{EventType, ObjectReference, Recorder, WallClock, random_uuid};
-pub use fence::{Fence, Stale};
+use crate::fence::Fence;
 pub use store::{LeaseError, LeaseStore};
 use term::{Observed, claim, holder, vacate};
 

@@ -31,7 +31,7 @@ pub(crate) use body::random_uuid;
 use correlate::{Correlated, Correlator, Occurrence};
 use repeats::Repeats;
 
-use crate::stuck::note;
+use crate::journal::note;
 
 const QUEUED: usize = 1000;
 const TRIES: u32 = 12;

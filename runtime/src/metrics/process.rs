@@ -77,7 +77,25 @@ fn max_fds(limits: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Metrics;
     use super::*;
+
+    #[test]
+    fn a_process_knows_its_own_size() {
+        let text = Metrics::new().text();
+        for name in [
+            "process_cpu_seconds_total",
+            "process_max_fds",
+            "process_open_fds",
+            "process_resident_memory_bytes",
+            "process_start_time_seconds",
+            "process_virtual_memory_bytes",
+        ] {
+            let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
+            let value: f64 = line.and_then(|line| line.rsplit_once(' ')).expect(name).1.parse().expect(name);
+            assert!(value >= 0.0 && (name.contains("cpu") || value > 0.0), "{name} {value}");
+        }
+    }
 
     #[test]
     fn times_are_read_behind_the_command() {

@@ -296,7 +296,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
 
     /// Says that nothing could be done about a key yet, and that it will be added again: what was known of its quiet
     /// time still holds.
-    pub fn parked(&self, key: &K) {
+    pub fn waiting_for_cache(&self, key: &K) {
         let mut state = self.lock();
         let now = Instant::now();
         let Some(item) = state.items.get_mut(key) else { return };

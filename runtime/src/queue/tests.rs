@@ -158,7 +158,7 @@ async fn a_run_that_had_to_wait_changes_no_quiet_time() {
         let waited = begun.elapsed().as_millis() as u64;
         assert!((expected..=expected + 2).contains(&waited), "{waited} ms instead of {expected}");
         queue.add_coalesced("a");
-        queue.parked(&"a");
+        queue.waiting_for_cache(&"a");
         assert_eq!(now(&queue), None, "it will be added by whom it waits for");
         queue.add("a");
         assert_eq!(now(&queue), Some("a"));
@@ -166,7 +166,7 @@ async fn a_run_that_had_to_wait_changes_no_quiet_time() {
         queue.done(&"a");
     }
     assert_eq!(queue.next().await, Some("a"));
-    queue.parked(&"a");
+    queue.waiting_for_cache(&"a");
     assert!(queue.lock().items.len() <= 1);
 }
 

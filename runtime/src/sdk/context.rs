@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::applied::{Answers, Place};
 use super::record::Children;
 use super::{Error, Object, Typed};
+use crate::consistency::Consistency;
 use crate::events::{EventType, ObjectReference, Recorder};
-use crate::expectations::Expectations;
 use crate::store::Store;
 use crate::write::{WriteError, Writer};
 
@@ -31,7 +31,7 @@ pub(super) struct Shared<K: Object> {
     pub(super) watched: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
     pub(super) writer: Writer,
     pub(super) recorder: Recorder,
-    pub(super) expectations: Expectations,
+    pub(super) consistency: Consistency,
     pub(super) answers: Answers,
     pub(super) hasher: RandomState,
 }
@@ -106,7 +106,7 @@ impl<K: Object> Context<K> {
         applied.meta_mut().managed_fields = None;
         let version = applied.meta().resource_version.as_deref().unwrap_or_default();
         let version = parse_version(version).map_err(|error| unreadable(error.to_string()))?;
-        self.shared.expectations.wrote_at(&owner, &resource, store.progress(), version);
+        self.shared.consistency.wrote_at(&owner, &resource, store.progress(), version);
         let applied = Arc::new(applied);
         self.shared.answers.remember(&owner, id, sent, version, applied.clone());
         Ok(applied)
@@ -162,7 +162,7 @@ impl<K: Object> Context<K> {
         match self.shared.writer.apply(&resource, &self.key(), Some("status"), self.shared.name, &wanted).await {
             Ok(answer) => {
                 if let Ok(answer) = answer.meta() {
-                    self.shared.expectations.wrote(&self.key(), &self.shared.store, answer.version);
+                    self.shared.consistency.wrote(&self.key(), &self.shared.store, answer.version);
                 }
                 Ok(true)
             }

@@ -15,12 +15,12 @@ use super::context::{Shared, place};
 use super::record::Children;
 use super::work::{Finalizer, Run, Worker};
 use super::{Context, Error, Object, Owned, Typed};
-use crate::controller::{Outcome, WorkOptions};
-use crate::expectations::Expectations;
+use crate::consistency::Consistency;
 use crate::manager::Manager;
 use crate::queue::{Queue, QueueOptions};
 use crate::store::by_controller;
 use crate::watch::{Builder, Registry};
+use crate::worker::{Outcome, WorkOptions};
 
 /// Kinds whose objects some controller needs whole.
 pub(super) type WholeKinds = HashSet<Place>;
@@ -190,7 +190,7 @@ impl<K: Object> For<K> {
             watched,
             writer: manager.writer(self.name),
             recorder: manager.recorder(self.name, self.name),
-            expectations: Expectations::default(),
+            consistency: Consistency::default(),
             answers: Answers::default(),
             hasher: RandomState::new(),
         };

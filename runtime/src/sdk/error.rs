@@ -1,6 +1,6 @@
 //! Why a reconcile could not do what it wanted.
 
-use crate::controller::ReconcileError;
+use crate::worker::ReconcileError;
 use crate::write::WriteError;
 
 /// Why a reconcile could not do what it wanted; it is tried again later.
@@ -52,7 +52,7 @@ impl Error {
 
 impl From<Error> for ReconcileError {
     fn from(error: Error) -> Self {
-        let hopeless = matches!(&error, Error::Write { error, .. } if error.is_namespace_terminating());
-        Self { message: error.to_string(), hopeless }
+        let terminal = matches!(&error, Error::Write { error, .. } if error.is_namespace_terminating());
+        Self { message: error.to_string(), terminal }
     }
 }

@@ -8,8 +8,8 @@ use super::Operator;
 use crate::client::{ConnectError, ConnectOptions, connect};
 use crate::election::{ElectionConfig, ElectionError, unique_identity};
 use crate::manager::{Ended, Manager, ManagerOptions};
-use crate::metrics::{Controllers, Events, Leadership, Stores};
 use crate::serve::{Check, Health, ServeError, ServeOptions, Server, Surface, TlsOptions, Zpages, configz};
+use crate::telemetry::{Controllers, Events, Leadership, Stores};
 
 /// How much longer than the lease a leader may go without renewing before it is unhealthy.
 const LEASE_TOLERANCE: Duration = Duration::from_secs(20);

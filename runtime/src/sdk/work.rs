@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::context::Shared;
 use super::{Context, Error, Meta, Object};
-use crate::controller::{Outcome, Reconcile, ReconcileError};
 use crate::queue::Queue;
 use crate::store::Progress;
+use crate::worker::{Outcome, Reconcile, ReconcileError};
 
 /// An author's function.
 pub(super) type Run<K> = Box<dyn Fn(Context<K>) -> BoxFuture<'static, Result<Outcome, Error>> + Send + Sync>;
@@ -70,7 +70,7 @@ impl<K: Object> Worker<K> {
         let seen = |resource: &Resource, progress: &Progress| {
             let (queue, key) = (self.queue.clone(), key.clone());
             let again = key.clone();
-            shared.expectations.caught_up_at(&key, resource, progress, move || queue.add(again))
+            shared.consistency.caught_up_at(&key, resource, progress, move || queue.add(again))
         };
         seen(&K::RESOURCE, shared.store.progress())
             && shared.children.values().all(|(resource, store)| seen(resource, store.progress()))
@@ -81,7 +81,7 @@ impl<K: Object> Worker<K> {
         match self.shared.writer.merge_patch(&resource, &key, &finalizer_patch(meta, name, on)).await {
             Ok(answer) => {
                 if let Ok(answer) = answer.meta() {
-                    self.shared.expectations.wrote(&key, &self.shared.store, answer.version);
+                    self.shared.consistency.wrote(&key, &self.shared.store, answer.version);
                 }
                 Ok(Outcome::Done)
             }
@@ -94,12 +94,12 @@ impl<K: Object> Worker<K> {
 
     async fn go(&self, key: &ObjectKey) -> Result<Outcome, Error> {
         let Some(record) = self.shared.store.get(key) else {
-            self.shared.expectations.forget(key);
+            self.shared.consistency.forget(key);
             self.shared.answers.forget(key);
             return Ok(Outcome::Done);
         };
         if !self.caught_up(key) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         let context = Context { object: record.object.clone(), record: record.clone(), shared: self.shared.clone() };
         let finalizer = self.finalizer.as_ref();
@@ -121,7 +121,7 @@ impl<K: Object> Reconcile for Worker<K> {
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             match self.go(key).await {
-                Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+                Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
                 ended => Ok(ended?),
             }
         }

@@ -6,8 +6,8 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
 
-use super::text::quoted;
 use super::user::User;
+use crate::text::quoted;
 
 /// An answer with its whole body.
 pub(super) type Answer = Response<Full<Bytes>>;

@@ -14,9 +14,9 @@ use rustls::pki_types::CertificateDer;
 use super::cache::Cache;
 use super::peer::{self, PeerError};
 use super::review::Reviewer;
-use super::text::percent_decode;
 use super::trust::{FrontProxy, Trust};
 use super::user::User;
+use crate::text::percent_decode;
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// Tokens whose answers are kept.

@@ -9,8 +9,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::text::{query, quoted};
 use crate::metrics::exposition;
+use crate::text::{query, quoted};
 
 /// The outcome of a check; `None` where it does not apply now, so that it is not listed.
 pub type Outcome = Option<Result<(), String>>;

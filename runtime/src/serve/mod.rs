@@ -15,7 +15,6 @@ mod peer;
 mod review;
 mod routes;
 mod sni;
-mod text;
 mod tls;
 mod trust;
 mod user;
@@ -36,8 +35,7 @@ pub use health::{Check, Health, Outcome, Probe};
 pub use options::{
     AuthenticationOptions, AuthorizationOptions, RequestHeaderOptions, ServeError, ServeOptions, TlsOptions,
 };
-pub use routes::{MakePage, Page, SetVerbosity, Surface, configz};
-pub(crate) use text::percent_decode;
+pub use routes::{SetVerbosity, Surface, configz};
 pub use user::User;
 pub use zpages::{ProcessStatus, Zpages};
 

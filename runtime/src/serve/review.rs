@@ -12,8 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::client::rate::TokenBucket;
-use crate::client::{Clients, Identity};
-use crate::watch::refusal;
+use crate::client::{Clients, Identity, refusal};
 
 /// Longest time for an answer, repetitions included (apiserver, DelegatingAuthenticationOptions).
 const TIMEOUT: Duration = Duration::from_secs(10);

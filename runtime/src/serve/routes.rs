@@ -13,31 +13,18 @@ use super::answer::{self, Answer};
 use super::authenticate::Authenticator;
 use super::authorize::{Authorizer, Denied};
 use super::health::{self, Health, Probe};
-use super::text::{percent_decode, query};
 use super::user::User;
 use super::zpages::Zpages;
+use crate::diagnostics::{self, Explainer, Form, Wanted};
 use crate::metrics::Metrics;
-use crate::stuck::{self, Explainer, Form, Wanted};
+use crate::page::Page;
+use crate::text::{percent_decode, query};
 
 /// The longest body that a request may have: the number of a verbosity.
 const LONGEST_BODY: usize = 1024;
 
 /// Sets the verbosity of the log to a text from a request; answers why it cannot.
 pub type SetVerbosity = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
-
-/// Makes a page from the pairs of a query.
-pub type MakePage = Arc<dyn Fn(&[(String, String)]) -> String + Send + Sync>;
-
-/// A page of a controller's own.
-#[derive(Clone)]
-pub struct Page {
-    /// Its path.
-    pub path: String,
-    /// What it is made of.
-    pub media_type: &'static str,
-    /// Makes it from the pairs of a query. It must be quick and must not wait.
-    pub make: MakePage,
-}
 
 /// What is served.
 #[derive(Clone)]
@@ -121,7 +108,7 @@ impl Routes {
         if let Some(answer) = zpages.answer(path, asked, &head.headers) {
             return answer;
         }
-        if let Some(explainer) = explainer.as_ref().filter(|_| path == stuck::PATH) {
+        if let Some(explainer) = explainer.as_ref().filter(|_| path == diagnostics::PATH) {
             return explain(explainer, asked, &head.headers);
         }
         if let Some(page) = pages.iter().find(|page| page.path == path) {

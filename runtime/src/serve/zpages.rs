@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::answer::{self, Answer};
-use super::text::query;
+use crate::text::query;
 
 const GROUP: &str = "config.k8s.io";
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use kinds::DecodeError;
-use kinds::envelope::{ApiStatus, wrap_as};
+use kinds::envelope::wrap_as;
 use kinds::schema::{api_status, list_meta, object_meta, raw_extension, watch_event};
 use kinds::wire::{Put, find};
 use serde::Deserialize;
@@ -32,7 +32,6 @@ struct Head {
     code: u16,
     reason: String,
     message: String,
-    details: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -109,24 +108,6 @@ pub fn inside<T: DeserializeOwned>(object: &[u8]) -> Result<T, DecodeError> {
     Ok(read.map_err(|error| unreadable(&error))?.object)
 }
 
-/// An error answer in JSON; `None` if it is none.
-pub fn status(body: &[u8]) -> Option<ApiStatus> {
-    let head: Head = serde_json::from_slice(body).ok().filter(|head: &Head| head.code != 0)?;
-    let details = head.details.unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let causes = details["causes"].as_array().map(Vec::as_slice).unwrap_or_default();
-    Some(ApiStatus {
-        code: head.code,
-        reason: head.reason,
-        message: head.message,
-        causes: causes.iter().map(|cause| (text(&cause["reason"]), text(&cause["message"]))).collect(),
-        retry_after: details["retryAfterSeconds"]
-            .as_u64()
-            .filter(|seconds| *seconds > 0)
-            .and_then(|seconds| seconds.try_into().ok()),
-    })
-}
-
 fn unreadable(error: &serde_json::Error) -> DecodeError {
     DecodeError::field("object", format!("is not of its kind: {error}"))
 }
@@ -169,15 +150,5 @@ mod tests {
         let read = envelope::page(&body).expect("a list");
         assert_eq!((read.version, read.next, read.items.len()), (5, "more", 1));
         assert_eq!(inside::<Value>(read.items[0]).expect("the item"), item);
-    }
-
-    #[test]
-    fn an_error_answer_is_told_from_other_json() {
-        let body = json!({"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no",
-            "details": {"causes": [{"reason": "NamespaceTerminating", "message": "going"}]}});
-        let read = status(body.to_string().as_bytes()).expect("a status");
-        assert!(read.has_cause("NamespaceTerminating") && read.code == 403 && read.message == "no");
-        assert_eq!(status(b"{}"), None);
-        assert_eq!(status(b"<html>"), None);
     }
 }

@@ -1,16 +1,15 @@
 //! One list-watch a kind, and the registry that makes sure of it.
 
-mod every;
+mod absence;
+mod every_kind;
 mod frames;
-mod going;
 mod items;
 pub(crate) mod json;
 mod reflector;
 mod registry;
 mod request;
 
-pub use every::{EveryKind, MetaChange, Metadata, Source};
-pub use going::{Watched, gone, is_empty_since};
+pub use absence::{Watched, gone, is_empty_since};
+pub use every_kind::{EveryKind, MetaChange, Metadata, Source};
 pub use registry::{Builder, Registry, WatchStats};
 pub use request::serves;
-pub(crate) use request::{METADATA_LIST, refusal};

@@ -11,8 +11,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use super::every::{EveryKind, Metadata, Source, Wanted};
-use super::going::Watched;
+use super::absence::Watched;
+use super::every_kind::{EveryKind, Metadata, Source, Wanted};
 use super::reflector::Reflector;
 use super::request::{Scope, serves};
 use crate::client::Clients;

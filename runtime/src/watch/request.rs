@@ -6,23 +6,19 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use kinds::envelope::{self, ApiStatus};
+use kinds::envelope::ApiStatus;
 use kinds::{Form, Resource};
 use kube::client::Body;
 use rand::Rng;
 
 use super::frames::FrameError;
-use crate::client::{Alone, Clients, Identity, SendError};
+use crate::client::media::{JSON, METADATA_LIST, PROTOBUF};
+use crate::client::{Alone, Clients, Identity, SendError, refusal};
 
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-const JSON: &str = "application/json";
 const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 /// Metadata instead of whole objects; what cannot be had as protobuf is not watched.
 const METADATA_STREAM: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch";
-/// The media type of a list of which only the metadata is wanted.
-pub(crate) const METADATA_LIST: &str =
-    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// Objects a page where the server has no streaming lists.
 const PAGE: u32 = 500;
 
@@ -223,21 +219,6 @@ async fn served(clients: &Clients, uri: &str, plural: &str) -> Result<bool, Watc
         .map_err(|error| kinds::DecodeError::field("APIResourceList", error.to_string()))?;
     let resources = list["resources"].as_array().map(Vec::as_slice).unwrap_or_default();
     Ok(resources.iter().any(|resource| resource["name"] == plural))
-}
-
-/// The error that an answer carries; made up from the HTTP status when the body is none of the API's.
-pub async fn refusal(answer: Response<Body>) -> ApiStatus {
-    let code = answer.status().as_u16();
-    let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let body = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let read = envelope::unwrap(&body).and_then(ApiStatus::decode).ok().or_else(|| super::json::status(&body));
-    let mut status = read.unwrap_or_else(|| ApiStatus {
-        message: String::from_utf8_lossy(&body).trim().chars().take(300).collect(),
-        ..ApiStatus::default()
-    });
-    status.code = code;
-    status.retry_after = status.retry_after.or(retry_after);
-    status
 }
 
 /// Waits between tries: 0.8 s doubling to 30 s, with jitter; anew after two quiet minutes (client-go, Reflector).

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::Node;
-use runtime::controller::WorkOptions;
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use self::metrics::Delays;
 use self::sync::CloudNode;
@@ -76,7 +76,7 @@ fn start(manager: &mut Manager, context: &Context) {
         nodes,
         writer: manager.writer(account),
         recorder: manager.recorder(DESCRIPTOR.name, account),
-        expectations: Expectations::default(),
+        consistency: Consistency::default(),
         queue: queue.clone(),
         delays: Delays::register(manager.metrics()),
         clock: context.clock.clone(),

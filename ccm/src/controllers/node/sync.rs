@@ -8,11 +8,11 @@ use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Time};
 use kinds::{Kind, Node};
 use providers::{Address, CloudError, ErrorKind, Instance, InstanceState, Instances};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::consistency::Consistency;
 use runtime::events::{EventType, Recorder, about};
-use runtime::expectations::Expectations;
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use serde_json::{Map, Value, json};
 use tracing::{info, warn};
@@ -35,7 +35,7 @@ pub(super) struct CloudNode {
     pub(super) nodes: Arc<Store<Node>>,
     pub(super) writer: Writer,
     pub(super) recorder: Recorder,
-    pub(super) expectations: Expectations,
+    pub(super) consistency: Consistency,
     pub(super) queue: Arc<Queue<Key>>,
     pub(super) delays: Delays,
     pub(super) clock: Clock,
@@ -61,11 +61,11 @@ impl Reconcile for CloudNode {
 impl CloudNode {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(node) = self.nodes.get(key) else {
-            self.expectations.forget(key);
+            self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
         if !self.caught_up(key) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         if node.meta.is_deleting() {
             return Ok(Outcome::Done);
@@ -74,17 +74,17 @@ impl CloudNode {
             return self.labels(key, &node).await;
         }
         if let Err(wait) = self.cloud.ready().await {
-            return Ok(Outcome::After(wait));
+            return Ok(Outcome::RequeueAfter(wait));
         }
         match self.describer.describe(instance_ref(&node)).await {
             InstanceState::Running(instance) => self.initialize(key, &node, &instance).await,
             InstanceState::Stopped => {
                 info!("the node's machine does not run; it is initialised when it does");
-                Ok(Outcome::Backoff)
+                Ok(Outcome::RequeueWithBackoff)
             }
             InstanceState::Gone => {
                 info!("the cloud does not show the node's machine (yet); asking again later");
-                Ok(Outcome::Backoff)
+                Ok(Outcome::RequeueWithBackoff)
             }
             InstanceState::Unknown(error) => unknown(&error),
         }
@@ -92,7 +92,7 @@ impl CloudNode {
 
     fn caught_up(&self, key: &ObjectKey) -> bool {
         let (queue, again) = (self.queue.clone(), Key::Node(key.clone()));
-        self.expectations.caught_up(key, &self.nodes, move || queue.add(again))
+        self.consistency.caught_up(key, &self.nodes, move || queue.add(again))
     }
 
     /// Addresses first: a node that may be used has them.
@@ -107,7 +107,7 @@ impl CloudNode {
                 let message = format!("provided node ip for node {:?} is not valid: {}", node.meta.name, bad.0);
                 warn!(message, "the node stays tainted");
                 self.recorder.event(&about(node), EventType::Warning, "InvalidProvidedNodeIP", message);
-                return Ok(Outcome::After(MISTAKE));
+                return Ok(Outcome::RequeueAfter(MISTAKE));
             }
         };
         let mut version = node.meta.version;
@@ -165,14 +165,14 @@ impl CloudNode {
     /// Remembers what was written; answers with its version.
     fn wrote(&self, key: &ObjectKey, answer: &Answer) -> Option<u64> {
         let version = answer.meta().ok()?.version;
-        self.expectations.wrote(key, &self.nodes, version);
+        self.consistency.wrote(key, &self.nodes, version);
         Some(version)
     }
 
     /// Asks for all initialised nodes in one call and writes the addresses that changed.
     async fn addresses_of_all(&self) -> Result<Outcome, ReconcileError> {
         if let Err(wait) = self.cloud.ready().await {
-            return Ok(Outcome::After(wait));
+            return Ok(Outcome::RequeueAfter(wait));
         }
         let nodes = self.nodes.by_index(&keys::INITIALIZED, keys::initialized());
         let asked: Vec<_> = nodes.iter().map(|node| instance_ref(node)).collect();
@@ -208,17 +208,17 @@ impl CloudNode {
                 }
             })
             .await;
-        Ok(Outcome::After(self.frequency))
+        Ok(Outcome::RequeueAfter(self.frequency))
     }
 }
 
 /// What becomes of a node whose machine the cloud says nothing of.
 fn unknown(error: &CloudError) -> Result<Outcome, ReconcileError> {
     match error.kind {
-        ErrorKind::Throttled { after: Some(after) } => Ok(Outcome::After(after)),
+        ErrorKind::Throttled { after: Some(after) } => Ok(Outcome::RequeueAfter(after)),
         ErrorKind::Invalid => {
             warn!(%error, "the cloud will never know this node's machine; it stays tainted");
-            Ok(Outcome::After(MISTAKE))
+            Ok(Outcome::RequeueAfter(MISTAKE))
         }
         _ => Err(ReconcileError::new(format!("the cloud did not say what the node's machine is: {error}"))),
     }
@@ -228,7 +228,7 @@ fn unknown(error: &CloudError) -> Result<Outcome, ReconcileError> {
 fn refused(error: WriteError) -> Result<Outcome, ReconcileError> {
     match error {
         error if error.is_not_found() => Ok(Outcome::Done),
-        error if error.is_conflict() => Ok(Outcome::Backoff),
+        error if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
         error => Err(error.into()),
     }
 }

@@ -13,12 +13,12 @@ mod tests;
 use std::sync::Arc;
 
 use kinds::Node;
-use runtime::controller::WorkOptions;
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, index_key};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use self::metrics::Rounds;
 use self::sync::Lifecycle;
@@ -67,8 +67,8 @@ fn start(manager: &mut Manager, context: &Context) {
     let Some(instances) = context.cloud.provider().instances() else { return };
     let queue = Queue::new(QueueOptions::named("NodeLifecycle"));
     let nodes = manager.registry().store::<Node>();
-    let expectations = Arc::new(Expectations::default());
-    let forgetting = expectations.clone();
+    let consistency = Arc::new(Consistency::default());
+    let forgetting = consistency.clone();
     nodes.subscribe(move |change| {
         if let (Some(gone), None) = (change.old, change.new) {
             forgetting.forget(&gone.meta.key());
@@ -81,7 +81,7 @@ fn start(manager: &mut Manager, context: &Context) {
         nodes,
         writer: manager.writer(account),
         recorder: manager.recorder(DESCRIPTOR.name, account),
-        expectations,
+        consistency,
         memory: Default::default(),
         queue: queue.clone(),
         rounds: Rounds::register(manager.metrics()),

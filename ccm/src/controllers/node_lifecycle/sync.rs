@@ -9,11 +9,11 @@ use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Time};
 use kinds::{Kind, Node, Uid};
 use providers::{InstanceState, Instances};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::consistency::Consistency;
 use runtime::events::{EventType, Recorder, about};
-use runtime::expectations::Expectations;
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -33,7 +33,7 @@ pub(super) struct Lifecycle {
     pub(super) nodes: Arc<Store<Node>>,
     pub(super) writer: Writer,
     pub(super) recorder: Recorder,
-    pub(super) expectations: Arc<Expectations>,
+    pub(super) consistency: Arc<Consistency>,
     pub(super) memory: Mutex<Memory>,
     pub(super) queue: Arc<Queue<&'static str>>,
     pub(super) rounds: Rounds,
@@ -60,7 +60,7 @@ impl Reconcile for Lifecycle {
 impl Lifecycle {
     async fn round(&self) -> Result<Outcome, ReconcileError> {
         if let Err(wait) = self.cloud.ready().await {
-            return Ok(Outcome::After(wait));
+            return Ok(Outcome::RequeueAfter(wait));
         }
         let begun = Instant::now();
         let nodes = self.to_decide_on();
@@ -81,7 +81,7 @@ impl Lifecycle {
             .for_each_concurrent(self.workers, async |(node, verdict)| self.act(&node, verdict).await)
             .await;
         self.rounds.took(begun.elapsed());
-        Ok(Outcome::After(self.period))
+        Ok(Outcome::RequeueAfter(self.period))
     }
 
     /// The nodes that may need something, without those whose last write the store does not show yet.
@@ -92,7 +92,7 @@ impl Lifecycle {
         nodes.retain(|node| {
             !node.meta.is_deleting()
                 && !self.memory().is_deleted(&node.meta.uid)
-                && self.expectations.caught_up(&node.meta.key(), &self.nodes, || {})
+                && self.consistency.caught_up(&node.meta.key(), &self.nodes, || {})
         });
         nodes
     }
@@ -141,7 +141,7 @@ impl Lifecycle {
         match self.writer.patch(&Node::RESOURCE, key, patch).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
-                    self.expectations.wrote(key, &self.nodes, meta.version);
+                    self.consistency.wrote(key, &self.nodes, meta.version);
                 }
             }
             // Changed or gone meanwhile: the next round looks again.

@@ -36,7 +36,7 @@ pub struct Fate {
     /// Changes that must go well, by their place among the changes.
     pub needs: Vec<usize>,
     /// What keeps a route from ever being there: the network and why.
-    pub hopeless: Vec<(String, String)>,
+    pub terminal: Vec<(String, String)>,
     /// It has no network at all, while there is a route to it.
     pub bare: bool,
 }
@@ -119,12 +119,12 @@ pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: 
         let mut fate = Fate::default();
         for cidr in &node.pod_cidrs {
             let Ok(net) = IpNet::from_str(cidr).map(|net| net.trunc()) else {
-                fate.hopeless.push((cidr.clone(), "spec.podCIDRs has something that is no network".to_owned()));
+                fate.terminal.push((cidr.clone(), "spec.podCIDRs has something that is no network".to_owned()));
                 continue;
             };
             if owners[&net] != at {
                 let owner = &nodes[owners[&net]].instance.node;
-                fate.hopeless.push((cidr.clone(), format!("the network is that of node {owner} already")));
+                fate.terminal.push((cidr.clone(), format!("the network is that of node {owner} already")));
             } else if !leading(&net).iter().any(|route| is_right(route, node)) {
                 fate.needs.push(plan.changes.len());
                 plan.changes.push(RouteChange::Set(RouteSpec {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use kinds::node_cloud::NETWORK_UNAVAILABLE;
 use kinds::{Kind, Node};
 use providers::{Address, AddressKind, InstanceRef, async_trait};
+use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
-use runtime::expectations::Expectations;
 use runtime::store::{Change, Store, by_namespace, index_key};
 use runtime::write::Writer;
 use serde_json::json;
@@ -20,7 +20,7 @@ pub struct Kubernetes {
     pub nodes: Arc<Store<Node>>,
     pub writer: Writer,
     pub recorder: Recorder,
-    pub expectations: Expectations,
+    pub consistency: Consistency,
     pub clock: Clock,
 }
 
@@ -88,7 +88,7 @@ impl Surroundings for Kubernetes {
     async fn tell(&self, node: &RouteNode, created: bool) -> Result<(), String> {
         let key = kinds::meta::ObjectKey::new("", node.instance.node.as_str());
         // A condition that was written a moment ago is not written again before it is seen: the next pass will see it.
-        if !self.expectations.caught_up(&key, &self.nodes, || {}) {
+        if !self.consistency.caught_up(&key, &self.nodes, || {}) {
             return Ok(());
         }
         let (status, reason, message) = match created {
@@ -106,13 +106,13 @@ impl Surroundings for Kubernetes {
         match self.writer.patch_status(&Node::RESOURCE, &key, &patch).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
-                    self.expectations.wrote(&key, &self.nodes, meta.version);
+                    self.consistency.wrote(&key, &self.nodes, meta.version);
                 }
                 Ok(())
             }
             // Gone, or another node of the name: it has its own turn.
             Err(error) if error.is_gone() => {
-                self.expectations.forget(&key);
+                self.consistency.forget(&key);
                 Ok(())
             }
             Err(error) => Err(error.to_string()),

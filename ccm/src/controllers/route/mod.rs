@@ -18,12 +18,12 @@ use anyhow::anyhow;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::{Node, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::by_namespace;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 
 use crate::cloud::Cloud;
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
@@ -92,7 +92,7 @@ fn start(manager: &mut Manager, context: &Context) {
         nodes,
         writer: manager.writer(account),
         recorder: manager.recorder(COMPONENT, account),
-        expectations: Expectations::default(),
+        consistency: Consistency::default(),
         clock: context.clock.clone(),
     };
     let period = values.get_duration("route-reconciliation-period").max(WINDOW);
@@ -133,7 +133,7 @@ impl Reconcile for NodeRoutes {
     fn reconcile<'a>(&'a self, _: &'a Pass) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             if let Err(wait) = self.cloud.ready().await {
-                return Ok(Outcome::After(wait));
+                return Ok(Outcome::RequeueAfter(wait));
             }
             Ok(self.table.pass().await)
         }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use ipnet::IpNet;
 use providers::{CloudError, ErrorKind, RouteChange, Routes, async_trait};
-use runtime::controller::Outcome;
 use runtime::metrics::Counts;
+use runtime::worker::Outcome;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -80,7 +80,7 @@ impl<S: Surroundings> RouteTable<S> {
             Ok(routes) => routes,
             Err(error) => {
                 warn!(%error, "routes could not be listed");
-                return (Outcome::After(self.period.max(error.retry_after().unwrap_or_default())), "error");
+                return (Outcome::RequeueAfter(self.period.max(error.retry_after().unwrap_or_default())), "error");
             }
         };
         let (nodes, complete) = self.kubernetes.nodes();
@@ -110,7 +110,7 @@ impl<S: Surroundings> RouteTable<S> {
             false if plan.changes.is_empty() => "noop",
             false => "changed",
         };
-        (Outcome::After(next), result)
+        (Outcome::RequeueAfter(next), result)
     }
 
     /// Makes the changes that do not rest; each result is good, or the time until it is tried again and why.
@@ -178,7 +178,7 @@ impl<S: Surroundings> RouteTable<S> {
             let (_, words) = results[*at].as_ref().err()?;
             Some((changes[*at].destination().to_string(), words.clone()))
         });
-        let failed: Vec<_> = failed.chain(fate.hopeless.iter().cloned()).collect();
+        let failed: Vec<_> = failed.chain(fate.terminal.iter().cloned()).collect();
         for (cidr, words) in &failed {
             let hint = &node.uid;
             let name = &node.instance.node;

@@ -9,7 +9,7 @@ use providers::{Address, AddressKind, InstanceRef, Route, RouteChange, RouteTarg
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use runtime::controller::Outcome;
+use runtime::worker::Outcome;
 
 use super::decide::{RouteNode, cluster_networks, plan};
 use super::sync::{RouteTable, Surroundings};
@@ -56,7 +56,7 @@ fn planned(nodes: &[RouteNode], routes: &[Route]) -> (Vec<String>, Vec<String>) 
     let fate = |fate: &Option<super::decide::Fate>| match fate {
         None => "-".to_owned(),
         Some(fate) if fate.bare => "bare".to_owned(),
-        Some(fate) if !fate.hopeless.is_empty() => fate.hopeless[0].1.clone(),
+        Some(fate) if !fate.terminal.is_empty() => fate.terminal[0].1.clone(),
         Some(fate) if fate.needs.is_empty() => "ok".to_owned(),
         Some(fate) => format!("needs {:?}", fate.needs),
     };
@@ -249,7 +249,7 @@ fn told(world: &World) -> Vec<Option<bool>> {
 async fn one_list_and_one_change_a_route() {
     let names: Vec<_> = (0..200).map(|n| format!("node-{n}")).collect();
     let (world, cloud, table) = world(&names.iter().map(String::as_str).collect::<Vec<_>>());
-    assert_eq!(table.pass().await, Outcome::After(Duration::from_secs(10)));
+    assert_eq!(table.pass().await, Outcome::RequeueAfter(Duration::from_secs(10)));
     assert_eq!((cloud.calls(Operation::ListRoutes).calls, cloud.calls(Operation::SetRoute).calls), (1, 200));
     assert!(told(&world).iter().all(|told| *told == Some(true)));
     for _ in 0..5 {
@@ -300,7 +300,7 @@ async fn a_list_that_fails_changes_nothing() {
     let (world, cloud, table) = world(&["a"]);
     let throttle = Effect::Throttle { after_millis: Some(45_000) };
     cloud.add_fault(Fault::at(Pattern::One(Operation::ListRoutes), 1, throttle)).expect("a fault");
-    assert_eq!(table.pass().await, Outcome::After(Duration::from_secs(45)));
+    assert_eq!(table.pass().await, Outcome::RequeueAfter(Duration::from_secs(45)));
     assert_eq!((cloud.changing_calls(), told(&world)), (0, vec![None]));
     table.pass().await;
     assert_eq!(told(&world), [Some(true)]);

@@ -6,8 +6,8 @@ use kinds::meta::ObjectKey;
 use kinds::service::Ingress;
 use kinds::{EndpointSlice, GatedPod, Kind, Node, Service, Uid};
 use providers::{EndpointTarget, NodeTarget, PodRef, async_trait};
+use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
-use runtime::expectations::Expectations;
 use runtime::store::{Store, by_namespace, index_key};
 use runtime::write::{Answer, WriteError, Writer};
 use serde_json::{Value, json};
@@ -27,11 +27,11 @@ pub struct Kubernetes {
     /// Only if readiness gates are filled, and what they begin with.
     pub pods: Option<(Arc<Store<GatedPod>>, &'static str)>,
     /// What was written for pods.
-    pub told: Expectations,
+    pub told: Consistency,
     pub clock: Clock,
     pub writer: Writer,
     pub recorder: Recorder,
-    pub expectations: Expectations,
+    pub consistency: Consistency,
     /// The nodes that may take traffic, as last gathered.
     pub gathered: Mutex<Option<Arc<[NodeTarget]>>>,
 }
@@ -51,13 +51,13 @@ impl Kubernetes {
 
     /// Whether the store shows what was written for a Service; if not, `wake` runs when it does.
     pub fn caught_up(&self, key: &ObjectKey, wake: impl FnOnce() + Send + 'static) -> bool {
-        self.expectations.caught_up(key, &self.services, wake)
+        self.consistency.caught_up(key, &self.services, wake)
     }
 
     /// Forgets what was written for a Service that is gone.
     pub fn forget_if_gone(&self, key: &ObjectKey) {
         if self.services.get(key).is_none() {
-            self.expectations.forget(key);
+            self.consistency.forget(key);
         }
     }
 
@@ -67,7 +67,7 @@ impl Kubernetes {
         let written = self.writer.patch_status(&Service::RESOURCE, &key, &patch).await;
         match written.and_then(|answer: Answer| Ok(answer.meta()?)) {
             Ok(meta) => {
-                self.expectations.wrote(&key, &self.services, meta.version);
+                self.consistency.wrote(&key, &self.services, meta.version);
                 Ok(())
             }
             Err(error) => Err(refusal(&error)),

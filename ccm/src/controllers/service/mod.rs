@@ -25,12 +25,12 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::{EndpointSlice, GatedPod, Node, Sections, Service};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::by_namespace;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -131,11 +131,11 @@ fn start(manager: &mut Manager, context: &Context) {
         nodes,
         slices: slices.clone(),
         pods: pods.clone(),
-        told: Expectations::default(),
+        told: Consistency::default(),
         clock: context.clock.clone(),
         writer: manager.writer(account),
         recorder: manager.recorder(COMPONENT, account),
-        expectations: Expectations::default(),
+        consistency: Consistency::default(),
         gathered: Mutex::default(),
     };
     let reconciler = Arc::new(ServiceBalancers {
@@ -186,7 +186,7 @@ impl Reconcile for ServiceBalancers {
     fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             if let Err(wait) = self.cloud.ready().await {
-                return Ok(Outcome::After(wait));
+                return Ok(Outcome::RequeueAfter(wait));
             }
             match key {
                 Key::Service(key) => self.service(key).await,
@@ -202,7 +202,7 @@ impl ServiceBalancers {
     async fn service(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let (queue, again) = (self.queue.clone(), Key::Service(key.clone()));
         if !self.balancers.kubernetes.caught_up(key, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         let outcome = self.balancers.sync(key).await;
         self.balancers.kubernetes.forget_if_gone(key);
@@ -223,10 +223,10 @@ impl ServiceBalancers {
 
     async fn leaks(&self) -> Outcome {
         match self.balancers.audit().await {
-            Ok(audited) => Outcome::After(audited.again.unwrap_or(self.balancers.audit.every)),
+            Ok(audited) => Outcome::RequeueAfter(audited.again.unwrap_or(self.balancers.audit.every)),
             Err(error) => {
                 warn!(%error, "what the cloud holds for Services could not be listed");
-                Outcome::After(retry::retry_after(error.kind, u32::MAX).unwrap_or(LONGEST_WAIT))
+                Outcome::RequeueAfter(retry::retry_after(error.kind, u32::MAX).unwrap_or(LONGEST_WAIT))
             }
         }
     }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use kinds::gated_pod::{Gate, Status};
 use kinds::{GatedPod, Uid};
 use providers::{EndpointTarget, Health, LoadBalancerId, PodRef, ReadinessGate};
-use runtime::controller::Outcome;
+use runtime::worker::Outcome;
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -90,8 +90,8 @@ fn judge(gate: &ReadinessGate, endpoints: &[(IpAddr, u16)]) -> Told {
 /// The sooner of what a reconcile answers and a time.
 pub fn sooner(outcome: Outcome, again: Option<Duration>) -> Outcome {
     match (outcome, again) {
-        (Outcome::Done, Some(again)) => Outcome::After(again),
-        (Outcome::After(time), Some(again)) => Outcome::After(time.min(again)),
+        (Outcome::Done, Some(again)) => Outcome::RequeueAfter(again),
+        (Outcome::RequeueAfter(time), Some(again)) => Outcome::RequeueAfter(time.min(again)),
         (outcome, _) => outcome,
     }
 }
@@ -226,10 +226,10 @@ mod tests {
     #[test]
     fn the_sooner_time_counts() {
         let second = Duration::from_secs(1);
-        assert_eq!(sooner(Outcome::Done, Some(second)), Outcome::After(second));
-        assert_eq!(sooner(Outcome::After(second * 2), Some(second)), Outcome::After(second));
-        assert_eq!(sooner(Outcome::After(second), Some(second * 2)), Outcome::After(second));
-        assert_eq!(sooner(Outcome::Backoff, Some(second)), Outcome::Backoff);
+        assert_eq!(sooner(Outcome::Done, Some(second)), Outcome::RequeueAfter(second));
+        assert_eq!(sooner(Outcome::RequeueAfter(second * 2), Some(second)), Outcome::RequeueAfter(second));
+        assert_eq!(sooner(Outcome::RequeueAfter(second), Some(second * 2)), Outcome::RequeueAfter(second));
+        assert_eq!(sooner(Outcome::RequeueWithBackoff, Some(second)), Outcome::RequeueWithBackoff);
         assert_eq!(sooner(Outcome::Done, None), Outcome::Done);
     }
 }

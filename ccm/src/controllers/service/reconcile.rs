@@ -12,8 +12,8 @@ use providers::{
     CloudError, Deletion, ErrorKind, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Progress, Targeting,
     Targets,
 };
-use runtime::controller::{Outcome, ReconcileError};
 use runtime::events::EventType::{Normal, Warning};
+use runtime::worker::{Outcome, ReconcileError};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -146,7 +146,7 @@ impl<S: Surroundings> Balancers<S> {
     async fn keep_targets(&self, wanted: &Wanted<'_>, settled: Settled, course: &mut Course) -> Outcome {
         let now = Instant::now();
         if let Some(left) = course.held_back(Some(&wanted.spec), now) {
-            return left.map_or(Outcome::Done, Outcome::After);
+            return left.map_or(Outcome::Done, Outcome::RequeueAfter);
         }
         let differ = |targets: &Targets| !same_targets(wanted.targeting, &settled.targets, targets);
         let Some(targets) = self.targets(wanted).filter(differ) else { return Outcome::Done };
@@ -170,7 +170,7 @@ impl<S: Surroundings> Balancers<S> {
                 let again = retry::retry_after(error.kind, course.failures);
                 let (until, firm) = (again.map(|again| now + again), error.retry_after().is_some());
                 course.pause = Some(Pause { until, asked: Some(wanted.spec.clone()), firm });
-                again.map_or(Outcome::Done, Outcome::After)
+                again.map_or(Outcome::Done, Outcome::RequeueAfter)
             }
         }
     }
@@ -188,7 +188,7 @@ impl<S: Surroundings> Balancers<S> {
     async fn balance(&self, wanted: &Wanted<'_>, course: &mut Course) -> Ran {
         let now = Instant::now();
         if let Some(left) = course.held_back(Some(&wanted.spec), now) {
-            return Ok(left.map_or(Outcome::Done, Outcome::After));
+            return Ok(left.map_or(Outcome::Done, Outcome::RequeueAfter));
         }
         if course.targeting != Some(wanted.targeting) {
             course.targeting = Some(wanted.targeting);
@@ -222,7 +222,7 @@ impl<S: Surroundings> Balancers<S> {
             }
             if due > now {
                 self.publish(wanted, course).await?;
-                return Ok(Outcome::After(due - now));
+                return Ok(Outcome::RequeueAfter(due - now));
             }
         }
         self.ensure(wanted, course, targets).await
@@ -296,7 +296,7 @@ impl<S: Surroundings> Balancers<S> {
             self.kubernetes.say(&about, Normal, "EnsuringLoadBalancer", "Ensuring load balancer".to_owned());
         }
         if !self.hold(wanted, course).await? {
-            return Ok(Outcome::Backoff);
+            return Ok(Outcome::RequeueWithBackoff);
         }
         if *targeting == Targeting::Nodes && targets.nodes.is_empty() && !drift {
             self.unavailable(wanted);
@@ -324,7 +324,7 @@ impl<S: Surroundings> Balancers<S> {
         match ensured.progress {
             Progress::After(again) => {
                 self.publish(wanted, course).await?;
-                Ok(Outcome::After(retry::again_after(again)))
+                Ok(Outcome::RequeueAfter(retry::again_after(again)))
             }
             Progress::Settled => {
                 let at = Instant::now();
@@ -333,7 +333,7 @@ impl<S: Surroundings> Balancers<S> {
                 if course.announced.take().is_some() {
                     self.kubernetes.say(&about, Normal, "EnsuredLoadBalancer", "Ensured load balancer".to_owned());
                 }
-                Ok(Outcome::After(decide::resync_after(self.resync, &spec.id.uid)))
+                Ok(Outcome::RequeueAfter(decide::resync_after(self.resync, &spec.id.uid)))
             }
         }
     }
@@ -442,7 +442,7 @@ impl<S: Surroundings> Balancers<S> {
         reason: &'static str,
     ) -> Option<Outcome> {
         if let Some(left) = course.held_back(None, Instant::now()) {
-            return Some(left.map_or(Outcome::Done, Outcome::After));
+            return Some(left.map_or(Outcome::Done, Outcome::RequeueAfter));
         }
         if course.announced != Some(Announced::Deleting) {
             course.announced = Some(Announced::Deleting);
@@ -455,7 +455,7 @@ impl<S: Surroundings> Balancers<S> {
             Ok(Deletion::Gone) => None,
             Ok(Deletion::InProgress(again)) => {
                 course.went_well();
-                Some(Outcome::After(retry::again_after(again)))
+                Some(Outcome::RequeueAfter(retry::again_after(again)))
             }
             Err(error) => {
                 let words = retry::words(&error);
@@ -491,7 +491,7 @@ impl<S: Surroundings> Balancers<S> {
         };
         let firm = error.retry_after().is_some();
         course.pause = Some(Pause { until: again.map(|again| now + again), asked, firm });
-        again.map_or(Outcome::Done, Outcome::After)
+        again.map_or(Outcome::Done, Outcome::RequeueAfter)
     }
 }
 

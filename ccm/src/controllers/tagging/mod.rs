@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use anyhow::bail;
 use kinds::Node;
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use self::metrics::Counted;
 use self::sync::{Pending, Tagger};

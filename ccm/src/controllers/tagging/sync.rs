@@ -10,8 +10,8 @@ use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Time};
 use kinds::{Kind, Node};
 use providers::{CloudError, Tagging};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::store::{Change, Index, Store, index_key};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use serde_json::json;
 use tracing::{info, warn};
@@ -63,7 +63,7 @@ struct Work {
     /// Nodes that lack their note.
     tag: BTreeSet<ObjectKey>,
     /// Nodes whose machine can never be tagged, and which that is.
-    hopeless: BTreeMap<ObjectKey, String>,
+    terminal: BTreeMap<ObjectKey, String>,
     /// Machines whose Nodes went, and how often it was tried.
     untag: BTreeMap<String, u32>,
 }
@@ -86,7 +86,7 @@ impl Pending {
                 false
             }
             (Some(node), _) => match machine(node) {
-                Some(id) if work.hopeless.get(&node.meta.key()) != Some(&id) => {
+                Some(id) if work.terminal.get(&node.meta.key()) != Some(&id) => {
                     work.tag.insert(node.meta.key());
                     true
                 }
@@ -94,7 +94,7 @@ impl Pending {
             },
             (None, Some(gone)) => {
                 work.tag.remove(&gone.meta.key());
-                work.hopeless.remove(&gone.meta.key());
+                work.terminal.remove(&gone.meta.key());
                 machine(gone).is_some_and(|id| work.untag.insert(id, 0).is_none())
             }
             (None, None) => false,
@@ -105,7 +105,7 @@ impl Pending {
     pub(super) fn give_up(&self, node: ObjectKey, machine: String) {
         let mut work = self.work();
         work.tag.remove(&node);
-        work.hopeless.insert(node, machine);
+        work.terminal.insert(node, machine);
     }
 
     fn has_note(&self, node: &Node) -> bool {
@@ -140,11 +140,11 @@ impl Reconcile for Tagger {
     fn reconcile<'a>(&'a self, _: &'a Round) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             if let Err(wait) = self.cloud.ready().await {
-                return Ok(Outcome::After(wait));
+                return Ok(Outcome::RequeueAfter(wait));
             }
             // First off, then on: the machine of a Node that was made anew has them in the end.
             let (left, right) = (self.untag().await, self.tag().await);
-            Ok(if left || right { Outcome::Backoff } else { Outcome::Done })
+            Ok(if left || right { Outcome::RequeueWithBackoff } else { Outcome::Done })
         }
         .boxed()
     }

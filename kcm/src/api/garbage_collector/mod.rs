@@ -18,11 +18,11 @@ use std::sync::Arc;
 
 use kinds::Uid;
 use prometheus_client::encoding::DescriptorEncoder;
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::metrics::counters;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::{Builder, EveryKind};
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
 use sync::{Collector, Links, Orphaner, Work};

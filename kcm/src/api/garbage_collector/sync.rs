@@ -10,11 +10,11 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{Meta, OwnerRef};
 use kinds::{Resource, Str, Uid};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::discovery::Discovery;
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
 use runtime::watch::{EveryKind, MetaChange};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
@@ -237,7 +237,7 @@ impl Collector {
     async fn verify(&self, view: &View) -> Result<Outcome, Trouble> {
         let resource = self.resource(&view.identity.api_version, &view.identity.kind).await?;
         self.live(&resource, &view.identity).await?;
-        Ok(Outcome::Backoff)
+        Ok(Outcome::RequeueWithBackoff)
     }
 
     /// Decides about an object with owners, and does it.
@@ -293,14 +293,14 @@ impl Collector {
                 Err(error) if error.is_conflict() && !last => {
                     let live = self.live(resource, item).await?;
                     if live.owners != decided.owners || live.finalizers != decided.finalizers {
-                        return Ok(Outcome::Backoff);
+                        return Ok(Outcome::RequeueWithBackoff);
                     }
                     version = Some(live.version);
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Outcome::Backoff)
+        Ok(Outcome::RequeueWithBackoff)
     }
 
     /// How an owner stands, by what is known of absent ones or else by the server itself.
@@ -412,7 +412,7 @@ impl Collector {
         let (mut again, mut problems) = (false, Vec::new());
         for outcome in freed {
             match outcome {
-                Ok(outcome) => again |= outcome == Outcome::Backoff,
+                Ok(outcome) => again |= outcome == Outcome::RequeueWithBackoff,
                 // It went meanwhile, or cannot have this owner anyway.
                 Err(Trouble::Gone(_) | Trouble::NamespacedOwner) => {}
                 Err(Trouble::Failed(error)) => problems.push(error.message),
@@ -424,7 +424,7 @@ impl Collector {
             return Err(Trouble::Failed(ReconcileError::new(message)));
         }
         if again {
-            return Ok(Outcome::Backoff);
+            return Ok(Outcome::RequeueWithBackoff);
         }
         self.remove_finalizer(&view.identity, ORPHAN).await
     }
@@ -450,7 +450,7 @@ impl Collector {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Outcome::Backoff)
+        Ok(Outcome::RequeueWithBackoff)
     }
 }
 
@@ -458,7 +458,7 @@ fn patched(item: &Identity, answered: Result<(), WriteError>) -> Result<Outcome,
     match answered {
         Ok(()) => Ok(Outcome::Done),
         Err(error) if error.is_not_found() => Err(Trouble::Gone(item.clone())),
-        Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+        Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
         Err(error) => Err(error.into()),
     }
 }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{Namespace, Sections};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use sync::Namespaces;

@@ -9,11 +9,11 @@ use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{Meta, ObjectKey};
 use kinds::namespace_ending::{NamespaceEnding, pod_grace, pod_meta};
 use kinds::{Decode, Interner, Kind, Namespace, Sections, Uid};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::discovery::{Discovery, Served, Verbs};
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::watch::{Source, Watched, gone, is_empty_since};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
@@ -94,7 +94,7 @@ impl Namespaces {
         }
         let Some(mut namespace) = self.read(key, &known.meta.uid).await? else { return Ok(Outcome::Done) };
         if namespace.finalizers.is_empty() {
-            return Ok(Outcome::After(self.sync_period));
+            return Ok(Outcome::RequeueAfter(self.sync_period));
         }
         let pass = self.pass(&namespace).await;
         let findings = &pass.findings;
@@ -114,7 +114,7 @@ impl Namespaces {
         if !findings.is_clean() {
             let again = findings.look_again();
             self.wake_when_gone(key, pass.left, again);
-            return Ok(Outcome::After(again));
+            return Ok(Outcome::RequeueAfter(again));
         }
         self.finalize(key, namespace).await
     }
@@ -376,7 +376,7 @@ impl Namespaces {
         loop {
             let others = without_ours(&namespace.finalizers);
             if others.len() == namespace.finalizers.len() {
-                return Ok(Outcome::After(self.sync_period));
+                return Ok(Outcome::RequeueAfter(self.sync_period));
             }
             let object = namespace.finalize(&others);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("finalize"), &object).await {

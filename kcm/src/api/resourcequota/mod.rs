@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use kinds::resource_claim::{DeviceClass, ResourceClaim};
 use kinds::{PersistentVolumeClaim, Pod, ResourceQuota, Sections, Service};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, by_controller, by_namespace, index_key};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use census::Census;

@@ -9,10 +9,10 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::resource_claim::{DeviceClass, ResourceClaim};
 use kinds::{Kind, PersistentVolumeClaim, Pod, ResourceQuota, Service};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, by_namespace, index_key, owned_by};
 use runtime::watch::EveryKind;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 
 use super::CLASSES;
@@ -50,7 +50,7 @@ impl Quotas {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(quota) = self.quotas.get(key) else { return Ok(Outcome::Done) };
         if !self.caught_up(key) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         let content = self.content(&quota);
         let used = decide::used(&quota, &content, (self.clock)());
@@ -63,7 +63,7 @@ impl Quotas {
                     }
                 }
                 // Admission has added to it: add up anew.
-                Err(error) if error.is_conflict() => return Ok(Outcome::Backoff),
+                Err(error) if error.is_conflict() => return Ok(Outcome::RequeueWithBackoff),
                 Err(error) if error.is_not_found() => return Ok(Outcome::Done),
                 Err(error) => return Err(error.into()),
             }
@@ -82,10 +82,10 @@ impl Quotas {
         let period = Some(self.period).filter(|period| !period.is_zero());
         // The kind may be listed in a moment, or may come one day.
         if !used.unknown.is_empty() {
-            return Ok(Outcome::Backoff);
+            return Ok(Outcome::RequeueWithBackoff);
         }
         let next = [period, used.recheck].into_iter().flatten().min();
-        Ok(next.map_or(Outcome::Done, Outcome::After))
+        Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
     /// What of the namespace the quota may count.

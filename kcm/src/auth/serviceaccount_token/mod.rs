@@ -13,10 +13,10 @@ mod tests;
 use std::sync::Arc;
 
 use kinds::{Secret, Sections, ServiceAccount};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 use sync::Tokens;

@@ -7,8 +7,8 @@ use futures::future::BoxFuture;
 use kinds::meta::{ObjectKey, Uid};
 use kinds::secret::{ACCOUNT_NAME, ACCOUNT_UID, AccountToken};
 use kinds::{Decode, Interner, Kind, Secret, ServiceAccount};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tracing::{debug, info};
 use zeroize::Zeroizing;
@@ -100,7 +100,7 @@ impl Tokens {
         };
         let object = whole(live.without_secret(&secret.name))?;
         match self.writer.replace(&ServiceAccount::RESOURCE, account, None, &object).await {
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(Outcome::Done),
         }
@@ -145,7 +145,7 @@ impl Tokens {
         let annotations = [(ACCOUNT_NAME, &*account.meta.name), (ACCOUNT_UID, &uid)];
         let object = whole(live.update(&annotations, &data))?;
         match self.writer.replace(&Secret::RESOURCE, &key, None, &object).await {
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(Outcome::Done),
         }
@@ -175,7 +175,7 @@ impl Tokens {
 
     async fn delete(&self, secret: &Secret) -> Result<Outcome, WriteError> {
         match self.writer.delete(&Secret::RESOURCE, &secret.meta.key(), &secret.meta.uid).await {
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(Outcome::Done),
         }

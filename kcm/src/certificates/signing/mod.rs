@@ -15,12 +15,12 @@ use jiff::Timestamp;
 use kinds::meta::{ObjectKey, Time};
 use kinds::wire::WireError;
 use kinds::{CertificateSigningRequest, Kind, Sections};
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkOptions};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
 use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 
 use crate::certificates::request::{
@@ -73,7 +73,7 @@ fn start(manager: &mut Manager, context: &Context) {
         signers: context.credentials.signers.clone(),
         longest: context.options.values.get_duration("cluster-signing-duration"),
         writer: manager.writer(DESCRIPTOR.service_account),
-        expectations: Expectations::default(),
+        consistency: Consistency::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
     });
@@ -112,7 +112,7 @@ struct Signing {
     signers: Arc<Signers>,
     longest: Duration,
     writer: Writer,
-    expectations: Expectations,
+    consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
     clock: Clock,
 }
@@ -128,12 +128,12 @@ impl Reconcile for Signing {
 impl Signing {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(request) = self.requests.get(key) else {
-            self.expectations.forget(key);
+            self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
         let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.expectations.caught_up(key, &self.requests, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+        if !self.consistency.caught_up(key, &self.requests, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
         }
         if !is_due(&request) || self.signers.of(&request.signer).is_none() {
             return Ok(Outcome::Done);
@@ -142,12 +142,12 @@ impl Signing {
         match self.writer.replace(&CertificateSigningRequest::RESOURCE, key, Some("status"), &object).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
-                    self.expectations.wrote(key, &self.requests, meta.version);
+                    self.consistency.wrote(key, &self.requests, meta.version);
                 }
                 Ok(Outcome::Done)
             }
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) => Err(error.into()),
         }
     }

@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use kinds::resource_claim::ResourceClaim;
 use kinds::{DeviceTaintRule, Pod, ResourceSlice, Sections};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use sync::Evictions;

@@ -12,10 +12,10 @@ use kinds::resource_claim::ResourceClaim;
 use kinds::resource_slice::Device;
 use kinds::taint::NO_EXECUTE;
 use kinds::{DeviceTaintRule, Kind, Pod, ResourceSlice, Str, Time, Uid};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
 use runtime::store::{Store, index_key};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use tracing::info;
 
@@ -82,7 +82,7 @@ impl Evictions {
         let now = (self.clock)();
         if let Some(left) = left(eviction.at, now) {
             self.pending.set(key, &pod.meta.uid, Stage::Waits);
-            return Ok(Outcome::After(left));
+            return Ok(Outcome::RequeueAfter(left));
         }
         self.evict(key, &pod, stage, &eviction).await
     }
@@ -145,7 +145,7 @@ impl Evictions {
                 Ok(self.is_gone(key, pod))
             }
             Err(error) if error.is_not_found() => Ok(self.is_gone(key, pod)),
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) => Err(error.into()),
         }
     }
@@ -206,11 +206,11 @@ impl Evictions {
         };
         let (queue, woken) = (self.queue.clone(), Key::Rule(name.clone()));
         if !self.rules.is_settled(&key, move || queue.add(woken)) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         let now = (self.clock)();
         if let Some(left) = rests(&rule, Time(now.as_second()), STATUS_PERIOD.as_secs().cast_signed()) {
-            return Ok(Outcome::After(Duration::from_secs(left.unsigned_abs())));
+            return Ok(Outcome::RequeueAfter(Duration::from_secs(left.unsigned_abs())));
         }
         let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let Some(status) = to_apply(&rule, &self.counts(&rule), &now) else { return Ok(Outcome::Done) };

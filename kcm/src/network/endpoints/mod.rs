@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{Endpoints, Pod, Sections, Service};
-use runtime::controller::WorkOptions;
+use runtime::debounce::StatusDebouncer;
 use runtime::manager::Manager;
 use runtime::queue::Queue;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
-use crate::lazy::Lazy;
 use crate::network::service_endpoints::{ENDPOINTS, MAX_RETRIES, pods};
 use crate::pods::indexes::by_label;
 use sync::AllEndpoints;
@@ -63,10 +63,10 @@ fn start(manager: &mut Manager, context: &Context) {
         endpoints: endpoints.clone(),
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-        expectations: Arc::default(),
+        consistency: Arc::default(),
         queue: queue.clone(),
         triggers: Default::default(),
-        lazy: Lazy::default(),
+        debouncer: StatusDebouncer::default(),
         leftovers: Arc::default(),
     });
     pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));

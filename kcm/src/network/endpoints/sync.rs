@@ -10,21 +10,20 @@ use kinds::head::{Annotations, Head};
 use kinds::meta::ObjectKey;
 use kinds::service::ServiceType;
 use kinds::{Kind, Pod, Service};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, ObjectReference, Recorder};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
+use runtime::debounce::StatusDebouncer;
+use runtime::events::{EventType, ObjectReference, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 
 use super::PATIENCE;
 use super::decide::{Desired, TRUNCATED, Write, desired, write};
 use super::leftovers::Leftovers;
-use crate::lazy::Lazy;
 use crate::network::service_endpoints::ENDPOINTS;
 use crate::network::service_endpoints::selectors::pods_of;
 use crate::network::service_endpoints::trigger::{self, TriggerTimes};
-use crate::reference::about;
 
 /// The controller's state.
 pub struct AllEndpoints {
@@ -33,10 +32,10 @@ pub struct AllEndpoints {
     pub endpoints: Arc<Store<Endpoints>>,
     pub writer: Writer,
     pub recorder: Recorder,
-    pub expectations: Arc<Expectations>,
+    pub consistency: Arc<Consistency>,
     pub queue: Arc<Queue<ObjectKey>>,
     pub triggers: TriggerTimes,
-    pub lazy: Lazy,
+    pub debouncer: StatusDebouncer,
     pub leftovers: Arc<Leftovers>,
 }
 
@@ -57,16 +56,16 @@ impl AllEndpoints {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(service) = self.services.get(key) else {
             self.triggers.forget(key);
-            self.lazy.forget(key);
-            self.expectations.forget(key);
+            self.debouncer.forget(key);
+            self.consistency.forget(key);
             return self.clean_up(key).await;
         };
         if service.kind == ServiceType::ExternalName || service.selector.is_empty() {
             return Ok(Outcome::Done);
         }
         let (queue, woken) = (self.queue.clone(), key.clone());
-        if !self.expectations.caught_up(key, &self.endpoints, move || queue.add(woken)) {
-            return Ok(Outcome::Parked);
+        if !self.consistency.caught_up(key, &self.endpoints, move || queue.add(woken)) {
+            return Ok(Outcome::WaitingForCache);
         }
         if self.pods.undecodable() > 0 {
             return Err(ReconcileError::new("pods cannot be decoded (see the log): addresses of some would be lost"));
@@ -77,24 +76,24 @@ impl AllEndpoints {
         let current = self.endpoints.get(key);
         let triggered = match write(current.as_deref(), &desired) {
             Write::No => {
-                self.lazy.forget(key);
+                self.debouncer.forget(key);
                 self.triggers.settled(key);
                 return Ok(Outcome::Done);
             }
             Write::Later => {
                 self.triggers.settled(key);
-                if let Some(later) = self.lazy.wait(key, PATIENCE) {
-                    return Ok(Outcome::After(later));
+                if let Some(later) = self.debouncer.wait(key, PATIENCE) {
+                    return Ok(Outcome::RequeueAfter(later));
                 }
                 None
             }
             Write::Now => triggered,
         };
-        self.lazy.forget(key);
+        self.debouncer.forget(key);
         let triggered = triggered.and_then(trigger::text);
         match self.write(key, current.as_deref(), &desired, triggered.as_deref()).await {
             Ok(version) => {
-                self.expectations.wrote(key, &self.endpoints, version);
+                self.consistency.wrote(key, &self.endpoints, version);
                 self.triggers.settled(key);
                 self.queue.rest(key, ENDPOINTS.after_write(pods.len()));
                 Ok(Outcome::Done)
@@ -102,7 +101,7 @@ impl AllEndpoints {
             Err(error) if error.is_namespace_terminating() => Ok(Outcome::Done),
             // What was decided on is no longer true, or not yet seen.
             Err(error) if error.is_conflict() || error.is_not_found() || error.is_already_exists() => {
-                Ok(Outcome::Backoff)
+                Ok(Outcome::RequeueWithBackoff)
             }
             Err(error @ WriteError::NotLeading) => Err(error.into()),
             Err(error) => {

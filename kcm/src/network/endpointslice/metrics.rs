@@ -8,8 +8,8 @@ use kinds::meta::ObjectKey;
 use kinds::{Service, Str};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use runtime::controller::{Outcome, ReconcileError};
 use runtime::metrics::{Histograms, gauges, powers_of_two, untyped};
+use runtime::worker::{Outcome, ReconcileError};
 
 use super::decide::{Decision, Tally};
 use crate::network::service_endpoints::slice_writes::Written;
@@ -50,7 +50,7 @@ impl Metrics {
     /// Counts a sync by its outcome.
     pub fn synced(&self, outcome: Result<Outcome, ReconcileError>) -> Result<Outcome, ReconcileError> {
         let which = match outcome {
-            Ok(Outcome::Parked) => 1,
+            Ok(Outcome::WaitingForCache) => 1,
             Ok(_) => 0,
             Err(_) => 2,
         };

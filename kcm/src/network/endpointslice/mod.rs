@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use kinds::endpoint_slice::FROM_PODS;
 use kinds::{EndpointSlice, Node, Pod, Sections, Service};
-use runtime::controller::WorkOptions;
+use runtime::debounce::StatusDebouncer;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
-use crate::lazy::Lazy;
 use crate::network::service_endpoints::slice_keys::{self, by_service};
 use crate::network::service_endpoints::slice_writes::SliceWrites;
 use crate::network::service_endpoints::{MAX_RETRIES, SLICES, pods};
@@ -81,7 +81,7 @@ fn start(manager: &mut Manager, context: &Context) {
         writes: SliceWrites {
             slices: slices.clone(),
             writer: manager.writer(DESCRIPTOR.service_account),
-            expectations: Arc::default(),
+            consistency: Arc::default(),
             own: Arc::default(),
             queue: queue.clone(),
             manager: FROM_PODS,
@@ -90,7 +90,7 @@ fn start(manager: &mut Manager, context: &Context) {
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         triggers: Default::default(),
         topology: Arc::default(),
-        lazy: Lazy::default(),
+        debouncer: StatusDebouncer::default(),
         metrics: Arc::default(),
         clock: context.clock.clone(),
         most: usize::try_from(context.options.values.get_i64("max-endpoints-per-slice")).unwrap_or(1).max(1),

@@ -14,9 +14,10 @@ use kinds::meta::ObjectKey;
 use kinds::node::ZONE;
 use kinds::service::ServiceType;
 use kinds::{Kind, Node, Pod, Service, Str};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, Recorder};
+use runtime::debounce::StatusDebouncer;
+use runtime::events::{EventType, Recorder, about};
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
 
 use super::PATIENCE;
@@ -25,12 +26,10 @@ use super::desired::{Members, Place, members};
 use super::metrics::Metrics;
 use super::topology::Topology;
 use crate::context::Clock;
-use crate::lazy::Lazy;
 use crate::network::service_endpoints::SLICES;
 use crate::network::service_endpoints::selectors::pods_of;
 use crate::network::service_endpoints::slice_writes::{Failed, Heads, Plan, SliceWrites, Written, prefix};
 use crate::network::service_endpoints::trigger::{self, TriggerTimes};
-use crate::reference::about;
 
 /// The controller's state.
 pub struct EndpointSlices {
@@ -41,7 +40,7 @@ pub struct EndpointSlices {
     pub recorder: Recorder,
     pub triggers: TriggerTimes,
     pub topology: Arc<Topology>,
-    pub lazy: Lazy,
+    pub debouncer: StatusDebouncer,
     pub metrics: Arc<Metrics>,
     pub clock: Clock,
     /// Most endpoints in a slice.
@@ -76,10 +75,10 @@ impl EndpointSlices {
             return Ok(Outcome::Done);
         }
         if !self.writes.caught_up(key) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
-        if self.writes.expectations.take_lost(key) && !self.writes.look(key).await? {
-            return Ok(Outcome::Parked);
+        if self.writes.consistency.take_lost(key) && !self.writes.look(key).await? {
+            return Ok(Outcome::WaitingForCache);
         }
         let pods = pods_of(&service, &self.pods);
         let members = members(&service, &pods, |node| self.place(node));
@@ -92,16 +91,16 @@ impl EndpointSlices {
         self.metrics.decided(key, &service, &decision);
         let mut plan = std::mem::take(&mut decision.now);
         let triggered = triggered.filter(|_| !plan.is_empty());
-        let waits = if decision.later.is_empty() { None } else { self.lazy.wait(key, PATIENCE) };
+        let waits = if decision.later.is_empty() { None } else { self.debouncer.wait(key, PATIENCE) };
         if waits.is_none() {
-            self.lazy.forget(key);
+            self.debouncer.forget(key);
             plan.append(std::mem::take(&mut decision.later));
         }
         if service.meta.is_deleting() {
             plan.create.clear();
         }
         if !plan.create.is_empty() && !self.knows_its_slices(key, &service).await? {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         self.topology.set(key, std::mem::take(&mut decision.allotted));
         for (kind, reason, message) in decision.events {
@@ -118,7 +117,9 @@ impl EndpointSlices {
                 self.triggers.settled(key);
             }
             // It was decided on what is no longer true: the change that is on its way leads to another decision.
-            Err(Failed { error, .. }) if error.is_conflict() || error.is_not_found() => return Ok(Outcome::Backoff),
+            Err(Failed { error, .. }) if error.is_conflict() || error.is_not_found() => {
+                return Ok(Outcome::RequeueWithBackoff);
+            }
             Err(Failed { error: error @ WriteError::NotLeading, .. }) => return Err(error.into()),
             Err(failed) => {
                 let what = format!("failed to {} for Service {key}: {}", failed.what, failed.error);
@@ -126,15 +127,15 @@ impl EndpointSlices {
             }
         }
         self.settle(key, &service, &members)?;
-        Ok(waits.map_or(Outcome::Done, Outcome::After))
+        Ok(waits.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
     fn forget(&self, key: &ObjectKey) {
         self.triggers.forget(key);
         self.topology.set(key, Default::default());
-        self.lazy.forget(key);
+        self.debouncer.forget(key);
         self.metrics.forget(key);
-        self.writes.expectations.forget(key);
+        self.writes.consistency.forget(key);
         self.looked().remove(key);
         lock(&self.stranded).remove(key);
     }

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use kinds::endpoint_slice::MIRRORED;
 use kinds::{EndpointSlice, Endpoints, Sections, Service};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::network::service_endpoints::MAX_RETRIES;
@@ -72,7 +72,7 @@ fn start(manager: &mut Manager, context: &Context) {
         writes: SliceWrites {
             slices: slices.clone(),
             writer: manager.writer(DESCRIPTOR.service_account),
-            expectations: Arc::default(),
+            consistency: Arc::default(),
             own: Arc::default(),
             queue: queue.clone(),
             manager: MIRRORED,

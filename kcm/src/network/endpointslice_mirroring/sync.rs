@@ -7,16 +7,15 @@ use futures::future::{BoxFuture, join_all};
 use kinds::head::{Annotations, Head};
 use kinds::meta::ObjectKey;
 use kinds::{Endpoints, Kind, Service};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, Recorder};
+use runtime::events::{EventType, Recorder, about};
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use tokio::time::Instant;
 
 use super::decide::{self, decide};
 use super::keys::may_be_mirrored;
 use super::metrics::Counts;
 use crate::network::service_endpoints::slice_writes::{Failed, Heads, SliceWrites, prefix};
-use crate::reference::about;
 
 /// The controller's state.
 pub struct Mirror {
@@ -47,10 +46,10 @@ impl Reconcile for Mirror {
 impl Mirror {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         if !self.writes.caught_up(key) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
-        if self.writes.expectations.take_lost(key) && !self.writes.look(key).await? {
-            return Ok(Outcome::Parked);
+        if self.writes.consistency.take_lost(key) && !self.writes.look(key).await? {
+            return Ok(Outcome::WaitingForCache);
         }
         let (endpoints, service) = (self.endpoints.get(key), self.services.get(key));
         let mirrored = endpoints.clone().filter(|endpoints| may_be_mirrored(endpoints));
@@ -73,7 +72,7 @@ impl Mirror {
                 self.counts.wrote([written.created, written.updated, written.deleted]);
                 Ok(Outcome::Done)
             }
-            Err(Failed { error, .. }) if error.is_conflict() || error.is_not_found() => Ok(Outcome::Backoff),
+            Err(Failed { error, .. }) if error.is_conflict() || error.is_not_found() => Ok(Outcome::RequeueWithBackoff),
             Err(failed) => Err(failure(key, failed)),
         }
     }

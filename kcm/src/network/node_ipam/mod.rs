@@ -14,10 +14,10 @@ mod tests;
 use std::sync::{Arc, Mutex};
 
 use kinds::{Node, Sections};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 use metrics::Usage;

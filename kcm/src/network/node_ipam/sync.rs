@@ -7,17 +7,16 @@ use futures::future::BoxFuture;
 use ipnet::IpNet;
 use kinds::meta::ObjectKey;
 use kinds::{Kind, Node};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, Recorder};
+use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use serde_json::json;
 use tokio::sync::OnceCell;
 use tracing::{error, info};
 
 use super::pool::Pool;
-use crate::reference::about;
 
 /// The controller's state.
 pub struct Allocator {
@@ -70,7 +69,7 @@ impl Allocator {
         let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
         let (queue, again) = (self.queue.clone(), key.clone());
         if !self.nodes.is_settled(key, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         if node.meta.is_deleting() || !node.pod_cidrs.is_empty() {
             return Ok(Outcome::Done);

@@ -9,11 +9,11 @@ mod sync;
 use std::sync::{Arc, Mutex};
 
 use kinds::{IpAddress, Sections, ServiceCidr};
-use runtime::controller::WorkOptions;
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use sync::Ranges;
@@ -77,7 +77,7 @@ fn start(manager: &mut Manager, context: &Context) {
         addresses,
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder: manager.recorder(NAME, DESCRIPTOR.service_account),
-        expectations: Expectations::default(),
+        consistency: Consistency::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
         in_the_way: Mutex::default(),

@@ -7,11 +7,11 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::{IpAddress, Kind, ServiceCidr};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
+use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
-use runtime::expectations::Expectations;
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use serde_json::{Value, json};
 use tracing::info;
@@ -26,7 +26,7 @@ pub struct Ranges {
     pub addresses: Arc<Store<IpAddress>>,
     pub writer: Writer,
     pub recorder: Recorder,
-    pub expectations: Expectations,
+    pub consistency: Consistency,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     /// By range, the address that kept it from going when it was last looked at: while that is there, no other is
@@ -45,13 +45,13 @@ impl Reconcile for Ranges {
 impl Ranges {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(range) = self.ranges.get(key) else {
-            self.expectations.forget(key);
+            self.consistency.forget(key);
             self.remember(key, None);
             return Ok(Outcome::Done);
         };
         let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.expectations.caught_up(key, &self.ranges, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+        if !self.consistency.caught_up(key, &self.ranges, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
         }
         if range.meta.is_deleting() { self.let_go(key, &range).await } else { self.hold(key, &range).await }
     }
@@ -92,7 +92,7 @@ impl Ranges {
         }
         let left = decide::stays(&range.meta, (self.clock)());
         if !left.is_zero() {
-            return Ok(Outcome::After(left));
+            return Ok(Outcome::RequeueAfter(left));
         }
         self.patch(key, json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}})).await?;
         Ok(Outcome::Done)
@@ -138,7 +138,7 @@ impl Ranges {
     fn wrote(&self, key: &ObjectKey, answer: Result<Answer, WriteError>) -> Result<(), WriteError> {
         match answer {
             Ok(answer) => {
-                self.expectations.wrote(key, &self.ranges, answer.meta()?.version);
+                self.consistency.wrote(key, &self.ranges, answer.meta()?.version);
                 Ok(())
             }
             Err(error) if error.is_not_found() => Ok(()),

@@ -9,7 +9,7 @@ use kinds::endpoint_slice::{Contents, MANAGED_BY, SERVICE_NAME};
 use kinds::head::Head;
 use kinds::meta::ObjectKey;
 use kinds::{EndpointSlice, Kind};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
@@ -100,7 +100,7 @@ pub struct SliceWrites {
     /// Sends the writes.
     pub writer: Writer,
     /// What the store has to show before a key is decided on.
-    pub expectations: Arc<Expectations>,
+    pub consistency: Arc<Consistency>,
     /// What others need not be told to be looked at.
     pub own: Arc<OwnChanges>,
     /// Where keys come back to.
@@ -123,8 +123,8 @@ impl SliceWrites {
     /// Whether the store shows all that was written for a key; if not, the key comes back when it does.
     pub fn caught_up(&self, key: &ObjectKey) -> bool {
         let (queue, woken) = (self.queue.clone(), key.clone());
-        self.expectations.caught_up(key, &self.slices, move || queue.add(woken))
-            && self.expectations.deletions_seen(key, &self.slices)
+        self.consistency.caught_up(key, &self.slices, move || queue.add(woken))
+            && self.consistency.deletions_seen(key, &self.slices)
     }
 
     /// Whether the store shows all slices that the server has for a key; if not, the key comes back when it does.
@@ -136,13 +136,13 @@ impl SliceWrites {
     pub async fn look(&self, key: &ObjectKey) -> Result<bool, WriteError> {
         let selector = format!("{SERVICE_NAME}={},{MANAGED_BY}={}", key.name, self.manager);
         let listed = self.writer.list_meta(&EndpointSlice::RESOURCE, &key.namespace, &selector).await;
-        let listed = listed.inspect_err(|_| self.expectations.lost(key))?;
+        let listed = listed.inspect_err(|_| self.consistency.lost(key))?;
         if let Some(newest) = listed.iter().map(|slice| slice.version).max() {
-            self.expectations.wrote(key, &self.slices, newest);
+            self.consistency.wrote(key, &self.slices, newest);
         }
         for slice in self.existing(key) {
             if !listed.iter().any(|known| known.uid == slice.meta.uid) {
-                self.expectations.deleting(key, &slice.meta);
+                self.consistency.deleting(key, &slice.meta);
                 self.own.deleting(&slice.meta.uid);
             }
         }
@@ -175,7 +175,7 @@ impl SliceWrites {
             Err(error) if error.is_namespace_terminating() => Ok(()),
             Err(error) => {
                 if error.is_lost() {
-                    self.expectations.lost(key);
+                    self.consistency.lost(key);
                 }
                 Err(Failed { what: "create EndpointSlice".into(), error })
             }
@@ -199,7 +199,7 @@ impl SliceWrites {
         if self.own.updated(&self.slices, uid, meta.as_ref().ok().map(|meta| meta.version)) {
             self.queue.add_after(key.clone(), self.delay);
         }
-        self.expectations.wrote(key, &self.slices, meta.map_err(failed)?.version);
+        self.consistency.wrote(key, &self.slices, meta.map_err(failed)?.version);
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl SliceWrites {
     /// When the server refuses, or does not answer.
     pub async fn delete(&self, key: &ObjectKey, slice: &EndpointSlice) -> Result<(), Failed> {
         let uid = &slice.meta.uid;
-        self.expectations.deleting(key, &slice.meta);
+        self.consistency.deleting(key, &slice.meta);
         self.own.deleting(uid);
         match self.writer.delete(&EndpointSlice::RESOURCE, &slice.meta.key(), uid).await {
             Ok(()) => Ok(()),
@@ -219,7 +219,7 @@ impl SliceWrites {
             }
             Err(error) => {
                 // A deletion may be repeated: it is bound to the uid.
-                self.expectations.not_deleting(key, uid);
+                self.consistency.not_deleting(key, uid);
                 self.own.not_deleting(uid);
                 Err(Failed { what: format!("delete {} EndpointSlice", slice.meta.name), error })
             }
@@ -228,7 +228,7 @@ impl SliceWrites {
 
     fn wrote(&self, key: &ObjectKey, version: u64) {
         self.own.wrote(&self.slices, version);
-        self.expectations.wrote(key, &self.slices, version);
+        self.consistency.wrote(key, &self.slices, version);
     }
 }
 

@@ -14,10 +14,10 @@ use kinds::lease::NODE_LEASES;
 use kinds::meta::{ObjectKey, Time};
 use kinds::node::{READY, with_conditions};
 use kinds::{Kind, Lease, Node, Pod, Str, Uid};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use serde_json::json;
 use tokio::time::Instant;
@@ -175,7 +175,7 @@ impl Monitor {
             watchman.passed(Instant::now());
         }
         self.metrics.took(now.elapsed(), count);
-        Ok(Outcome::After(self.limits.period))
+        Ok(Outcome::RequeueAfter(self.limits.period))
     }
 
     /// Whether anything may be concluded from silence now.
@@ -480,7 +480,7 @@ impl Monitor {
                 Err(error) if error.is_not_found() => continue,
                 Err(error) => warn!(pod = %key, %error, "the pod cannot be marked; the next pass tries again"),
             }
-            let about = crate::reference::about(&*pod);
+            let about = runtime::events::about(&*pod);
             self.recorder.event(&about, EventType::Warning, "NodeNotReady", "Node is not ready".to_owned());
         }
     }
@@ -494,7 +494,7 @@ impl Monitor {
                 next = Some(next.map_or(wait, |next| next.min(wait)));
             }
         }
-        Ok(next.map_or(Outcome::Done, Outcome::After))
+        Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
     /// Answers after which time there may be more to do; `None` if something else has to bring that.

@@ -7,9 +7,9 @@ use futures::future::BoxFuture;
 use kinds::meta::{ObjectKey, Time};
 use kinds::taint::Taint;
 use kinds::{Kind, Node};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 
 use super::decide_taints as decide;
@@ -39,7 +39,7 @@ impl Nodes {
         let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
         let (queue, again) = (self.queue.clone(), key.clone());
         if !self.nodes.is_settled(key, move || queue.add(again)) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         let taints = decide::no_schedule(&node, Time((self.clock)().as_second()));
         let labels = decide::labels(&node);
@@ -51,7 +51,7 @@ impl Nodes {
                 self.nodes.wrote(key, answer.meta().map_or(0, |meta| meta.version));
                 Ok(Outcome::Done)
             }
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }

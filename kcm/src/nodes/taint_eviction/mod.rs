@@ -13,10 +13,10 @@ mod tests;
 use std::sync::Arc;
 
 use kinds::{Node, Pod, Sections};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::indexes::by_node;

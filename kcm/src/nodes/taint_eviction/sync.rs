@@ -8,10 +8,10 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::{Kind, Node, Pod, Str};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::metrics::{Count, Metrics, Seconds};
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -111,7 +111,7 @@ impl Evictions {
             }
             Decision::Wait(until) => {
                 self.countdowns.set(key, &pod.meta.uid, Stage::Until(until));
-                Ok(Outcome::After(until.saturating_duration_since(now)))
+                Ok(Outcome::RequeueAfter(until.saturating_duration_since(now)))
             }
             Decision::Evict => self.evict(key, &pod, running.as_ref()).await,
         }
@@ -150,7 +150,7 @@ impl Evictions {
             && decide(self.bears(&node, pod), running, Instant::now()) != Decision::Evict
         {
             warn!(pod = %key, node = %pod.node, "the server's node has other taints than our watch shows: waiting for it");
-            return Ok(Outcome::After(WORD));
+            return Ok(Outcome::RequeueAfter(WORD));
         }
         if running != Some(&Stage::Told) {
             if matches!(running, Some(Stage::Until(end)) if *end > Instant::now()) {
@@ -167,7 +167,7 @@ impl Evictions {
                 Ok(Outcome::Done)
             }
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) => Err(error.into()),
         }
     }

@@ -6,10 +6,10 @@ use kinds::controller_revision::{Fingerprint, NewRevision};
 use kinds::meta::{Meta, ObjectKey, OwnerRef};
 use kinds::selector::Selector;
 use kinds::{ControllerRevision, Kind};
-use runtime::controller::ReconcileError;
-use runtime::expectations::Expectations;
-use runtime::owner::Owner;
+use runtime::consistency::Consistency;
+use runtime::controller_ref::Owner;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::worker::ReconcileError;
 use runtime::write::{WriteError, Writer};
 
 use super::{Snapshot, by_number, hash, revision_name};
@@ -24,7 +24,7 @@ pub struct History<'a> {
     /// All revisions; indexed by controller.
     pub revisions: &'a Arc<Store<ControllerRevision>>,
     /// What the controller has written.
-    pub expectations: &'a Expectations,
+    pub consistency: &'a Consistency,
     /// Who writes.
     pub writer: &'a Writer,
 }
@@ -78,7 +78,7 @@ impl History<'_> {
     }
 
     fn wrote(&self, version: u64) {
-        self.expectations.wrote(&self.owner.key(), self.revisions, version);
+        self.consistency.wrote(&self.owner.key(), self.revisions, version);
     }
 
     /// The workload's revisions, oldest first. Orphans that match are adopted; `K` is the workload's kind.

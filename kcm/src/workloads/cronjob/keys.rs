@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{CronJob, Job, Kind};
-use runtime::events::EventType;
+use runtime::events::{EventType, about};
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
 use super::decide::{schedule, until_next};
 use super::sync::CronJobs;
-use crate::reference::about;
 
 /// Turns changes into keys on the queue.
 pub fn subscribe(

@@ -13,12 +13,12 @@ mod tests;
 use std::sync::Arc;
 
 use kinds::{CronJob, Job, Sections};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::metrics::powers_of_two;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::by_controller;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use sync::CronJobs;
@@ -60,7 +60,7 @@ fn start(manager: &mut Manager, context: &Context) {
         jobs: jobs.clone(),
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-        expectations: Arc::default(),
+        consistency: Arc::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
         skew: manager.metrics().seconds(SKEW, SKEW_HELP, &powers_of_two(1.0, 10)),

@@ -8,19 +8,18 @@ use jiff::Timestamp;
 use kinds::cronjob::{ActiveJob, Concurrency, CronJobStatus};
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{CronJob, Job, Kind, Time, Uid};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, Recorder};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
+use runtime::events::{EventType, Recorder, about};
 use runtime::metrics::Seconds;
 use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, owned_by};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
 use tracing::debug;
 
 use super::decide::{self, Missed};
 use super::schedule::{Schedule, zone};
 use crate::context::Clock;
-use crate::reference::about;
 
 /// The controller's state.
 pub struct CronJobs {
@@ -28,7 +27,7 @@ pub struct CronJobs {
     pub jobs: Arc<Store<Job>>,
     pub writer: Writer,
     pub recorder: Recorder,
-    pub expectations: Arc<Expectations>,
+    pub consistency: Arc<Consistency>,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     pub skew: Seconds,
@@ -49,17 +48,17 @@ fn is_active(status: &CronJobStatus, uid: &Uid) -> bool {
 impl CronJobs {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(cron_job) = self.cron_jobs.get(key) else {
-            self.expectations.forget(key);
+            self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
         let wake = || {
             let (queue, key) = (self.queue.clone(), key.clone());
             move || queue.add(key)
         };
-        if !self.expectations.caught_up(key, &self.cron_jobs, wake())
-            || !self.expectations.caught_up(key, &self.jobs, wake())
+        if !self.consistency.caught_up(key, &self.cron_jobs, wake())
+            || !self.consistency.caught_up(key, &self.jobs, wake())
         {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.uid));
         let mut status = cron_job.status.clone();
@@ -68,11 +67,11 @@ impl CronJobs {
             match self.writer.replace(&CronJob::RESOURCE, key, Some("status"), &cron_job.status_update(&status)).await {
                 Ok(answer) => {
                     if let Ok(meta) = answer.meta() {
-                        self.expectations.wrote(key, &self.cron_jobs, meta.version);
+                        self.consistency.wrote(key, &self.cron_jobs, meta.version);
                     }
                 }
                 // The status was computed from what is no longer true: the change that is on its way leads to another.
-                Err(error) if error.is_conflict() => return Ok(Outcome::Backoff),
+                Err(error) if error.is_conflict() => return Ok(Outcome::RequeueWithBackoff),
                 Err(error) if error.is_not_found() => return Ok(Outcome::Done),
                 Err(error) => return Err(error.into()),
             }
@@ -155,7 +154,7 @@ impl CronJobs {
     }
 
     fn later(&self, cron_job: &CronJob, status: &CronJobStatus, schedule: &Schedule, now: Timestamp) -> Outcome {
-        decide::until_next(&with_status(cron_job, status), schedule, now).map_or(Outcome::Done, Outcome::After)
+        decide::until_next(&with_status(cron_job, status), schedule, now).map_or(Outcome::Done, Outcome::RequeueAfter)
     }
 
     /// Takes ended Jobs from the active list, and learns of the last success.
@@ -300,7 +299,7 @@ impl CronJobs {
                 return Err(WriteError::into(error));
             }
         };
-        self.expectations.wrote(&cron_job.meta.key(), &self.jobs, job.version);
+        self.consistency.wrote(&cron_job.meta.key(), &self.jobs, job.version);
         status.active.push(ActiveJob::of(&job));
         status.last_schedule = Time(scheduled.as_second());
         Ok(true)

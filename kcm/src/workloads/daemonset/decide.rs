@@ -11,7 +11,7 @@ use kinds::pod::Phase;
 use kinds::{DaemonSet, Pod, Str};
 
 use super::decide_place::{Fit, Place};
-use crate::lazy::ON_THEIR_WAY;
+use crate::pods::status_delay::CHANGING_COUNTS;
 
 /// Pods created, and pods deleted, in one go at most (pkg/controller/daemon, BurstReplicas).
 pub const BURST: usize = 250;
@@ -226,7 +226,7 @@ pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
     let moves = rolls || status.current < status.desired;
     let is_final = [status.ready, status.available] == [status.desired; 2] && !moves;
     let lost = status.ready < was.ready || status.available < was.available;
-    if is_final || lost && !moves { Duration::ZERO } else { ON_THEIR_WAY }
+    if is_final || lost && !moves { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
 /// When to look again because a ready pod will have become available.

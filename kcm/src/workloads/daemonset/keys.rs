@@ -28,10 +28,10 @@ pub enum Urgency {
 /// Turns changes into keys on the queue.
 pub fn subscribe(reconciler: &DaemonSets) {
     let DaemonSets { sets, pods, nodes, revisions, queue, comparing, .. } = reconciler;
-    let (wake, expectations, memory) = (queue.clone(), reconciler.expectations.clone(), reconciler.memory.clone());
+    let (wake, consistency, memory) = (queue.clone(), reconciler.consistency.clone(), reconciler.memory.clone());
     sets.subscribe(move |change| {
         if let Some(old) = gone(change) {
-            expectations.forget(&old.meta.key());
+            consistency.forget(&old.meta.key());
             memory.forget(&old.meta.uid);
         }
         if let Some(key) = change.new.or(change.old).map(|set| set.meta.key()) {

@@ -19,12 +19,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{ControllerRevision, DaemonSet, Node, Pod, Sections};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
-use runtime::metrics::StaleSyncs;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
+use runtime::telemetry::StaleSyncs;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use sync::DaemonSets;
@@ -80,19 +80,19 @@ fn start(manager: &mut Manager, context: &Context) {
         revisions: registry.store(),
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-        expectations: Arc::default(),
+        consistency: Arc::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
         comparing: context.options.gates.enabled("TaintTolerationComparisonOperators"),
         memory: Arc::default(),
-        lazy: Default::default(),
+        debouncer: Default::default(),
         backoffs: Default::default(),
         looked: Default::default(),
         begun: Default::default(),
     });
     keys::subscribe(&reconciler);
-    let expectations = reconciler.expectations.clone();
-    manager.collect(StaleSyncs { subsystem: "daemonset_controller", kind: "DaemonSet", expectations });
+    let consistency = reconciler.consistency.clone();
+    manager.collect(StaleSyncs { subsystem: "daemonset_controller", kind: "DaemonSet", consistency });
     let workers = context.workers("concurrent-daemonset-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }

@@ -7,7 +7,7 @@ use kinds::daemonset::REVISION_HASH_LABEL;
 use kinds::intern::label;
 use kinds::template::Template;
 use kinds::{ControllerRevision, DaemonSet, Kind, Pod};
-use runtime::controller::ReconcileError;
+use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
 use serde_json::json;
 use tracing::info;
@@ -130,7 +130,7 @@ impl DaemonSets {
         status.collision_count = Some(known.unwrap_or(0) + 1);
         let answer = self.writer.replace(resource, work.key, Some("status"), &fresh.status_update(&status)).await?;
         if let Ok(meta) = answer.meta() {
-            self.expectations.wrote(work.key, &self.sets, meta.version);
+            self.consistency.wrote(work.key, &self.sets, meta.version);
         }
         info!(collisions = status.collision_count, "the name of the new revision is taken");
         Ok(Stop::Outdated)
@@ -156,7 +156,7 @@ impl DaemonSets {
             match self.writer.merge_patch(&Pod::RESOURCE, &pod.meta.key(), &patch).await {
                 Ok(answer) => {
                     let version = answer.meta().map_err(WriteError::from)?.version;
-                    self.expectations.wrote(work.key, &self.pods, version);
+                    self.consistency.wrote(work.key, &self.pods, version);
                 }
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error.into()),

@@ -13,13 +13,14 @@ use kinds::meta::ObjectKey;
 use kinds::placement::Placement;
 use kinds::selector::Selector;
 use kinds::{ControllerRevision, DaemonSet, Kind, Node, Pod, Uid};
-use runtime::batch::slow_start;
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, Recorder};
-use runtime::expectations::Expectations;
-use runtime::owner::Owner;
+use runtime::consistency::Consistency;
+use runtime::controller_ref::Owner;
+use runtime::debounce::StatusDebouncer;
+use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
+use runtime::slow_start::slow_start;
 use runtime::store::{Store, by_controller, index_key, orphans_in, owned_by};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tracing::{debug, error, info};
 
@@ -30,8 +31,6 @@ use super::decide_roll::{bounds, roll};
 use super::keys::ALL_NODES;
 use super::revisions::{Known, Stop};
 use crate::context::Clock;
-use crate::lazy::Lazy;
-use crate::reference::about;
 use crate::workloads::controller_revisions::{History, Memory};
 
 /// The controller's state.
@@ -42,7 +41,7 @@ pub struct DaemonSets {
     pub revisions: Arc<Store<ControllerRevision>>,
     pub writer: Writer,
     pub recorder: Recorder,
-    pub expectations: Arc<Expectations>,
+    pub consistency: Arc<Consistency>,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     /// Whether tolerations may compare numbers.
@@ -50,7 +49,7 @@ pub struct DaemonSets {
     /// Which revision each template is.
     pub memory: Arc<Memory>,
     /// Since when counts of pods that are on their way wait to be written.
-    pub lazy: Lazy,
+    pub debouncer: StatusDebouncer,
     /// How long failed pods wait, for a DaemonSet as it was observed last.
     pub backoffs: Mutex<HashMap<ObjectKey, (Uid, i64, Backoff)>>,
     /// DaemonSets from before our time whose pods were compared with the server's: what another leader did last may
@@ -92,7 +91,7 @@ impl DaemonSets {
             return Ok(Outcome::Done);
         };
         if !self.caught_up(key) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         if let Selector::Invalid(why) = &set.selector {
             error!(why, "the DaemonSet's selector is invalid; nothing is done for it");
@@ -106,40 +105,40 @@ impl DaemonSets {
         let Some(placement) = set.placement.clone().filter(|_| !set.meta.is_deleting()) else {
             return Ok(Outcome::Done);
         };
-        if self.expectations.take_lost(key) && !self.look(key, &set).await? {
-            return Ok(Outcome::Parked);
+        if self.consistency.take_lost(key) && !self.look(key, &set).await? {
+            return Ok(Outcome::WaitingForCache);
         }
-        let deletions_seen = self.expectations.deletions_seen(key, &self.pods);
+        let deletions_seen = self.consistency.deletions_seen(key, &self.pods);
         let pods = self.claim(key, &set).await?;
         let work = Work { key, set: &set, placement: &placement, pods };
         let known = match self.know_revisions(&work).await {
             Ok(known) => known,
-            Err(Stop::Outdated) => return Ok(Outcome::Backoff),
+            Err(Stop::Outdated) => return Ok(Outcome::RequeueWithBackoff),
             Err(Stop::Failed(error)) => return Err(error),
         };
         let nodes = self.nodes.by_index(&ALL_NODES, index_key(()));
         let places = places(work.placement, &nodes, &work.pods, self.comparing);
         let done = if deletions_seen { self.act(&work, &places, &known).await } else { Ok(Acted::default()) };
         let acted = match &done {
-            Ok(Acted { parked: true, .. }) => return Ok(Outcome::Parked),
+            Ok(Acted { waiting_for_cache: true, .. }) => return Ok(Outcome::WaitingForCache),
             _ => deletions_seen,
         };
         let reported = self.report(&work, &places, &known, acted).await;
         let again = done?.again;
         let wait = match reported? {
-            Reported::Outdated => return Ok(Outcome::Backoff),
+            Reported::Outdated => return Ok(Outcome::RequeueWithBackoff),
             Reported::Waits(wait) => Some(wait),
             Reported::Done => None,
         };
         let available = decide::next_check(&places, set.min_ready_seconds, (self.clock)());
-        Ok(again.into_iter().chain(available).chain(wait).min().map_or(Outcome::Done, Outcome::After))
+        Ok(again.into_iter().chain(available).chain(wait).min().map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
     fn forget(&self, key: &ObjectKey) {
-        self.expectations.forget(key);
+        self.consistency.forget(key);
         lock(&self.looked).remove(key);
         lock(&self.backoffs).remove(key);
-        self.lazy.forget(key);
+        self.debouncer.forget(key);
     }
 
     /// Whether the stores show all that was written for a key; if not, the key comes back when they do.
@@ -148,9 +147,9 @@ impl DaemonSets {
             let (queue, key) = (self.queue.clone(), key.clone());
             move || queue.add(key)
         };
-        self.expectations.caught_up(key, &self.sets, wake())
-            && self.expectations.caught_up(key, &self.pods, wake())
-            && self.expectations.caught_up(key, &self.revisions, wake())
+        self.consistency.caught_up(key, &self.sets, wake())
+            && self.consistency.caught_up(key, &self.pods, wake())
+            && self.consistency.caught_up(key, &self.revisions, wake())
     }
 
     /// Before the first creation or deletion for a DaemonSet that is older than our time: look at the server once.
@@ -166,20 +165,20 @@ impl DaemonSets {
     async fn look(&self, key: &ObjectKey, set: &DaemonSet) -> Result<bool, ReconcileError> {
         let Some(selector) = set.selector.query() else { return Ok(true) };
         let listed = self.writer.list_meta(&Pod::RESOURCE, &key.namespace, &selector).await.inspect_err(|_| {
-            self.expectations.lost(key);
+            self.consistency.lost(key);
             lock(&self.looked).remove(key);
         })?;
         let newest = listed.iter().filter(|pod| pod.is_controlled_by(&set.meta.uid)).map(|pod| pod.version).max();
         if let Some(newest) = newest {
-            self.expectations.wrote(key, &self.pods, newest);
+            self.consistency.wrote(key, &self.pods, newest);
         }
         // A pod that is gone from the server may still be in our store.
         for pod in self.pods.by_index(&by_controller(), owned_by(&set.meta.uid)) {
             if pod.is_active() && !listed.iter().any(|known| known.uid == pod.meta.uid) {
-                self.expectations.deleting(key, &pod.meta);
+                self.consistency.deleting(key, &pod.meta);
             }
         }
-        Ok(self.caught_up(key) && self.expectations.deletions_seen(key, &self.pods))
+        Ok(self.caught_up(key) && self.consistency.deletions_seen(key, &self.pods))
     }
 
     async fn claim(&self, key: &ObjectKey, set: &DaemonSet) -> Result<Vec<Arc<Pod>>, ReconcileError> {
@@ -188,7 +187,7 @@ impl DaemonSets {
         let owner = Owner { meta: &set.meta, reference: set.controller_ref(), writer: &self.writer };
         let claimed = owner.claim::<DaemonSet, Pod>(children, |pod| set.selector.matches(&pod.meta.labels)).await;
         for version in claimed.written {
-            self.expectations.wrote(key, &self.pods, version);
+            self.consistency.wrote(key, &self.pods, version);
         }
         if claimed.errors.is_empty() {
             Ok(claimed.children)
@@ -212,11 +211,11 @@ impl DaemonSets {
             plan = roll(work.set, places, bounds, revision, now);
         }
         if !plan.is_nothing() && !self.knows_its_pods(work.key, work.set).await? {
-            return Ok(Acted { parked: true, again });
+            return Ok(Acted { waiting_for_cache: true, again });
         }
         self.carry_out(work, plan, revision.hash).await?;
         self.clean_history(work, known).await?;
-        Ok(Acted { parked: false, again })
+        Ok(Acted { waiting_for_cache: false, again })
     }
 
     fn with_backoff<T>(&self, work: &Work<'_>, see: impl FnOnce(&mut Backoff) -> T) -> T {
@@ -282,7 +281,7 @@ impl DaemonSets {
         let created = self.writer.create(&Pod::RESOURCE, &work.key.namespace, &body, false).await;
         match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
             Ok(pod) => {
-                self.expectations.wrote(work.key, &self.pods, pod.version);
+                self.consistency.wrote(work.key, &self.pods, pod.version);
                 let message = format!("Created pod: {}", pod.name);
                 self.recorder.event(&about(work.set), EventType::Normal, "SuccessfulCreate", message);
                 Ok(())
@@ -291,7 +290,7 @@ impl DaemonSets {
             Err(error) if error.is_namespace_terminating() => Ok(()),
             Err(error) => {
                 if error.is_lost() {
-                    self.expectations.lost(work.key);
+                    self.consistency.lost(work.key);
                 }
                 let message = format!("Error creating: {error}");
                 self.recorder.event(&about(work.set), EventType::Warning, "FailedCreate", message);
@@ -314,7 +313,7 @@ impl DaemonSets {
 
     async fn delete_one(&self, work: &Work<'_>, pod: &Pod) -> Result<(), WriteError> {
         let (key, uid) = (work.key, &pod.meta.uid);
-        self.expectations.deleting(key, &pod.meta);
+        self.consistency.deleting(key, &pod.meta);
         match self.writer.delete(&Pod::RESOURCE, &pod.meta.key(), uid).await {
             Ok(()) => {
                 let message = format!("Deleted pod: {}", pod.meta.name);
@@ -325,7 +324,7 @@ impl DaemonSets {
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => {
                 // A deletion may be repeated: it is bound to the uid.
-                self.expectations.not_deleting(key, uid);
+                self.consistency.not_deleting(key, uid);
                 let message = format!("Error deleting: {error}");
                 self.recorder.event(&about(work.set), EventType::Warning, "FailedDelete", message);
                 Err(error)
@@ -355,7 +354,7 @@ impl DaemonSets {
             owner: &set.meta,
             reference,
             revisions: &self.revisions,
-            expectations: &self.expectations,
+            consistency: &self.consistency,
             writer: &self.writer,
         }
     }
@@ -369,7 +368,7 @@ impl DaemonSets {
         acted: bool,
     ) -> Result<Reported, ReconcileError> {
         let status = decide::status(work.set, places, known.revision(work.set), (self.clock)(), acted);
-        if let Some(wait) = self.lazy.wait(work.key, decide::delay(work.set, &status)) {
+        if let Some(wait) = self.debouncer.wait(work.key, decide::delay(work.set, &status)) {
             return Ok(Reported::Waits(wait));
         }
         if status == work.set.status {
@@ -379,7 +378,7 @@ impl DaemonSets {
         match self.writer.replace(&DaemonSet::RESOURCE, work.key, Some("status"), &body).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
-                    self.expectations.wrote(work.key, &self.sets, meta.version);
+                    self.consistency.wrote(work.key, &self.sets, meta.version);
                 }
                 Ok(Reported::Done)
             }
@@ -408,7 +407,7 @@ enum Reported {
 #[derive(Debug, Default)]
 struct Acted {
     /// Nothing was done yet: our stores are behind the server.
-    parked: bool,
+    waiting_for_cache: bool,
     /// When a failed pod that waits may go.
     again: Option<Duration>,
 }

@@ -11,7 +11,7 @@ use kinds::{ReplicaSet, Str, Time};
 
 use super::decide::{Notice, Sets};
 use super::decide_scale::max_unavailable;
-use crate::lazy::ON_THEIR_WAY;
+use crate::pods::status_delay::CHANGING_COUNTS;
 
 /// Condition: enough pods are available.
 pub const AVAILABLE: &str = "Available";
@@ -220,7 +220,7 @@ pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration 
         (status.observed_generation, status.collision_count, conditions)
     };
     let is_news = told(status) != told(was) || is_complete(deployment, status);
-    if status == was || is_news && !status.differs_only_in_terminating(was) { Duration::ZERO } else { ON_THEIR_WAY }
+    if status == was || is_news && !status.differs_only_in_terminating(was) { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
 fn judge_progress(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kinds::deployment::Strategy;
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{Deployment, Kind, Pod, ReplicaSet};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
 
@@ -15,9 +15,9 @@ pub fn subscribe(
     sets: &Arc<Store<ReplicaSet>>,
     pods: &Arc<Store<Pod>>,
     queue: &Arc<Queue<ObjectKey>>,
-    expectations: &Arc<Expectations>,
+    consistency: &Arc<Consistency>,
 ) {
-    let (wake, forgets) = (queue.clone(), expectations.clone());
+    let (wake, forgets) = (queue.clone(), consistency.clone());
     deployments.subscribe(move |change| {
         if let Some(old) = gone(change) {
             forgets.forget(&old.meta.key());

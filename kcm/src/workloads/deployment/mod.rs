@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{Deployment, Pod, ReplicaSet, Sections};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use sync::Deployments;
@@ -78,12 +78,12 @@ fn start(manager: &mut Manager, context: &Context) {
         pods: pods.clone(),
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-        expectations: Arc::default(),
+        consistency: Arc::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
-        lazy: Default::default(),
+        debouncer: Default::default(),
     });
-    keys::subscribe(&deployments, &sets, &pods, &queue, &reconciler.expectations);
+    keys::subscribe(&deployments, &sets, &pods, &queue, &reconciler.consistency);
     let workers = context.workers("concurrent-deployment-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
 }

@@ -10,12 +10,13 @@ use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::workload::AnnotationEdits;
 use kinds::{Deployment, Kind, Pod, ReplicaSet, Time};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, Recorder};
-use runtime::expectations::Expectations;
-use runtime::owner::Owner;
+use runtime::consistency::Consistency;
+use runtime::controller_ref::Owner;
+use runtime::debounce::StatusDebouncer;
+use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use tracing::{error, info};
 
@@ -27,8 +28,6 @@ use super::decide_status::{
     status,
 };
 use crate::context::Clock;
-use crate::lazy::Lazy;
-use crate::reference::about;
 
 /// The controller's state.
 pub struct Deployments {
@@ -37,10 +36,10 @@ pub struct Deployments {
     pub pods: Arc<Store<Pod>>,
     pub writer: Writer,
     pub recorder: Recorder,
-    pub expectations: Arc<Expectations>,
+    pub consistency: Arc<Consistency>,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    pub lazy: Lazy,
+    pub debouncer: StatusDebouncer,
 }
 
 /// Why a sync stops half-way.
@@ -78,12 +77,12 @@ impl Reconcile for Deployments {
 impl Deployments {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(deployment) = self.deployments.get(key) else {
-            self.expectations.forget(key);
-            self.lazy.forget(key);
+            self.consistency.forget(key);
+            self.debouncer.forget(key);
             return Ok(Outcome::Done);
         };
         if !self.caught_up(key) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         if let Selector::Invalid(why) = &deployment.selector {
             error!(why, "the Deployment's selector is invalid; nothing is done for it");
@@ -91,7 +90,7 @@ impl Deployments {
         }
         let owned = if deployment.selector.is_everything() { Vec::new() } else { self.claim(key, &deployment).await? };
         if self.is_awaiting(key, &owned) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         let now = Time((self.clock)().as_second());
         let mut work = Work {
@@ -115,7 +114,7 @@ impl Deployments {
                     );
                 }
                 return match stop {
-                    Stop::Outdated => Ok(Outcome::Backoff),
+                    Stop::Outdated => Ok(Outcome::RequeueWithBackoff),
                     Stop::Failed(error) => Err(error),
                 };
             }
@@ -124,17 +123,17 @@ impl Deployments {
             if deployment.meta.is_deleting() { AnnotationEdits::new() } else { revision_edit(&deployment, &work.sets) };
         let again = if course == Course::Rollout { recheck_after(&deployment, &status, now) } else { None };
         let patience = if edits.is_empty() { patience(&deployment, &status) } else { Duration::ZERO };
-        if let Some(later) = self.lazy.wait(key, patience) {
-            return Ok(Outcome::After(again.map_or(later, |again| again.min(later))));
+        if let Some(later) = self.debouncer.wait(key, patience) {
+            return Ok(Outcome::RequeueAfter(again.map_or(later, |again| again.min(later))));
         }
         if status != deployment.status || !edits.is_empty() {
             match self.put_status(key, &deployment, &status, &edits).await.map_err(Stop::from) {
                 Ok(()) => {}
-                Err(Stop::Outdated) => return Ok(Outcome::Backoff),
+                Err(Stop::Outdated) => return Ok(Outcome::RequeueWithBackoff),
                 Err(Stop::Failed(error)) => return Err(error),
             }
         }
-        Ok(again.map_or(Outcome::Done, Outcome::After))
+        Ok(again.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
     /// Whether the stores show all that was written for a key; if not, the key comes back when they do.
@@ -143,8 +142,8 @@ impl Deployments {
             let (queue, key) = (self.queue.clone(), key.clone());
             move || queue.add(key)
         };
-        self.expectations.caught_up(key, &self.deployments, wake())
-            && self.expectations.caught_up(key, &self.sets, wake())
+        self.consistency.caught_up(key, &self.deployments, wake())
+            && self.consistency.caught_up(key, &self.sets, wake())
     }
 
     /// Whether a set was just written by another controller of this process, or is about to be, and the store does not
@@ -163,7 +162,7 @@ impl Deployments {
         let matches = |set: &ReplicaSet| deployment.selector.matches(&set.meta.labels);
         let claimed = owner.claim::<Deployment, ReplicaSet>(children, matches).await;
         for version in &claimed.written {
-            self.expectations.wrote(key, &self.sets, *version);
+            self.consistency.wrote(key, &self.sets, *version);
         }
         match claimed.errors.is_empty() {
             true => Ok(claimed.children),
@@ -226,7 +225,7 @@ impl Deployments {
                 }
                 Step::Unsupported(kind) => {
                     let message = format!("unexpected deployment strategy type: {kind}");
-                    return Err(Stop::Failed(ReconcileError { message, hopeless: true }));
+                    return Err(Stop::Failed(ReconcileError { message, terminal: true }));
                 }
             }
         }
@@ -315,18 +314,18 @@ impl Deployments {
     }
 
     async fn clean(&self, work: &mut Work<'_>) -> Result<(), Stop> {
-        if !self.expectations.deletions_seen(work.key, &self.sets) || self.sets.undecodable() > 0 {
+        if !self.consistency.deletions_seen(work.key, &self.sets) || self.sets.undecodable() > 0 {
             return Ok(());
         }
         for surplus in surplus_history(work.deployment, &work.sets) {
             let uid = &surplus.meta.uid;
-            self.expectations.deleting(work.key, &surplus.meta);
+            self.consistency.deleting(work.key, &surplus.meta);
             match self.writer.delete(&ReplicaSet::RESOURCE, &surplus.meta.key(), uid).await {
                 Ok(()) => {}
                 // Gone already, or another set has its name by now: the store will show it.
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
-                    self.expectations.not_deleting(work.key, uid);
+                    self.consistency.not_deleting(work.key, uid);
                     return Err(error.into());
                 }
             }
@@ -352,7 +351,7 @@ impl Deployments {
     /// Goes on with a set as the server answered it.
     fn take(&self, work: &mut Work<'_>, answer: &Answer) -> Result<(), Stop> {
         let set: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
-        self.expectations.wrote(work.key, &self.sets, set.meta.version);
+        self.consistency.wrote(work.key, &self.sets, set.meta.version);
         self.sets.wrote(&set.meta.key(), set.meta.version);
         work.sets.replace(Arc::new(set));
         Ok(())
@@ -373,7 +372,7 @@ impl Deployments {
 
     fn wrote_deployment(&self, key: &ObjectKey, answer: &Answer) {
         if let Ok(meta) = answer.meta() {
-            self.expectations.wrote(key, &self.deployments, meta.version);
+            self.consistency.wrote(key, &self.deployments, meta.version);
         }
     }
 

@@ -8,8 +8,8 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::pod::DISRUPTION_TARGET;
 use kinds::{Kind, Pod};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use serde_json::{Value, json};
 use tracing::info;
@@ -41,7 +41,7 @@ impl Announced {
         let now = (self.clock)();
         match remaining(&pod, now) {
             None => return Ok(Outcome::Done),
-            Some(wait) if !wait.is_zero() => return Ok(Outcome::After(wait)),
+            Some(wait) if !wait.is_zero() => return Ok(Outcome::RequeueAfter(wait)),
             Some(_) => {}
         }
         match self.writer.patch_status(&Pod::RESOURCE, key, &taken_back(&pod, now)).await {
@@ -50,7 +50,7 @@ impl Announced {
                 Ok(Outcome::Done)
             }
             // Changed, or replaced by another pod, since we saw it: look at what is there then.
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }

@@ -9,7 +9,7 @@ use kinds::pod_disruption_budget::{AllowedCondition, BudgetStatus};
 use kinds::selector::{Requirement, Selector};
 use kinds::{Pod, PodDisruptionBudget, Str, Time};
 
-use crate::lazy::UNIMPORTANT;
+use crate::pods::status_delay::MINOR_CHANGE;
 
 /// For how long an eviction that was granted may take to show on the pod (pkg/controller/disruption, DeletionTimeout).
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
@@ -138,7 +138,7 @@ pub fn patience(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     if before.allowed.is_none() || before == after {
         Duration::ZERO
     } else if counts == *after && is_kept(before) == is_kept(after) {
-        UNIMPORTANT
+        MINOR_CHANGE
     } else if opens(before, after) {
         BEFORE_MORE_GO
     } else {

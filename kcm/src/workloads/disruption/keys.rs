@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use kinds::meta::ObjectKey;
 use kinds::{Pod, PodDisruptionBudget};
-use runtime::events::{EventType, Recorder};
+use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
-
-use crate::reference::about;
 
 /// Turns changes into keys on the queues.
 pub fn subscribe(

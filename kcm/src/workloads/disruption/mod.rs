@@ -16,16 +16,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{Deployment, Pod, PodDisruptionBudget, ReplicaSet, ReplicationController, Sections, StatefulSet};
-use runtime::controller::WorkOptions;
+use runtime::debounce::StatusDebouncer;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
+use runtime::scale::Scales;
 use runtime::store::by_namespace;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
-use crate::lazy::Lazy;
 use crate::pods::indexes::by_label;
-use crate::scales::Scales;
 use announced::Announced;
 use owners::Owners;
 use sync::Budgets;
@@ -90,7 +90,7 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         clock: context.clock.clone(),
         told: Default::default(),
-        lazy: Lazy::default(),
+        debouncer: StatusDebouncer::default(),
     });
     let announced = Arc::new(Announced { pods: pods.clone(), writer, clock: context.clock.clone() });
     keys::subscribe(&budgets, &pods, &queue, &announced_queue, &recorder);

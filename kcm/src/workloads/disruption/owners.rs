@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use kinds::meta::{ObjectKey, OwnerRef};
 use kinds::{Deployment, Kind, Pod, ReplicaSet, ReplicationController, StatefulSet, Uid};
+use runtime::scale::{Scales, qualified};
 use runtime::store::Store;
-
-use crate::scales::{Scales, qualified};
 
 /// Where owners are found.
 pub struct Owners {

@@ -9,19 +9,18 @@ use kinds::meta::ObjectKey;
 use kinds::pod_disruption_budget::BudgetStatus;
 use kinds::selector::Selector;
 use kinds::{Kind, Pod, PodDisruptionBudget};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, Recorder};
+use runtime::debounce::StatusDebouncer;
+use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::{Store, by_namespace, index_key};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tracing::warn;
 
 use super::decide::{self, Bounds};
 use super::owners::{Owners, Unknown};
 use crate::context::Clock;
-use crate::lazy::Lazy;
 use crate::pods::indexes::{by_label, pair};
-use crate::reference::about;
 
 /// The controller's state.
 pub struct Budgets {
@@ -35,7 +34,7 @@ pub struct Budgets {
     /// What was last told about each budget, so that it is not told again as long as it stays so.
     pub told: Mutex<HashMap<ObjectKey, Vec<Word>>>,
     /// Since when counts that no eviction is decided by wait to be written.
-    pub lazy: Lazy,
+    pub debouncer: StatusDebouncer,
 }
 
 /// An event about a budget.
@@ -64,11 +63,11 @@ impl Budgets {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(budget) = self.budgets.get(key) else {
             self.told().remove(key);
-            self.lazy.forget(key);
+            self.debouncer.forget(key);
             return Ok(Outcome::Done);
         };
         if !self.caught_up(key) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         let mut words = Vec::new();
         let counted = self.count(&budget, &mut words).await;
@@ -82,22 +81,22 @@ impl Budgets {
                 }
                 let healthy = decide::healthy(&pods, &disrupted.pending);
                 let status = decide::status(&budget, bounds, healthy, disrupted.pending, now);
-                (status, disrupted.recheck.map_or(Outcome::Done, Outcome::After))
+                (status, disrupted.recheck.map_or(Outcome::Done, Outcome::RequeueAfter))
             }
             Err(unknown) => {
                 warn!(why = unknown.message, "the pods cannot be counted; none may be disrupted");
-                let then = if unknown.passing { Outcome::Backoff } else { Outcome::Done };
+                let then = if unknown.passing { Outcome::RequeueWithBackoff } else { Outcome::Done };
                 (decide::failed(&budget, &unknown.message, now), then)
             }
         };
         if status == budget.status {
-            self.lazy.forget(key);
+            self.debouncer.forget(key);
             return Ok(then);
         }
-        if let Some(wait) = self.lazy.wait(key, decide::patience(&budget.status, &status)) {
+        if let Some(wait) = self.debouncer.wait(key, decide::patience(&budget.status, &status)) {
             return Ok(match then {
-                Outcome::After(recheck) => Outcome::After(wait.min(recheck)),
-                _ => Outcome::After(wait),
+                Outcome::RequeueAfter(recheck) => Outcome::RequeueAfter(wait.min(recheck)),
+                _ => Outcome::RequeueAfter(wait),
             });
         }
         self.write(key, &budget, &status, then).await
@@ -119,7 +118,7 @@ impl Budgets {
                 Ok(then)
             }
             // The eviction API was quicker: what it noted must not be lost.
-            Err(error) if error.is_conflict() => Ok(Outcome::Backoff),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }

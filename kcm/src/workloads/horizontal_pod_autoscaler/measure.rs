@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use kinds::Pod;
 use kinds::horizontal_pod_autoscaler::{HorizontalPodAutoscaler, Metric, MetricId, ObjectRef, Source};
 use kinds::selector::Selector;
+use runtime::scale::{Scales, qualified};
 use runtime::write::{Scale, WriteError, Writer};
 use serde_json::Value;
 use tokio::sync::OnceCell;
@@ -16,7 +17,6 @@ use tokio::time::Instant;
 use super::decide::{Gates, has_goal, is_shared};
 use super::metrics_api::{self, CUSTOM, Question};
 use super::replicas::{self, Goal, Measured, Patience, Tolerances};
-use crate::scales::{Scales, qualified};
 
 type Answer = Result<Arc<Value>, String>;
 

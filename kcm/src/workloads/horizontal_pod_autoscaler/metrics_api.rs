@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kinds::selector::Selector;
 use kinds::{Time, quantity};
-use runtime::write::percent_encode;
+use runtime::text::percent_encode;
 use serde_json::Value;
 
 use super::replicas::{Sample, Samples};

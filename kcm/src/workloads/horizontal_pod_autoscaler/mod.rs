@@ -20,16 +20,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{HorizontalPodAutoscaler, Pod, Sections};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
+use runtime::scale::Scales;
 use runtime::store::by_namespace;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 use tokio::time::Instant;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::indexes::by_label;
-use crate::scales::Scales;
 use counts::Counts;
 use decide::Gates;
 use measure::{Answers, Measuring};

@@ -10,10 +10,10 @@ use kinds::horizontal_pod_autoscaler::MetricStatus;
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::{HorizontalPodAutoscaler, Interner, Kind, Pod, Resource};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, Recorder};
+use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Scale, WriteError};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -24,7 +24,6 @@ use super::measure::{Measuring, Subject};
 use super::overlap::{self, Overlaps};
 use super::pace::Memory;
 use crate::context::Clock;
-use crate::reference::about;
 
 /// How often a scale is changed that others change for reasons of their own (client-go/util/retry, DefaultRetry).
 const TRIES: usize = 5;
@@ -112,7 +111,7 @@ impl Autoscalers {
         };
         if !self.caught_up(key) {
             self.counts.stale();
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         let began = Instant::now();
         let ended = self.scale(key, autoscaler).await;
@@ -192,7 +191,7 @@ impl Autoscalers {
             match self.rescale(&resource, &autoscaler, scale, desired).await {
                 Rescaled::Done => {}
                 Rescaled::Overtaken => {
-                    return Ok(Ended { action: Action::None, trouble, then: Outcome::After(SOON) });
+                    return Ok(Ended { action: Action::None, trouble, then: Outcome::RequeueAfter(SOON) });
                 }
                 Rescaled::Failed(error) => {
                     let told = format!("New size: {desired}; reason: {reason}; error: {error}");
@@ -217,7 +216,7 @@ impl Autoscalers {
         draft.status.desired_replicas = desired;
         self.counts.desired(key, desired);
         self.write(key, &autoscaler, draft).await?;
-        Ok(Ended { action: Action::of(current, desired), trouble, then: Outcome::After(self.habits.period) })
+        Ok(Ended { action: Action::of(current, desired), trouble, then: Outcome::RequeueAfter(self.habits.period) })
     }
 
     /// Too little is known to scale: says so.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kinds::job::TRACKING_FINALIZER;
 use kinds::{Job, Kind, Pod};
-use runtime::owner::{Claim, adoption, claim, release};
+use runtime::controller_ref::{Claim, adoption, claim, release};
 use runtime::write::{WriteError, Writer};
 use serde_json::{Value, json};
 

@@ -14,7 +14,7 @@ use super::backoff::remaining_of_index;
 use super::decide::{SUCCESS_CRITERIA_MET, SUSPENDED, Standing, View, condition, index_of};
 use super::indexes::Indexes;
 use super::policy;
-use crate::lazy::ON_THEIR_WAY;
+use crate::pods::status_delay::CHANGING_COUNTS;
 
 /// Pods created or deleted in one go at most (pkg/controller/job, MaxPodCreateDeletePerSync).
 pub const BURST: usize = 500;
@@ -257,7 +257,7 @@ fn patience(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let some_ended = 0 < status.active && status.active < was.active && terminating(was) == 0;
     let is_settled = status.ready == Some(status.active) && terminating(status) == 0 && !some_ended;
     let lost = status.active == was.active && status.ready < was.ready;
-    Some(if was.start != status.start || is_settled || lost { Duration::ZERO } else { ON_THEIR_WAY })
+    Some(if was.start != status.start || is_settled || lost { Duration::ZERO } else { CHANGING_COUNTS })
 }
 
 /// Sets a condition; answers whether that changed anything. One that is false is not added

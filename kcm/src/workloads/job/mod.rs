@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{Job, Pod};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
-use runtime::metrics::StaleSyncs;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
+use runtime::telemetry::StaleSyncs;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use metrics::Tally;
@@ -94,16 +94,16 @@ fn start(manager: &mut Manager, context: &Context) {
         pods,
         writer,
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-        expectations: Arc::default(),
+        consistency: Arc::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
         memory: Default::default(),
-        lazy: Default::default(),
+        debouncer: Default::default(),
         begun: Default::default(),
         tally,
     });
-    let expectations = reconciler.expectations.clone();
-    manager.collect(StaleSyncs { subsystem: "job_controller", kind: "Job", expectations });
+    let consistency = reconciler.consistency.clone();
+    manager.collect(StaleSyncs { subsystem: "job_controller", kind: "Job", consistency });
     let workers = context.workers("concurrent-job-syncs");
     let work = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
     manager.add(work, queue, reconciler);

@@ -9,9 +9,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::{ObjectKey, OwnerRef};
 use kinds::{Job, Kind, Pod, Uid};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 
 use super::claim::{patch, untracking};

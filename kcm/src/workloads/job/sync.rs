@@ -11,12 +11,13 @@ use kinds::job::{CompletionMode, JobStatus};
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::{Job, Kind, Pod, Uid};
-use runtime::batch::slow_start;
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, Recorder};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
+use runtime::debounce::StatusDebouncer;
+use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
+use runtime::slow_start::slow_start;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tracing::{debug, error, info};
 
@@ -29,8 +30,6 @@ use super::metrics::{Did, Need, Tally};
 use super::pods::new_pod;
 use super::track::{self, Account};
 use crate::context::Clock;
-use crate::lazy::Lazy;
-use crate::reference::about;
 
 /// What is remembered about a Job between two looks at it.
 #[derive(Debug, Clone, Default)]
@@ -49,12 +48,12 @@ pub struct Jobs {
     pub pods: Arc<Store<Pod>>,
     pub writer: Writer,
     pub recorder: Recorder,
-    pub expectations: Arc<Expectations>,
+    pub consistency: Arc<Consistency>,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     pub memory: Mutex<HashMap<ObjectKey, Memory>>,
     /// Since when counts of running pods wait to be written.
-    pub lazy: Lazy,
+    pub debouncer: StatusDebouncer,
     /// When our time began: what another leader did last may not have reached our stores by then.
     pub begun: OnceLock<Timestamp>,
     pub tally: Arc<Tally>,
@@ -76,7 +75,7 @@ impl Reconcile for Jobs {
 fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
     match error {
         // The status was computed from what is no longer true: the change that is on its way leads to another.
-        error if error.is_conflict() => Ok(Outcome::Backoff),
+        error if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
         error if error.is_not_found() => Ok(Outcome::Done),
         error => Err(error.into()),
     }
@@ -108,9 +107,9 @@ impl Jobs {
         }
         let (mut did, started) = (Did::Reconciling, Instant::now());
         let ended = self.work(key, &job, &mut did).await;
-        if !matches!(ended, Ok(Outcome::Parked)) {
+        if !matches!(ended, Ok(Outcome::WaitingForCache)) {
             // What is begun anew is an error with upstream.
-            let good = matches!(ended, Ok(Outcome::Done | Outcome::After(_)));
+            let good = matches!(ended, Ok(Outcome::Done | Outcome::RequeueAfter(_)));
             self.tally.synced(&job, did, good, started.elapsed());
         }
         ended
@@ -118,21 +117,21 @@ impl Jobs {
 
     /// Sees to the pods of a Job that goes on; says in `did` what that came to.
     async fn work(&self, key: &ObjectKey, job: &Arc<Job>, did: &mut Did) -> Result<Outcome, ReconcileError> {
-        if !self.caught_up(key) || self.expectations.take_lost(key) && !self.look(key, job).await? {
-            return Ok(Outcome::Parked);
+        if !self.caught_up(key) || self.consistency.take_lost(key) && !self.look(key, job).await? {
+            return Ok(Outcome::WaitingForCache);
         }
-        let satisfied = self.expectations.deletions_seen(key, &self.pods);
+        let satisfied = self.consistency.deletions_seen(key, &self.pods);
         let mut children = self.pods.by_index(&by_controller(), owned_by(&job.meta.uid));
         children.extend(self.pods.by_index(&by_controller(), orphans_in(&job.meta.namespace)));
         let claimed = claim_pods(&self.writer, job, children).await;
         for version in claimed.written {
-            self.expectations.wrote(key, &self.pods, version);
+            self.consistency.wrote(key, &self.pods, version);
         }
         if !claimed.errors.is_empty() {
             return Err(ReconcileError::new(claimed.errors.join(", ")));
         }
         if !self.caught_up(key) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         let mut pods = claimed.pods;
         pods.sort_by_key(|pod| index_of(pod).unwrap_or(-1));
@@ -151,7 +150,7 @@ impl Jobs {
             let current = self.look(key, job).await?;
             self.remember(key, &job.meta.uid, |memory| memory.looked = true);
             // What the server has may be more than was looked at above.
-            return Ok(if current { Outcome::After(Duration::ZERO) } else { Outcome::Parked });
+            return Ok(if current { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
         }
         let after = |delay: SignedDuration| Duration::try_from(delay).unwrap_or_default();
         if let Some(deadline) = standing.deadline_in {
@@ -197,7 +196,7 @@ impl Jobs {
         let mut job = job.clone();
         match flush.into_iter().chain(counts).min().map(|patience| self.waits(key, patience)) {
             Some(false) => {
-                self.lazy.forget(key);
+                self.debouncer.forget(key);
                 job = self.write(key, &job, &status).await.map_err(not_written)?;
                 self.remember(key, &job.meta.uid, |memory| memory.backoff = backoff);
             }
@@ -216,7 +215,7 @@ impl Jobs {
         }
         let ended = track::finish(&mut status, end.as_ref(), (self.clock)());
         if ended || moved && !self.waits(key, patience) {
-            self.lazy.forget(key);
+            self.debouncer.forget(key);
             self.write(key, &job, &status).await.map_err(not_written)?;
         }
         if let Some(end) = end.filter(|_| ended) {
@@ -239,7 +238,7 @@ impl Jobs {
 
     /// Whether counts may wait to be written; if so, the Job comes back when they may no longer.
     fn waits(&self, key: &ObjectKey, patience: Duration) -> bool {
-        let wait = self.lazy.wait(key, patience);
+        let wait = self.debouncer.wait(key, patience);
         wait.into_iter().for_each(|wait| self.queue.add_after(key.clone(), wait));
         wait.is_some()
     }
@@ -250,13 +249,13 @@ impl Jobs {
         let written = written.and_then(|answer| Ok(answer.decode::<Job>(self.jobs.decoding())?));
         match written {
             Ok(written) => {
-                self.expectations.wrote(key, &self.jobs, written.meta.version);
+                self.consistency.wrote(key, &self.jobs, written.meta.version);
                 self.tally.counted(job, &job.status, status);
                 Ok(Arc::new(written))
             }
             Err(error) => {
                 if error.is_lost() {
-                    self.expectations.lost(key);
+                    self.consistency.lost(key);
                 }
                 Err(error)
             }
@@ -277,7 +276,7 @@ impl Jobs {
             let uid = &pod.meta.uid;
             match released {
                 Ok(version) => version.into_iter().for_each(|version| {
-                    self.expectations.wrote(key, &self.pods, version);
+                    self.consistency.wrote(key, &self.pods, version);
                     // Whoever looks at the pods of a Job that has ended may not see yet that this one was let go.
                     self.pods.wrote(&pod.meta.key(), version);
                 }),
@@ -339,15 +338,13 @@ impl Jobs {
         let gone = |error: &WriteError| error.is_gone();
         if uncounted && has_finalizer(pod) {
             match patch(&self.writer, pod, untracking(pod)).await {
-                Ok(version) => {
-                    version.into_iter().for_each(|version| self.expectations.wrote(key, &self.pods, version))
-                }
+                Ok(version) => version.into_iter().for_each(|version| self.consistency.wrote(key, &self.pods, version)),
                 Err(error) if gone(&error) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
         if uncounted {
-            self.expectations.deleting(key, &pod.meta);
+            self.consistency.deleting(key, &pod.meta);
         }
         match self.writer.delete(&Pod::RESOURCE, &pod.meta.key(), &pod.meta.uid).await {
             Ok(()) => {
@@ -358,7 +355,7 @@ impl Jobs {
             Err(error) if gone(&error) => Ok(()),
             Err(error) => {
                 // A deletion may be repeated: it is bound to the uid.
-                self.expectations.not_deleting(key, &pod.meta.uid);
+                self.consistency.not_deleting(key, &pod.meta.uid);
                 let message = format!("Error deleting: {error}");
                 self.recorder.event(&about(job), EventType::Warning, "FailedDelete", message);
                 Err(error)
@@ -389,7 +386,7 @@ impl Jobs {
         let created = self.writer.create(&Pod::RESOURCE, &key.namespace, &body, false).await;
         match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
             Ok(pod) => {
-                self.expectations.wrote(key, &self.pods, pod.version);
+                self.consistency.wrote(key, &self.pods, pod.version);
                 let message = format!("Created pod: {}", pod.name);
                 self.recorder.event(&about(job), EventType::Normal, "SuccessfulCreate", message);
                 Ok(())
@@ -398,7 +395,7 @@ impl Jobs {
             Err(error) if error.is_namespace_terminating() => Ok(()),
             Err(error) => {
                 if error.is_lost() {
-                    self.expectations.lost(key);
+                    self.consistency.lost(key);
                 }
                 let message = format!("Error creating: {error}");
                 self.recorder.event(&about(job), EventType::Warning, "FailedCreate", message);
@@ -413,23 +410,23 @@ impl Jobs {
             let (queue, key) = (self.queue.clone(), key.clone());
             move || queue.add(key)
         };
-        self.expectations.caught_up(key, &self.jobs, wake()) && self.expectations.caught_up(key, &self.pods, wake())
+        self.consistency.caught_up(key, &self.jobs, wake()) && self.consistency.caught_up(key, &self.pods, wake())
     }
 
     /// Compares the Job and its pods with the server's; true when our stores are not behind. Else the key comes back
     /// when they are not.
     async fn look(&self, key: &ObjectKey, job: &Job) -> Result<bool, ReconcileError> {
         let Some(selector) = job.selector.query() else { return Ok(true) };
-        let lost = |_: &WriteError| self.expectations.lost(key);
+        let lost = |_: &WriteError| self.consistency.lost(key);
         let fresh = match self.writer.get(&Job::RESOURCE, key).await {
             Err(error) if error.is_not_found() => return Ok(false),
             fresh => fresh.inspect_err(lost)?.meta().map_err(|error| ReconcileError::new(error.to_string()))?,
         };
         let listed = self.writer.list_meta(&Pod::RESOURCE, &key.namespace, &selector).await.inspect_err(lost)?;
-        self.expectations.wrote(key, &self.jobs, fresh.version);
+        self.consistency.wrote(key, &self.jobs, fresh.version);
         let newest = listed.iter().filter(|pod| pod.is_controlled_by(&job.meta.uid)).map(|pod| pod.version).max();
         if let Some(newest) = newest {
-            self.expectations.wrote(key, &self.pods, newest);
+            self.consistency.wrote(key, &self.pods, newest);
         }
         // A pod that is gone from the server may still be in our store: it was counted before it could go.
         let known = self.pods.by_index(&by_controller(), owned_by(&job.meta.uid));
@@ -437,12 +434,12 @@ impl Jobs {
         self.remember(key, &job.meta.uid, |memory| {
             for pod in gone {
                 if pod.is_active() {
-                    self.expectations.deleting(key, &pod.meta);
+                    self.consistency.deleting(key, &pod.meta);
                 }
                 memory.settled.insert(pod.meta.uid.clone());
             }
         });
-        Ok(self.caught_up(key) && self.expectations.deletions_seen(key, &self.pods))
+        Ok(self.caught_up(key) && self.consistency.deletions_seen(key, &self.pods))
     }
 
     /// Changes what is remembered about a Job, and answers it.
@@ -457,9 +454,9 @@ impl Jobs {
     }
 
     fn forget(&self, key: &ObjectKey) {
-        self.expectations.forget(key);
+        self.consistency.forget(key);
         self.memory().remove(key);
-        self.lazy.forget(key);
+        self.debouncer.forget(key);
     }
 
     fn memory(&self) -> MutexGuard<'_, HashMap<ObjectKey, Memory>> {

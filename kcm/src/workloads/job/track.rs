@@ -20,7 +20,7 @@ use super::decide::{
 use super::indexes::Indexes;
 use super::manage::{Outcome, ensure};
 use super::policy;
-use crate::lazy::ON_THEIR_WAY;
+use crate::pods::status_delay::CHANGING_COUNTS;
 
 /// Pods in the list of the uncounted at most, so that a status stays small (pkg/controller/job, MaxUncountedPods).
 const MOST_UNCOUNTED: usize = 500;
@@ -54,7 +54,7 @@ impl View<'_> {
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
         let known_failed = self.job.status.uncounted.clone().unwrap_or_default();
         // What is written down is safe: while other pods run, the counters can go with the next that end.
-        let patience = if status.active > 0 { ON_THEIR_WAY } else { Duration::ZERO };
+        let patience = if status.active > 0 { CHANGING_COUNTS } else { Duration::ZERO };
         let settled = settle(&mut status, &tracked).then_some(patience);
         let counts = counts.into_iter().chain(settled).min();
         let mut release = Vec::new();

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use kinds::{Node, Pod, Sections};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, index_key};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::indexes::by_node;

@@ -9,9 +9,9 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Uid};
 use kinds::{Kind, Node, Pod, Str, Time};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
 use runtime::queue::Queue;
 use runtime::store::{Store, index_key};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tracing::{error, info};
 
@@ -70,7 +70,7 @@ impl Reconcile for PodGc {
             match chore {
                 Chore::LookThrough => {
                     self.look_through().await;
-                    Ok(Outcome::After(PERIOD))
+                    Ok(Outcome::RequeueAfter(PERIOD))
                 }
                 Chore::Missing(node) => {
                     self.look_for(node).await;

@@ -11,7 +11,7 @@ use kinds::replicaset::ReplicaSetStatus;
 use kinds::status::Condition;
 use kinds::{Pod, ReplicaSet, Str, Time};
 
-use crate::lazy;
+use crate::pods::status_delay;
 
 /// Pods created or deleted in one go at most (pkg/controller/replicaset, BurstReplicas).
 pub const BURST: usize = 500;
@@ -157,13 +157,13 @@ pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     if *status == *was || status.conditions != was.conditions || arrived < 0 || emptied {
         Duration::ZERO
     } else if status.differs_only_in_terminating(was) {
-        lazy::UNIMPORTANT
+        status_delay::MINOR_CHANGE
     } else if is_settled && arrived == 0 {
-        lazy::patience(0, status.terminating_replicas.unwrap_or(0)).min(lazy::UNIMPORTANT)
+        status_delay::for_pods(0, status.terminating_replicas.unwrap_or(0)).min(status_delay::MINOR_CHANGE)
     } else if arrived > 0 {
-        lazy::patience(arrived, set.replicas - counted(set, status))
+        status_delay::for_pods(arrived, set.replicas - counted(set, status))
     } else {
-        lazy::UNIMPORTANT
+        status_delay::MINOR_CHANGE
     }
 }
 

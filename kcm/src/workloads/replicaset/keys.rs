@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{Kind, Pod, ReplicaSet};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
 
@@ -24,9 +24,9 @@ pub fn subscribe<K: PodSet>(
     sets: &Arc<Store<K>>,
     pods: &Arc<Store<Pod>>,
     queue: &Arc<Queue<ObjectKey>>,
-    expectations: &Arc<Expectations>,
+    consistency: &Arc<Consistency>,
 ) {
-    let (sets_queue, forgets) = (queue.clone(), expectations.clone());
+    let (sets_queue, forgets) = (queue.clone(), consistency.clone());
     sets.subscribe(move |change| {
         if is_replaced_or_gone(change) {
             change.old.into_iter().for_each(|old| forgets.forget(&old.meta().key()));

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{Pod, ReplicaSet, ReplicationController, Sections};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
-use runtime::metrics::StaleSyncs;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
+use runtime::telemetry::StaleSyncs;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Verb, Write};
 use pod_set::PodSet;
@@ -81,18 +81,18 @@ fn start<K: PodSet>(manager: &mut Manager, context: &Context) {
         pods: pods.clone(),
         writer: manager.writer(K::SERVICE_ACCOUNT),
         recorder: manager.recorder(K::COMPONENT, K::SERVICE_ACCOUNT),
-        expectations: Arc::default(),
+        consistency: Arc::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
         looked: Default::default(),
-        lazy: Default::default(),
+        debouncer: Default::default(),
         begun: Default::default(),
     });
-    keys::subscribe(&sets, &pods, &queue, &reconciler.expectations);
+    keys::subscribe(&sets, &pods, &queue, &reconciler.consistency);
     // The metric is of ReplicaSets by its name.
     if K::CONTROLLER == ReplicaSet::CONTROLLER {
-        let expectations = reconciler.expectations.clone();
-        manager.collect(StaleSyncs { subsystem: "replicaset_controller", kind: "ReplicaSet", expectations });
+        let consistency = reconciler.consistency.clone();
+        manager.collect(StaleSyncs { subsystem: "replicaset_controller", kind: "ReplicaSet", consistency });
     }
     let workers = context.workers(K::WORKERS);
     manager.add(WorkOptions { name: K::CONTROLLER, workers, max_retries: None }, queue, reconciler);

@@ -11,21 +11,20 @@ use kinds::meta::ObjectKey;
 use kinds::replicaset::ReplicaSetStatus;
 use kinds::selector::Selector;
 use kinds::{Kind, Pod};
-use runtime::batch::slow_start;
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, Recorder};
-use runtime::expectations::Expectations;
-use runtime::owner::Owner;
+use runtime::consistency::Consistency;
+use runtime::controller_ref::Owner;
+use runtime::debounce::StatusDebouncer;
+use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
+use runtime::slow_start::slow_start;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tracing::{debug, error, info};
 
 use super::decide::{self, Manage};
 use super::pod_set::PodSet;
 use crate::context::Clock;
-use crate::lazy::Lazy;
-use crate::reference::about;
 
 /// The controller's state.
 pub struct PodSets<K: PodSet> {
@@ -33,13 +32,13 @@ pub struct PodSets<K: PodSet> {
     pub pods: Arc<Store<Pod>>,
     pub writer: Writer,
     pub recorder: Recorder,
-    pub expectations: Arc<Expectations>,
+    pub consistency: Arc<Consistency>,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     /// Sets from before our time whose pods were compared with the server's: what another leader did last may
     /// not have reached our stores when we began.
     pub looked: Mutex<HashSet<ObjectKey>>,
-    pub lazy: Lazy,
+    pub debouncer: StatusDebouncer,
     /// When our time began.
     pub begun: OnceLock<Timestamp>,
 }
@@ -59,23 +58,23 @@ impl<K: PodSet> Reconcile for PodSets<K> {
 impl<K: PodSet> PodSets<K> {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(owner) = self.sets.get(key) else {
-            self.expectations.forget(key);
+            self.consistency.forget(key);
             self.looked().remove(key);
-            self.lazy.forget(key);
+            self.debouncer.forget(key);
             return Ok(Outcome::Done);
         };
         if !self.caught_up(key) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         let set = owner.replica_set();
         if let Selector::Invalid(why) = &set.selector {
             error!(why, "the selector is invalid; nothing is done for it");
             return Ok(Outcome::Done);
         }
-        if self.expectations.take_lost(key) && !self.look(key, &owner).await? {
-            return Ok(Outcome::Parked);
+        if self.consistency.take_lost(key) && !self.look(key, &owner).await? {
+            return Ok(Outcome::WaitingForCache);
         }
-        let deletions_seen = self.expectations.deletions_seen(key, &self.pods);
+        let deletions_seen = self.consistency.deletions_seen(key, &self.pods);
         let mut children = self.pods.by_index(&by_controller(), owned_by(&set.meta.uid));
         children.extend(self.pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)));
         let terminating = children
@@ -91,7 +90,7 @@ impl<K: PodSet> PodSets<K> {
             let now = (self.clock)();
             let plan = decide::manage(&active, set.replicas, now, || self.related(&owner));
             if !matches!(plan, Manage::Nothing) && !self.knows_its_pods(key, &owner).await? {
-                return Ok(Outcome::Parked);
+                return Ok(Outcome::WaitingForCache);
             }
             failure = match plan {
                 Manage::Nothing => None,
@@ -104,8 +103,8 @@ impl<K: PodSet> PodSets<K> {
         let status = decide::status(set, &active, terminating, failure.as_deref(), now);
         let mut next = decide::next_check(&status, &active, set.min_ready_seconds, now);
         let wait = match status == set.status {
-            true => self.lazy.wait(key, Duration::ZERO),
-            false => self.lazy.wait_damped(key, decide::patience(set, &status), decide::is_loss(set, &status)),
+            true => self.debouncer.wait(key, Duration::ZERO),
+            false => self.debouncer.wait_damped(key, decide::patience(set, &status), decide::is_loss(set, &status)),
         };
         match wait {
             Some(later) => next = Some(next.map_or(later, |next| next.min(later))),
@@ -119,7 +118,7 @@ impl<K: PodSet> PodSets<K> {
         if let Some(message) = failure {
             return Err(ReconcileError::new(message));
         }
-        Ok(next.map_or(Outcome::Done, Outcome::After))
+        Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
     /// Writes the status; an outcome says that it could not be, and why the sync ends.
@@ -130,18 +129,20 @@ impl<K: PodSet> PodSets<K> {
         status: &ReplicaSetStatus,
     ) -> Result<Option<Outcome>, ReconcileError> {
         // The Deployment's controller may have changed the set since this sync began.
-        let Some(_underway) = self.sets.begin_write(key, set.meta().version) else { return Ok(Some(Outcome::Backoff)) };
+        let Some(_underway) = self.sets.begin_write(key, set.meta().version) else {
+            return Ok(Some(Outcome::RequeueWithBackoff));
+        };
         let body = set.replica_set().status_update(status);
         match self.writer.replace(&K::RESOURCE, key, Some("status"), &body).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
-                    self.expectations.wrote(key, &self.sets, meta.version);
+                    self.consistency.wrote(key, &self.sets, meta.version);
                     self.sets.wrote(key, meta.version);
                 }
                 Ok(None)
             }
             // The status was computed from what is no longer true: the change that is on its way leads to another.
-            Err(error) if error.is_conflict() => Ok(Some(Outcome::Backoff)),
+            Err(error) if error.is_conflict() => Ok(Some(Outcome::RequeueWithBackoff)),
             Err(error) if error.is_not_found() => Ok(Some(Outcome::Done)),
             Err(error) => Err(error.into()),
         }
@@ -155,8 +156,8 @@ impl<K: PodSet> PodSets<K> {
             move || queue.add(key)
         };
         self.sets.is_settled(key, wake())
-            && self.expectations.caught_up(key, &self.sets, wake())
-            && self.expectations.caught_up(key, &self.pods, wake())
+            && self.consistency.caught_up(key, &self.sets, wake())
+            && self.consistency.caught_up(key, &self.pods, wake())
     }
 
     fn looked(&self) -> std::sync::MutexGuard<'_, HashSet<ObjectKey>> {
@@ -176,27 +177,27 @@ impl<K: PodSet> PodSets<K> {
     async fn look(&self, key: &ObjectKey, set: &K) -> Result<bool, ReconcileError> {
         let Some(selector) = set.replica_set().selector.query() else { return Ok(true) };
         let listed = self.writer.list_meta(&Pod::RESOURCE, &key.namespace, &selector).await.inspect_err(|_| {
-            self.expectations.lost(key);
+            self.consistency.lost(key);
             self.looked().remove(key);
         })?;
         let newest = listed.iter().filter(|pod| pod.is_controlled_by(&set.meta().uid)).map(|pod| pod.version).max();
         if let Some(newest) = newest {
-            self.expectations.wrote(key, &self.pods, newest);
+            self.consistency.wrote(key, &self.pods, newest);
         }
         // A pod that is gone from the server may still be in our store.
         for pod in self.pods.by_index(&by_controller(), owned_by(&set.meta().uid)) {
             if pod.is_active() && !listed.iter().any(|known| known.uid == pod.meta.uid) {
-                self.expectations.deleting(key, &pod.meta);
+                self.consistency.deleting(key, &pod.meta);
             }
         }
-        Ok(self.caught_up(key) && self.expectations.deletions_seen(key, &self.pods))
+        Ok(self.caught_up(key) && self.consistency.deletions_seen(key, &self.pods))
     }
 
     async fn claim(&self, key: &ObjectKey, set: &K, children: Vec<Arc<Pod>>) -> Result<Vec<Arc<Pod>>, ReconcileError> {
         let owner = Owner { meta: set.meta(), reference: set.controller_ref(), writer: &self.writer };
         let claimed = owner.claim::<K, Pod>(children, |pod| set.replica_set().selector.matches(&pod.meta.labels)).await;
         for version in claimed.written {
-            self.expectations.wrote(key, &self.pods, version);
+            self.consistency.wrote(key, &self.pods, version);
         }
         if claimed.errors.is_empty() {
             Ok(claimed.children)
@@ -235,7 +236,7 @@ impl<K: PodSet> PodSets<K> {
         let created = self.writer.create(&Pod::RESOURCE, &key.namespace, body, false).await;
         match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
             Ok(pod) => {
-                self.expectations.wrote(key, &self.pods, pod.version);
+                self.consistency.wrote(key, &self.pods, pod.version);
                 let message = format!("Created pod: {}", pod.name);
                 self.recorder.event(&about(set), EventType::Normal, "SuccessfulCreate", message);
                 Ok(())
@@ -244,7 +245,7 @@ impl<K: PodSet> PodSets<K> {
             Err(error) if error.is_namespace_terminating() => Ok(()),
             Err(error) => {
                 if error.is_lost() {
-                    self.expectations.lost(key);
+                    self.consistency.lost(key);
                 }
                 let message = format!("Error creating: {error}");
                 self.recorder.event(&about(set), EventType::Warning, "FailedCreate", message);
@@ -262,7 +263,7 @@ impl<K: PodSet> PodSets<K> {
         debug!(need = set.replica_set().replicas, count = victims.len(), "too many pods; deleting");
         let deletions = victims.iter().map(|pod| async move {
             let uid = &pod.meta.uid;
-            self.expectations.deleting(key, &pod.meta);
+            self.consistency.deleting(key, &pod.meta);
             match self.writer.delete(&Pod::RESOURCE, &pod.meta.key(), uid).await {
                 Ok(()) => {
                     let message = format!("Deleted pod: {}", pod.meta.name);
@@ -273,7 +274,7 @@ impl<K: PodSet> PodSets<K> {
                 Err(error) if error.is_not_found() => None,
                 Err(error) => {
                     // A deletion may be repeated: it is bound to the uid.
-                    self.expectations.not_deleting(key, uid);
+                    self.consistency.not_deleting(key, uid);
                     let message = format!("Error deleting: {error}");
                     self.recorder.event(&about(set), EventType::Warning, "FailedDelete", message);
                     Some(format!("unable to delete pods: {error}"))

@@ -6,9 +6,9 @@ use kinds::meta::{ObjectKey, OwnerRef, Uid};
 use kinds::pod_edit::repaired;
 use kinds::template::Template;
 use kinds::{Decode, Interner, Kind, PersistentVolumeClaim, Pod, Sections, StatefulSet};
-use runtime::batch::slow_start;
-use runtime::controller::ReconcileError;
-use runtime::events::EventType;
+use runtime::events::{EventType, about};
+use runtime::slow_start::slow_start;
+use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
@@ -19,7 +19,6 @@ use super::pods;
 use super::retention::{self, Parties, Verdict};
 use super::status::{Done, Revisions};
 use super::sync::StatefulSets;
-use crate::reference::about;
 use crate::workloads::controller_revisions::{History, template_of};
 
 /// One reconcile at work on one StatefulSet.
@@ -170,7 +169,7 @@ impl<'a> Work<'a> {
             (current, writer.create_json(&Pod::RESOURCE, namespace, &body).await?)
         };
         let version = answer.meta()?.version;
-        self.controller.expectations.wrote(self.key, &self.controller.pods, version);
+        self.controller.consistency.wrote(self.key, &self.controller.pods, version);
         Ok(revision.clone())
     }
 
@@ -216,7 +215,7 @@ impl<'a> Work<'a> {
         let object = repaired(object, &identity::labels(self.set, ordinal), &claims);
         let answer = writer.replace(&Pod::RESOURCE, &key, None, &object).await?;
         let version = answer.meta().map_err(WriteError::from)?.version;
-        self.controller.expectations.wrote(self.key, &self.controller.pods, version);
+        self.controller.consistency.wrote(self.key, &self.controller.pods, version);
         Ok(())
     }
 
@@ -226,12 +225,12 @@ impl<'a> Work<'a> {
             let message = format!("not deleting pods while {unreadable} pods cannot be decoded (see the log)");
             return Err(ReconcileError::new(message));
         }
-        let (expectations, uid) = (&self.controller.expectations, &pod.meta.uid);
-        expectations.deleting(self.key, &pod.meta);
+        let (consistency, uid) = (&self.controller.consistency, &pod.meta.uid);
+        consistency.deleting(self.key, &pod.meta);
         match self.controller.writer.delete(&Pod::RESOURCE, &pod.meta.key(), uid).await {
             Err(error) if !error.is_not_found() => {
                 // A deletion may be repeated: it is bound to the uid.
-                expectations.not_deleting(self.key, uid);
+                consistency.not_deleting(self.key, uid);
                 self.tell(Verb::Delete, &pod.meta.name, Some(&error.to_string()));
                 Err(error.into())
             }
@@ -263,7 +262,7 @@ impl<'a> Work<'a> {
                     let created = self.controller.writer.create(resource, &key.namespace, &body, false).await;
                     match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
                         Ok(meta) => {
-                            self.controller.expectations.wrote(self.key, &self.controller.claims, meta.version);
+                            self.controller.consistency.wrote(self.key, &self.controller.claims, meta.version);
                             self.tell_of_claim(&name, pod, None);
                         }
                         Err(error) => {
@@ -325,7 +324,7 @@ impl<'a> Work<'a> {
         let Some(owners) = self.verdict(&fresh, ordinal, pod).owners else { return Ok(()) };
         let object = PersistentVolumeClaim::owned_by(answer.object()?, &owners).map_err(kinds::DecodeError::from)?;
         let version = writer.replace(resource, &key, None, &object).await?.meta()?.version;
-        self.controller.expectations.wrote(self.key, &self.controller.claims, version);
+        self.controller.consistency.wrote(self.key, &self.controller.claims, version);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{Kind, PersistentVolumeClaim, Pod, StatefulSet};
-use runtime::expectations::Expectations;
+use runtime::consistency::Consistency;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
 
@@ -31,14 +31,14 @@ pub struct Wiring<'a> {
     /// Where keys go.
     pub queue: &'a Arc<Queue<ObjectKey>>,
     /// Forgets what is gone.
-    pub expectations: &'a Arc<Expectations>,
+    pub consistency: &'a Arc<Consistency>,
     /// Forgets what is gone.
     pub memory: &'a Arc<Memory>,
 }
 
 /// Turns changes into keys on the queue.
 pub fn subscribe(wiring: &Wiring<'_>) {
-    let (queue, forgets, memory) = (wiring.queue.clone(), wiring.expectations.clone(), wiring.memory.clone());
+    let (queue, forgets, memory) = (wiring.queue.clone(), wiring.consistency.clone(), wiring.memory.clone());
     wiring.sets.subscribe(move |change| {
         if let Some(old) = change.old.filter(|old| change.new.is_none_or(|new| new.meta.uid != old.meta.uid)) {
             forgets.forget(&old.meta.key());

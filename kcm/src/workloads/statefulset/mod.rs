@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{ControllerRevision, PersistentVolumeClaim, Pod, Sections, StatefulSet};
-use runtime::controller::WorkOptions;
 use runtime::manager::Manager;
-use runtime::metrics::StaleSyncs;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
+use runtime::telemetry::StaleSyncs;
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use decide::Gates;
@@ -87,7 +87,7 @@ fn start(manager: &mut Manager, context: &Context) {
         revisions: manager.registry().store::<ControllerRevision>(),
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-        expectations: Arc::default(),
+        consistency: Arc::default(),
         memory: Arc::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
@@ -96,7 +96,7 @@ fn start(manager: &mut Manager, context: &Context) {
             recreate: gates.enabled("StatefulSetRecreateStrategy"),
             semantic: gates.enabled("StatefulSetSemanticRevisionComparison"),
         },
-        lazy: Default::default(),
+        debouncer: Default::default(),
         looked: Default::default(),
         begun: Default::default(),
     });
@@ -107,11 +107,11 @@ fn start(manager: &mut Manager, context: &Context) {
         pods: &reconciler.pods,
         claims: &reconciler.claims,
         queue: &queue,
-        expectations: &reconciler.expectations,
+        consistency: &reconciler.consistency,
         memory: &reconciler.memory,
     });
-    let expectations = reconciler.expectations.clone();
-    manager.collect(StaleSyncs { subsystem: "statefulset_controller", kind: "StatefulSet", expectations });
+    let consistency = reconciler.consistency.clone();
+    manager.collect(StaleSyncs { subsystem: "statefulset_controller", kind: "StatefulSet", consistency });
     let workers = context.workers("concurrent-statefulset-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }

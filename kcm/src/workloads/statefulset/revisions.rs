@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kinds::template::Template;
 use kinds::{ControllerRevision, StatefulSet, Str};
-use runtime::controller::ReconcileError;
+use runtime::worker::ReconcileError;
 
 use super::status::Revisions;
 use super::sync::StatefulSets;

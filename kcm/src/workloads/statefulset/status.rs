@@ -9,7 +9,7 @@ use kinds::{Pod, StatefulSet, Str, Time};
 
 use super::decide::{Recreation, is_available, is_running_and_ready};
 use super::identity::{self, Member};
-use crate::lazy::{ON_THEIR_WAY, UNIMPORTANT};
+use crate::pods::status_delay::{CHANGING_COUNTS, MINOR_CHANGE};
 
 /// Type of the condition of a Recreate update.
 const PROGRESSING: &str = "Progressing";
@@ -188,12 +188,12 @@ pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
         return Duration::ZERO;
     }
     if only_counts_deletions(was, status) {
-        return UNIMPORTANT;
+        return MINOR_CHANGE;
     }
     let updates = still_updates(set, status);
     let is_final = [status.replicas, status.ready_replicas, status.available_replicas] == [set.replicas; 3] && !updates;
     let lost = status.ready_replicas < was.ready_replicas || status.available_replicas < was.available_replicas;
-    if is_final || lost && !updates && status.replicas == set.replicas { Duration::ZERO } else { ON_THEIR_WAY }
+    if is_final || lost && !updates && status.replicas == set.replicas { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
 /// True while pods are to be replaced without anybody doing more.

@@ -11,12 +11,13 @@ use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::statefulset::Strategy;
 use kinds::{ControllerRevision, Kind, PersistentVolumeClaim, Pod, StatefulSet, Str};
-use runtime::controller::{Outcome, Reconcile, ReconcileError};
-use runtime::events::{EventType, Recorder};
-use runtime::expectations::Expectations;
-use runtime::owner::Owner;
+use runtime::consistency::Consistency;
+use runtime::controller_ref::Owner;
+use runtime::debounce::StatusDebouncer;
+use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tracing::error;
 
@@ -26,8 +27,6 @@ use super::identity::{self, Member};
 use super::keys::is_member;
 use super::status::{self, Revisions};
 use crate::context::Clock;
-use crate::lazy::Lazy;
-use crate::reference::about;
 use crate::workloads::controller_revisions::{History, Memory, Unmatched, surplus};
 
 /// When deletions that were asked for do not show in the store, it is looked at again after this time.
@@ -41,12 +40,12 @@ pub struct StatefulSets {
     pub revisions: Arc<Store<ControllerRevision>>,
     pub writer: Writer,
     pub recorder: Recorder,
-    pub expectations: Arc<Expectations>,
+    pub consistency: Arc<Consistency>,
     pub memory: Arc<Memory>,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     pub gates: Gates,
-    pub lazy: Lazy,
+    pub debouncer: StatusDebouncer,
     /// StatefulSets from before our time whose pods were compared with the server's: what another leader deleted last
     /// may not have reached our stores when we began.
     pub looked: Mutex<HashSet<ObjectKey>>,
@@ -69,13 +68,13 @@ impl Reconcile for StatefulSets {
 impl StatefulSets {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(set) = self.sets.get(key) else {
-            self.expectations.forget(key);
+            self.consistency.forget(key);
             self.looked().remove(key);
-            self.lazy.forget(key);
+            self.debouncer.forget(key);
             return Ok(Outcome::Done);
         };
         if !self.caught_up(key) {
-            return Ok(Outcome::Parked);
+            return Ok(Outcome::WaitingForCache);
         }
         if let Selector::Invalid(why) = &set.selector {
             error!(why, "the StatefulSet's selector is invalid; nothing is done for it");
@@ -86,13 +85,13 @@ impl StatefulSets {
             owner: &set.meta,
             reference: &reference,
             revisions: &self.revisions,
-            expectations: &self.expectations,
+            consistency: &self.consistency,
             writer: &self.writer,
         };
         let sorted = history.claim::<StatefulSet>(&set.selector, Unmatched::Ignored).await?;
         let members = self.members(key, &set).await?;
-        if !self.expectations.deletions_seen(key, &self.pods) {
-            return Ok(Outcome::After(DELETIONS_PATIENCE));
+        if !self.consistency.deletions_seen(key, &self.pods) {
+            return Ok(Outcome::RequeueAfter(DELETIONS_PATIENCE));
         }
         let Some(template) = &set.template else { return Ok(Outcome::Done) };
         if set.strategy == Strategy::Recreate && !self.gates.recreate {
@@ -105,13 +104,13 @@ impl StatefulSets {
         } else {
             match self.resolve(&set, template, &history, &sorted).await? {
                 Some(revisions) => revisions,
-                None => return Ok(Outcome::Backoff),
+                None => return Ok(Outcome::RequeueWithBackoff),
             }
         };
         let work = Work::new(self, key, &set, template, history, revisions);
         let carried_out = match self.work(&work, &members).await {
             Ok(true) => Ok(()),
-            Ok(false) => return Ok(Outcome::Parked),
+            Ok(false) => return Ok(Outcome::WaitingForCache),
             Err(error) => Err(error),
         };
         let outcome = self.report(&work, &members).await;
@@ -166,10 +165,10 @@ impl StatefulSets {
             let (queue, key) = (self.queue.clone(), key.clone());
             move || queue.add(key)
         };
-        self.expectations.caught_up(key, &self.sets, wake())
-            && self.expectations.caught_up(key, &self.pods, wake())
-            && self.expectations.caught_up(key, &self.claims, wake())
-            && self.expectations.caught_up(key, &self.revisions, wake())
+        self.consistency.caught_up(key, &self.sets, wake())
+            && self.consistency.caught_up(key, &self.pods, wake())
+            && self.consistency.caught_up(key, &self.claims, wake())
+            && self.consistency.caught_up(key, &self.revisions, wake())
     }
 
     fn looked(&self) -> std::sync::MutexGuard<'_, HashSet<ObjectKey>> {
@@ -189,15 +188,15 @@ impl StatefulSets {
         })?;
         let newest = listed.iter().filter(|pod| pod.is_controlled_by(&set.meta.uid)).map(|pod| pod.version).max();
         if let Some(newest) = newest {
-            self.expectations.wrote(key, &self.pods, newest);
+            self.consistency.wrote(key, &self.pods, newest);
         }
         // A pod that is gone from the server may still be in our store.
         for pod in self.pods.by_index(&by_controller(), owned_by(&set.meta.uid)) {
             if pod.is_active() && !listed.iter().any(|known| known.uid == pod.meta.uid) {
-                self.expectations.deleting(key, &pod.meta);
+                self.consistency.deleting(key, &pod.meta);
             }
         }
-        Ok(self.caught_up(key) && self.expectations.deletions_seen(key, &self.pods))
+        Ok(self.caught_up(key) && self.consistency.deletions_seen(key, &self.pods))
     }
 
     /// The pods of a StatefulSet, adopted ones among them.
@@ -209,7 +208,7 @@ impl StatefulSets {
         let matches = |pod: &Pod| set.selector.matches(&pod.meta.labels) && is_member(set, &pod.meta);
         let claimed = owner.claim::<StatefulSet, Pod>(children, matches).await;
         for version in claimed.written {
-            self.expectations.wrote(key, &self.pods, version);
+            self.consistency.wrote(key, &self.pods, version);
         }
         if !claimed.errors.is_empty() {
             return Err(ReconcileError::new(claimed.errors.join(", ")));
@@ -223,17 +222,17 @@ impl StatefulSets {
         let (set, key, now) = (work.set, work.key, (self.clock)());
         let done = work.done();
         let status = status::status(set, members, &work.revisions, &done, now);
-        let wait = self.lazy.wait(key, status::delay(set, &status));
+        let wait = self.debouncer.wait(key, status::delay(set, &status));
         if status != set.status && wait.is_none() {
             let body = set.status_update(&status);
             match self.writer.replace(&StatefulSet::RESOURCE, key, Some("status"), &body).await {
                 Ok(answer) => {
                     if let Ok(meta) = answer.meta() {
-                        self.expectations.wrote(key, &self.sets, meta.version);
+                        self.consistency.wrote(key, &self.sets, meta.version);
                     }
                 }
                 // The status was computed from what is no longer true: the change that is on its way leads to another.
-                Err(error) if error.is_conflict() => return Ok(Outcome::Backoff),
+                Err(error) if error.is_conflict() => return Ok(Outcome::RequeueWithBackoff),
                 Err(error) if error.is_not_found() => return Ok(Outcome::Done),
                 Err(error) => return Err(error.into()),
             }
@@ -243,7 +242,7 @@ impl StatefulSets {
         }
         let next = status::next_check(set, &status, members, now);
         let patience = status::patience(set, &work.revisions.update, done.waits_for.as_ref(), now);
-        Ok(next.into_iter().chain(patience).chain(wait).min().map_or(Outcome::Done, Outcome::After))
+        Ok(next.into_iter().chain(patience).chain(wait).min().map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
     /// Deletes revisions beyond the history limit.

@@ -20,7 +20,7 @@ use kube::api::PostParams;
 use kube::config::Kubeconfig;
 use runtime::client::rate::TokenBucket;
 use runtime::client::{Clients, ConnectOptions, PodEnvironment, connect};
-use runtime::election::Fence;
+use runtime::fence::Fence;
 use runtime::write::Writer;
 use serde_json::{Value, json};
 

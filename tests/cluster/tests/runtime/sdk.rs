@@ -75,7 +75,7 @@ async fn archive(ctx: Context<Note>) -> Result<Outcome, Error> {
         ctx.delete::<ConfigMap>(&child).await?;
     }
     let gone = ctx.children::<ConfigMap>().is_empty();
-    Ok(if gone { Outcome::Done } else { Outcome::After(Duration::from_millis(50)) })
+    Ok(if gone { Outcome::Done } else { Outcome::RequeueAfter(Duration::from_millis(50)) })
 }
 
 fn controller() -> Prepared {

@@ -17,11 +17,11 @@ use providers::{
     CloudError, Deletion, EndpointTarget, Ensured, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
     NodeTarget, Observed, Owned, Targeting, Targets, async_trait,
 };
-use runtime::controller::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
 use runtime::events::{EventType, ObjectReference};
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Change;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
 use tokio::task::JoinSet;
 
 use crate::controllers::service::audit::Audit;

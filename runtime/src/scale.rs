@@ -1,59 +1,61 @@
-//! The scale that objects of any kind serve, found by what the server says that it has.
+//! The scale subresource of objects of any kind, found through discovery.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::Resource;
 use kinds::meta::ObjectKey;
-use runtime::discovery::{Discovery, DiscoveryError, Served, Snapshot};
-use runtime::watch::Watched;
-use runtime::write::{Scale, WriteError, Writer};
 
-/// For how long what the server serves is taken as known (cmd/kube-controller-manager/app, the REST mapper's reset).
-const KNOWN_FOR: Duration = Duration::from_secs(30);
+use crate::discovery::{Discovery, DiscoveryError, Served, Snapshot};
+use crate::watch::Watched;
+use crate::write::{Scale, WriteError, Writer};
 
-/// For how long it is taken as known that the server does not serve something.
-const MISSED_FOR: Duration = Duration::from_secs(5);
+/// How long a found resource is taken from the cache of discovery. Upstream: cmd/kube-controller-manager/app, the reset of
+/// the REST mapper.
+const FOUND_MAX_AGE: Duration = Duration::from_secs(30);
 
-/// Reads and changes scales on behalf of one controller.
+/// How long a missing resource is taken from the cache of discovery.
+const MISSING_MAX_AGE: Duration = Duration::from_secs(5);
+
+/// Reads and updates scales for one controller.
 pub struct Scales {
-    /// What the server has.
+    /// The resources that the API server serves.
     pub discovery: Arc<Discovery>,
-    /// What is watched.
+    /// The watched kinds.
     pub watched: Watched,
     /// The controller's requests.
     pub writer: Writer,
 }
 
 impl Scales {
-    /// What `find` finds among what the server has; that is asked for again where it finds nothing.
+    /// Returns the result of `find` on the served resources; on `None`, reads newer discovery and tries once more.
     ///
     /// # Errors
-    /// When the server does not answer.
+    /// When discovery cannot be read.
     pub async fn find<T>(&self, find: impl Fn(&Snapshot) -> Option<T>) -> Result<Option<T>, DiscoveryError> {
-        match find(&*self.discovery.at_most_old(KNOWN_FOR).await?) {
+        match find(&*self.discovery.at_most_old(FOUND_MAX_AGE).await?) {
             Some(found) => Ok(Some(found)),
-            None => Ok(find(&*self.discovery.at_most_old(MISSED_FOR).await?)),
+            None => Ok(find(&*self.discovery.at_most_old(MISSING_MAX_AGE).await?)),
         }
     }
 
-    /// What a kind is served as.
+    /// Returns the served resource of a kind.
     ///
     /// # Errors
-    /// When the server does not answer.
+    /// When discovery cannot be read.
     pub async fn of_kind(&self, api_version: &str, kind: &str) -> Result<Option<Served>, DiscoveryError> {
         self.find(|snapshot| snapshot.of_kind(api_version, kind)).await
     }
 
-    /// What a kind is served as in its group's preferred version.
+    /// Returns the served resource of a kind in the group's preferred version.
     ///
     /// # Errors
-    /// When the server does not answer.
+    /// When discovery cannot be read.
     pub async fn of_group_kind(&self, group: &str, kind: &str) -> Result<Option<Served>, DiscoveryError> {
         self.find(|snapshot| snapshot.of_group_kind(group, kind)).await
     }
 
-    /// An object's scale.
+    /// Reads an object's scale from the API server.
     ///
     /// # Errors
     /// As [`Writer::get_scale`].
@@ -61,15 +63,15 @@ impl Scales {
         self.writer.get_scale(resource, key).await
     }
 
-    /// Whether a scale that was read before is still that of the object, as its watch shows it: a scale is made of
-    /// nothing but the object. False where it is not watched.
+    /// Reports whether a scale that was read before is current, which is so while the cached object has the same uid and
+    /// resourceVersion. Returns false if the kind is not watched.
     pub fn is_current(&self, resource: &Resource, key: &ObjectKey, scale: &Scale) -> bool {
         let shown = self.watched.source(resource.group, resource.plural).and_then(|source| source.meta(key));
         shown.is_some_and(|shown| (&shown.uid, shown.version) == (&scale.uid, scale.version))
     }
 }
 
-/// `resource.group`, or the resource alone in the core group (apimachinery, GroupResource.String).
+/// Returns `resource.group`, or only the resource in the core group. Upstream: apimachinery, GroupResource.String.
 pub fn qualified(resource: &Resource) -> String {
     if resource.group.is_empty() {
         resource.plural.to_owned()

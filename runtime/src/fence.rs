@@ -43,7 +43,7 @@ impl Fence {
         Self { shared: None }
     }
 
-    pub(super) fn shut(lasts: Duration) -> Self {
+    pub(crate) fn shut(lasts: Duration) -> Self {
         let shared = Shared {
             epoch: Instant::now(),
             lasts,
@@ -98,7 +98,7 @@ impl Fence {
         Ok(())
     }
 
-    pub(super) fn renew(&self, begun: Instant) {
+    pub(crate) fn renew(&self, begun: Instant) {
         if let Some(shared) = &self.shared {
             let nanos = begun.saturating_duration_since(shared.epoch).as_nanos();
             let stored = u64::try_from(nanos).unwrap_or(u64::MAX - 1) + 1;
@@ -107,14 +107,14 @@ impl Fence {
         }
     }
 
-    pub(super) fn revoke(&self) {
+    pub(crate) fn revoke(&self) {
         if let Some(shared) = &self.shared {
             shared.renewed.store(0, Ordering::Release);
             shared.leading.store(false, Ordering::Release);
         }
     }
 
-    pub(super) fn count_slow_renewal(&self) {
+    pub(crate) fn count_slow_renewal(&self) {
         if let Some(shared) = &self.shared {
             shared.slow_renewals.fetch_add(1, Ordering::Relaxed);
         }

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write as _};
 
 use super::object::{Report, Wait, What};
 use super::overview::{Controller, Overview, Store};
-use super::words;
+use crate::text::words;
 
 /// The path of both pages.
 pub(crate) const PATH: &str = "/debug/reconcile";
@@ -44,7 +44,7 @@ impl<T: Display> Display for Text<T> {
 
 /// A text as it may stand in a query.
 fn encoded(text: &str) -> String {
-    crate::write::percent_encode(text)
+    crate::text::percent_encode(text)
 }
 
 fn link(kind: &str, namespace: &str, name: &str) -> String {
@@ -163,7 +163,7 @@ fn controllers(html: &mut String, controllers: &[Controller]) -> fmt::Result {
             "#Done",
             "#Failed",
             "#Panicked",
-            "#Parked",
+            "#Waiting for cache",
         ],
     )?;
     for controller in controllers {
@@ -177,7 +177,11 @@ fn controllers(html: &mut String, controllers: &[Controller]) -> fmt::Result {
         write!(html, "<td class=\"n\">{}</td><td class=\"n\">{}</td>", queue.depth, queue.delayed)?;
         write!(html, "<td class=\"n\">{}{longest}</td><td class=\"n\">{}</td>", queue.working, controller.workers)?;
         write!(html, "<td class=\"n\">{}</td><td class=\"{failed}\">{}</td>", reconciles.succeeded, reconciles.failed)?;
-        writeln!(html, "<td class=\"n\">{}</td><td class=\"n\">{}</td></tr>", reconciles.panicked, reconciles.parked)?;
+        writeln!(
+            html,
+            "<td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            reconciles.panicked, reconciles.waiting_for_cache
+        )?;
     }
     html.push_str(TABLE_END);
     Ok(())

@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::journal::*;
 use crate::queue::{Queue, QueueOptions};
 
 #[tokio::test]
@@ -30,7 +31,7 @@ async fn notes_belong_to_the_reconcile_that_runs() {
 fn a_journal_is_bounded_and_forgets_what_went_well() {
     let journal = Journal::default();
     let fail = |key: usize, error: &str| {
-        journal.record(key.to_string(), Ended::Failed, Duration::ZERO, String::new(), Some(error.to_owned()));
+        journal.record(key.to_string(), LastResult::Failed, Duration::ZERO, String::new(), Some(error.to_owned()));
     };
     (0..2 * FAILING).for_each(|key| fail(key, &"x".repeat(10_000)));
     let (failing, forgotten) = journal.failing();
@@ -45,9 +46,9 @@ fn a_journal_is_bounded_and_forgets_what_went_well() {
     assert_eq!(&*newest.key, (2 * FAILING - 1).to_string());
 
     let key = (2 * FAILING - 1).to_string();
-    journal.record(key.clone(), Ended::Parked, Duration::ZERO, "waits".into(), None);
+    journal.record(key.clone(), LastResult::WaitingForCache, Duration::ZERO, "waits".into(), None);
     assert!(journal.failure(&key).is_some(), "to wait is not to go well");
-    journal.record(key.clone(), Ended::Done, Duration::ZERO, String::new(), None);
+    journal.record(key.clone(), LastResult::Done, Duration::ZERO, String::new(), None);
     assert!(journal.failure(&key).is_none());
     assert!(journal.last(&key).expect("remembered").outcome().starts_with("done"));
     assert_eq!(journal.recent().iter().filter(|entry| *entry.key == *key).count(), 1, "one entry a key");
@@ -56,8 +57,8 @@ fn a_journal_is_bounded_and_forgets_what_went_well() {
 #[test]
 fn a_conflict_counts_as_failing_with_what_was_done() {
     let journal = Journal::default();
-    journal.record("ns/a".into(), Ended::Again, Duration::ZERO, "PUT /x: conflict".into(), None);
-    journal.record("ns/b".into(), Ended::Dropped, Duration::ZERO, String::new(), Some("bad".into()));
+    journal.record("ns/a".into(), LastResult::RequeueWithBackoff, Duration::ZERO, "PUT /x: conflict".into(), None);
+    journal.record("ns/b".into(), LastResult::Dropped, Duration::ZERO, String::new(), Some("bad".into()));
     assert_eq!(&*journal.failure("ns/a").expect("not finished").error, "PUT /x: conflict");
     assert!(journal.failure("ns/b").expect("failed").dropped);
 }
@@ -90,7 +91,7 @@ async fn a_failing_key_is_told_with_its_error_and_its_next_try() {
         let error = "pods \"a-1\" is forbidden: exceeded quota: few";
         journal.record(
             "ns/a".into(),
-            Ended::Failed,
+            LastResult::Failed,
             Duration::from_millis(3),
             "POST /pods: 403".into(),
             Some(error.into()),
@@ -194,7 +195,7 @@ fn unescaped(text: &str) -> Result<String, String> {
 #[tokio::test]
 async fn pages_are_small_and_have_links_to_objects() {
     let explainer = explainer(KINDS, |journal, _| {
-        journal.record("ns/a".into(), Ended::Failed, Duration::ZERO, String::new(), Some("no & never".into()));
+        journal.record("ns/a".into(), LastResult::Failed, Duration::ZERO, String::new(), Some("no & never".into()));
     });
     let all = explainer.answer(None, Form::Html);
     let (names, text) = parse(&all).expect("well-formed");
@@ -213,7 +214,7 @@ fn a_full_journal_is_small() {
     let journal = Journal::default();
     for key in 0..10 * FAILING {
         let key = format!("a-namespace-with-a-name/a-replica-set-with-a-long-name-{key}");
-        journal.record(key, Ended::Failed, Duration::ZERO, "d".repeat(320), Some("e".repeat(2000)));
+        journal.record(key, LastResult::Failed, Duration::ZERO, "d".repeat(320), Some("e".repeat(2000)));
     }
     let entry = |key: usize, did: usize| size_of::<Entry>() + key + did;
     let recent: usize = journal.recent().iter().map(|entry_| entry(entry_.key.len(), entry_.did.len())).sum();
@@ -227,7 +228,7 @@ proptest! {
     #[test]
     fn any_text_makes_a_well_formed_page(key in "\\PC{0,40}", error in "\\PC{1,60}", name in "\\PC{1,20}") {
         let explainer = explainer(KINDS, |journal, _| {
-            journal.record(key.clone(), Ended::Failed, Duration::ZERO, error.clone(), Some(error.clone()));
+            journal.record(key.clone(), LastResult::Failed, Duration::ZERO, error.clone(), Some(error.clone()));
         });
         let all = explainer.answer(None, Form::Html);
         let (_, text) = parse(&all).map_err(TestCaseError::fail)?;

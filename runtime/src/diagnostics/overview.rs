@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use super::{Explainer, FAILING, Watched};
+use super::{Explainer, Watched};
+use crate::journal::{Entry, FAILING};
 use crate::queue::Waiting;
 
 /// Keys of one controller that are listed.
@@ -60,7 +61,7 @@ pub(super) struct Reconciles {
     pub(super) succeeded: u64,
     pub(super) failed: u64,
     pub(super) panicked: u64,
-    pub(super) parked: u64,
+    pub(super) waiting_for_cache: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -151,7 +152,7 @@ impl Explainer {
                 succeeded: counts.succeeded.load(Ordering::Relaxed),
                 failed: counts.failed.load(Ordering::Relaxed),
                 panicked: counts.panicked.load(Ordering::Relaxed),
-                parked: counts.parked.load(Ordering::Relaxed),
+                waiting_for_cache: counts.waiting_for_cache.load(Ordering::Relaxed),
             },
             failing: failing
                 .into_iter()
@@ -170,8 +171,8 @@ impl Explainer {
     }
 }
 
-impl From<super::Entry> for Decision {
-    fn from(entry: super::Entry) -> Self {
+impl From<Entry> for Decision {
+    fn from(entry: Entry) -> Self {
         Self {
             at: seconds(entry.at),
             took_seconds: entry.took.as_secs_f64(),

@@ -1,24 +1,21 @@
 //! Why is this stuck? What a process knows of its controllers' work, and of one object, in words.
 //!
-//! Nothing is kept for an object at rest. A controller remembers its last [`RECENT`] decisions and the keys that fail, at
-//! most [`FAILING`] of them; all else is read from queues and stores when somebody asks.
+//! Nothing is kept for an object at rest. A controller remembers its last [`RECENT`](crate::journal::RECENT) decisions and the keys that fail, at
+//! most [`FAILING`](crate::journal::FAILING) of them; all else is read from queues and stores when somebody asks.
 
 mod finalizers;
 mod html;
-mod journal;
 mod object;
 mod overview;
 
 use std::sync::Arc;
 
 pub(crate) use html::PATH;
-pub(crate) use journal::{Ended, Notes, noted};
-pub use journal::{Entry, FAILING, Failure, Journal, RECENT, note};
 
-use crate::controller::WorkCounts;
-use crate::election::Fence;
+use crate::fence::Fence;
 use crate::queue::QueueLook;
 use crate::watch::{EveryKind, Source, WatchStats};
+use crate::worker::WorkCounts;
 
 /// A controller's queue and what its workers did.
 pub(crate) struct Watched {
@@ -100,18 +97,6 @@ fn json(report: &impl serde::Serialize) -> String {
     let mut text = serde_json::to_string_pretty(report).unwrap_or_default();
     text.push('\n');
     text
-}
-
-/// A time in words, as `2h 5m` or `1.5s`.
-fn words(seconds: f64) -> String {
-    let whole = seconds.max(0.0).round() as u64;
-    match whole {
-        0..10 => format!("{seconds:.1}s"),
-        10..60 => format!("{whole}s"),
-        60..3600 => format!("{}m {}s", whole / 60, whole % 60),
-        3600..86_400 => format!("{}h {}m", whole / 3600, whole / 60 % 60),
-        _ => format!("{}d {}h", whole / 86_400, whole / 3600 % 24),
-    }
 }
 
 #[cfg(test)]

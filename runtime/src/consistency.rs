@@ -13,8 +13,8 @@ use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::{Kind, Resource, Str};
 use tokio::time::Instant;
 
+use crate::journal::note;
 use crate::store::{Progress, Store};
-use crate::stuck::note;
 
 /// After this time an expected deletion is taken as seen, for its object may never go (pkg/controller,
 /// ExpectationsTimeout).
@@ -44,12 +44,12 @@ struct Expected {
 
 /// What a controller has written and not seen yet, by key.
 #[derive(Debug, Default)]
-pub struct Expectations {
+pub struct Consistency {
     keys: Mutex<HashMap<ObjectKey, Expected>>,
     skips: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
 }
 
-impl Expectations {
+impl Consistency {
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Expected>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,7 +59,7 @@ impl Expectations {
         self.wrote_at(key, &K::RESOURCE, store.progress(), version);
     }
 
-    /// As [`Expectations::wrote`], of a kind that only its store's progress is known of.
+    /// As [`Consistency::wrote`], of a kind that only its store's progress is known of.
     pub fn wrote_at(&self, key: &ObjectKey, resource: &Resource, progress: &Progress, version: u64) {
         let written = Written { kind: (resource.group, resource.plural), history: progress.history(), version };
         let mut keys = self.lock();
@@ -77,7 +77,7 @@ impl Expectations {
         self.lock().entry(key.clone()).or_default().deletions.push(deletion);
     }
 
-    /// Takes [`Expectations::deleting`] back: the deletion failed.
+    /// Takes [`Consistency::deleting`] back: the deletion failed.
     pub fn not_deleting(&self, key: &ObjectKey, uid: &Uid) {
         if let Some(expected) = self.lock().get_mut(key) {
             expected.deletions.retain(|deletion| deletion.uid != *uid);
@@ -89,7 +89,7 @@ impl Expectations {
         self.lock().entry(key.clone()).or_default().uncertain = true;
     }
 
-    /// True once after [`Expectations::lost`]: the caller looks at the server before it acts.
+    /// True once after [`Consistency::lost`]: the caller looks at the server before it acts.
     pub fn take_lost(&self, key: &ObjectKey) -> bool {
         self.lock().get_mut(key).is_some_and(|expected| std::mem::take(&mut expected.uncertain))
     }
@@ -104,7 +104,7 @@ impl Expectations {
         self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
     }
 
-    /// As [`Expectations::caught_up`], of a kind that only its store's progress is known of.
+    /// As [`Consistency::caught_up`], of a kind that only its store's progress is known of.
     pub fn caught_up_at(
         &self,
         key: &ObjectKey,

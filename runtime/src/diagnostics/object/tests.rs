@@ -96,7 +96,7 @@ fn deadlines_stores_workers_and_queues_are_told_of() {
     let states = [
         Facet { due: Some(7200.0), ..facet("deployment-controller") },
         Facet {
-            parked: Some("the store of pods has not come to version 9".to_owned()),
+            waiting_for_cache: Some("the store of pods has not come to version 9".to_owned()),
             ..facet("replicaset-controller")
         },
         Facet { working: Some(30.0), ..facet("job-controller") },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kinds::Meta;
 use tokio::sync::oneshot;
 
-use super::every::{EveryKind, Source};
+use super::every_kind::{EveryKind, Source};
 
 /// The watched kinds of a process, typed or as metadata.
 #[derive(Clone, Default)]
@@ -79,7 +79,7 @@ mod tests {
     use futures::poll;
     use kinds::{Decode, Sections, Time, Uid};
 
-    use super::super::every::Metadata;
+    use super::super::every_kind::Metadata;
     use super::*;
     use crate::store::Store;
     use crate::testing;

@@ -1,241 +1,18 @@
-//! What a process counts, in one registry, under upstream's names where upstream has one.
-//!
-//! The text is Prometheus' classic format (0.0.4), because that is what upstream's managers answer whatever a scraper
-//! accepts: a dashboard, `kubectl get --raw` and old scrapers see the same names, types and bucket bounds. What only
-//! this runtime counts is called `controllers_*`.
-
-mod own;
-mod process;
-mod text;
+//! Metrics of the parts of a manager, read at each scrape: leadership, controllers, stores, events, the build.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-pub use own::{Count, Counts, Gauges, Seconds, StaleSyncs};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
-use prometheus_client::metrics::family::{Family, MetricConstructor};
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
-pub use text::exposition;
+use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::controller::WorkCounts;
-use crate::election::Fence;
+use crate::consistency::Consistency;
 use crate::events::Recorder;
+use crate::fence::Fence;
+use crate::metrics::{counters, gauges};
 use crate::watch::WatchStats;
-
-/// Labels of one sample.
-pub type Labels<const N: usize> = [(&'static str, String); N];
-
-/// All metrics of a process.
-#[derive(Debug, Default)]
-pub struct Metrics {
-    registry: Mutex<Registry>,
-    texts: own::Texts,
-}
-
-impl Metrics {
-    /// A registry with what every process has: its use of the system's resources.
-    #[must_use]
-    pub fn new() -> Self {
-        let metrics = Self::default();
-        metrics.collect(process::Process);
-        metrics
-    }
-
-    /// Adds a source of metrics; each name must come from one source only.
-    pub fn collect(&self, source: impl Collector) {
-        self.registry().register_collector(Box::new(source));
-    }
-
-    /// Adds what is counted about requests to the API server.
-    pub fn rest_client(&self, requests: &RestClient) {
-        let mut registry = self.registry();
-        registry.register(
-            "rest_client_requests",
-            "Number of HTTP requests, partitioned by status code, method, and host",
-            requests.requests.clone(),
-        );
-        registry.register(
-            "rest_client_request_duration_seconds",
-            "Request latency in seconds. Broken down by verb, and host",
-            requests.duration.clone(),
-        );
-        registry.register(
-            "rest_client_rate_limiter_duration_seconds",
-            "Client side rate limiter latency in seconds. Broken down by verb, and host",
-            requests.limited.clone(),
-        );
-    }
-
-    /// Everything as text, for `Content-Type: text/plain; version=0.0.4`.
-    #[must_use]
-    pub fn text(&self) -> String {
-        exposition(&self.registry()) + &self.texts.read()
-    }
-
-    fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Histograms with upstream's bounds for requests (component-base, metrics/prometheus/restclient).
-#[derive(Clone, Debug)]
-struct Latency;
-
-impl MetricConstructor<Histogram> for Latency {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new([0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0])
-    }
-}
-
-/// Counts requests to the API server; cheap to clone, all clones count together.
-#[derive(Clone, Debug)]
-pub struct RestClient {
-    requests: Family<Labels<3>, Counter>,
-    duration: Family<Labels<2>, Histogram, Latency>,
-    limited: Family<Labels<2>, Histogram, Latency>,
-}
-
-impl Default for RestClient {
-    fn default() -> Self {
-        Self {
-            requests: Family::default(),
-            duration: Family::new_with_constructor(Latency),
-            limited: Family::new_with_constructor(Latency),
-        }
-    }
-}
-
-impl RestClient {
-    /// A request to `host` (with its port) was answered with the status `code`, or not at all.
-    pub fn answered(&self, method: &str, host: &str, code: Option<u16>) {
-        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
-        let labels = [("code", code), ("method", method.to_owned()), ("host", host.to_owned())];
-        self.requests.get_or_create_owned(&labels).inc();
-    }
-
-    /// The head of an answer took so long. A watch's is not counted, as in client-go.
-    pub fn took(&self, method: &str, host: &str, time: Duration) {
-        let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
-        self.duration.get_or_create(&labels).observe(time.as_secs_f64());
-    }
-
-    /// A request waited so long for its rate limit.
-    pub fn waited(&self, method: &str, host: &str, time: Duration) {
-        let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
-        self.limited.get_or_create(&labels).observe(time.as_secs_f64());
-    }
-}
-
-/// One family of samples that are read when they are asked for; counters come without their `_total`.
-fn family<const N: usize>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    metric: impl Fn(f64) -> Box<dyn EncodeMetric>,
-    kind: MetricType,
-    samples: impl IntoIterator<Item = (Labels<N>, f64)>,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-    for (labels, value) in samples {
-        if labels.is_empty() {
-            return metric(value).encode(family);
-        }
-        metric(value).encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
-}
-
-/// Appends gauges that are read when they are asked for.
-///
-/// # Errors
-/// When the text cannot be written.
-pub fn gauges<const N: usize>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    samples: impl IntoIterator<Item = (Labels<N>, f64)>,
-) -> fmt::Result {
-    family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Gauge, samples)
-}
-
-/// Appends counts whose upstream names don't end in `_total`, as a counter's must: they are of no type.
-///
-/// # Errors
-/// When the text cannot be written.
-pub fn untyped<const N: usize>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    samples: impl IntoIterator<Item = (Labels<N>, f64)>,
-) -> fmt::Result {
-    family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Unknown, samples)
-}
-
-/// Histograms of one family, by their labels; cheap to clone, all clones count together.
-#[derive(Debug, Clone)]
-pub struct Histograms<const N: usize>(Family<Labels<N>, Histogram, Bounds>);
-
-#[derive(Debug, Clone)]
-struct Bounds(Vec<f64>);
-
-impl MetricConstructor<Histogram> for Bounds {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new(self.0.iter().copied())
-    }
-}
-
-impl<const N: usize> Histograms<N> {
-    /// Empty histograms with these upper bounds.
-    #[must_use]
-    pub fn new(bounds: Vec<f64>) -> Self {
-        Self(Family::new_with_constructor(Bounds(bounds)))
-    }
-
-    /// Counts a value.
-    pub fn observe(&self, labels: Labels<N>, value: f64) {
-        self.0.get_or_create(&labels).observe(value);
-    }
-
-    /// Appends them under a name.
-    ///
-    /// # Errors
-    /// When the text cannot be written.
-    pub fn encode(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str) -> fmt::Result {
-        self.0.encode(encoder.encode_descriptor(name, help, None, MetricType::Histogram)?)
-    }
-}
-
-/// So many bounds, each twice the one before (component-base, metrics.ExponentialBuckets).
-#[must_use]
-pub fn powers_of_two(first: f64, count: i32) -> Vec<f64> {
-    powers(first, 2.0, count)
-}
-
-/// So many bounds, each `factor` times the one before (component-base, metrics.ExponentialBuckets).
-#[must_use]
-pub fn powers(first: f64, factor: f64, count: i32) -> Vec<f64> {
-    (0..count).map(|power| first * factor.powi(power)).collect()
-}
-
-/// Appends counts that are read when they are asked for; the name is without its `_total`.
-///
-/// # Errors
-/// When the text cannot be written.
-pub fn counters<const N: usize>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    samples: impl IntoIterator<Item = (Labels<N>, f64)>,
-) -> fmt::Result {
-    family(encoder, name, help, |value| Box::new(ConstCounter::new(value)), MetricType::Counter, samples)
-}
+use crate::worker::WorkCounts;
 
 /// Leadership: `leader_election_master_status` and `leader_election_slowpath_total`.
 #[derive(Debug)]
@@ -314,7 +91,7 @@ impl Collector for Controllers {
                 outcome("succeeded", &counts.succeeded),
                 outcome("failed", &counts.failed),
                 outcome("panicked", &counts.panicked),
-                outcome("parked", &counts.parked),
+                outcome("waiting_for_cache", &counts.waiting_for_cache),
             ]
         });
         counters(&mut encoder, "controllers_reconciles", "Runs of reconcilers by their outcome", outcomes)
@@ -427,9 +204,32 @@ impl Collector for BuildInfo {
     }
 }
 
+/// Syncs that waited for a store to show what was written: `<subsystem>_stale_sync_skips_total`, by the kind that was
+/// waited for.
+#[derive(Debug)]
+pub struct StaleSyncs {
+    /// As `job_controller`.
+    pub subsystem: &'static str,
+    /// The kind that the controller is for, as upstream's help calls it.
+    pub kind: &'static str,
+    /// The controller's.
+    pub consistency: Arc<Consistency>,
+}
+
+impl Collector for StaleSyncs {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let samples = self.consistency.skips().into_iter().map(|((group, resource), count)| {
+            ([("group", group.to_owned()), ("resource", resource.to_owned())], count as f64)
+        });
+        let help = format!("Total number of {} syncs skipped due to a stale watch cache.", self.kind);
+        counters(&mut encoder, &format!("{}_stale_sync_skips", self.subsystem), &help, samples)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Metrics;
     use crate::queue::{Queue, QueueOptions, QueueStats, Queues};
 
     fn has(text: &str, line: &str) {
@@ -466,27 +266,6 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_by_code_and_told_by_verb() {
-        let (metrics, requests) = (Metrics::new(), RestClient::default());
-        metrics.rest_client(&requests);
-        requests.answered("GET", "a:6443", Some(200));
-        requests.answered("POST", "a:6443", None);
-        requests.took("GET", "a:6443", Duration::from_millis(30));
-        requests.waited("POST", "a:6443", Duration::from_secs(3));
-        let text = metrics.text();
-        for line in [
-            "# TYPE rest_client_requests_total counter",
-            "rest_client_requests_total{code=\"200\",method=\"GET\",host=\"a:6443\"} 1",
-            "rest_client_requests_total{code=\"<error>\",method=\"POST\",host=\"a:6443\"} 1",
-            "rest_client_request_duration_seconds_bucket{le=\"0.025\",verb=\"GET\",host=\"a:6443\"} 0",
-            "rest_client_request_duration_seconds_bucket{le=\"0.1\",verb=\"GET\",host=\"a:6443\"} 1",
-            "rest_client_rate_limiter_duration_seconds_count{verb=\"POST\",host=\"a:6443\"} 1",
-        ] {
-            has(&text, line);
-        }
-    }
-
-    #[test]
     fn a_process_tells_its_leadership_controllers_and_version() {
         let counts = Arc::new(WorkCounts::default());
         counts.failed.fetch_add(2, Ordering::Relaxed);
@@ -512,22 +291,5 @@ mod tests {
             has(&text, line);
         }
         assert!(text.contains("git_version=\"v1.37.0\""), "{text}");
-    }
-
-    #[test]
-    fn a_process_knows_its_own_size() {
-        let text = Metrics::new().text();
-        for name in [
-            "process_cpu_seconds_total",
-            "process_max_fds",
-            "process_open_fds",
-            "process_resident_memory_bytes",
-            "process_start_time_seconds",
-            "process_virtual_memory_bytes",
-        ] {
-            let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
-            let value: f64 = line.and_then(|line| line.rsplit_once(' ')).expect(name).1.parse().expect(name);
-            assert!(value >= 0.0 && (name.contains("cpu") || value > 0.0), "{name} {value}");
-        }
     }
 }

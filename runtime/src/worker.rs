@@ -1,7 +1,7 @@
 //! Workers: they take keys from a queue and reconcile them, one at a time each.
 //!
-//! A reconcile that fails is tried again after the key's own growing time; one that panics is counted and tried again
-//! like a failed one, and takes nothing else down.
+//! A reconcile that fails is retried with the key's own exponential backoff; one that panics is counted and retried like
+//! a failed one, and affects no other key.
 
 use std::fmt;
 use std::hash::Hash;
@@ -15,36 +15,37 @@ use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 use tracing::{Instrument, debug, error, info_span, warn};
 
+use crate::journal::{Journal, LastResult, Notes, noted};
 use crate::queue::Queue;
-use crate::stuck::{Ended, Journal, Notes, noted};
 use crate::write::WriteError;
 
 /// What a reconcile that went well asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing more until something changes.
+    /// Nothing to do until the object changes.
     Done,
-    /// Once more after this time.
-    After(Duration),
-    /// Once more after the key's growing time, as after a failure, though nothing failed.
-    Backoff,
-    /// The key waits for a store and wakes by itself; it was not decided on.
-    Parked,
+    /// Requeue the key after this time.
+    RequeueAfter(Duration),
+    /// Requeue the key with exponential backoff. Metrics count the reconcile as a success.
+    RequeueWithBackoff,
+    /// A cache does not show this controller's last writes yet; nothing was decided. The store requeues the key when it
+    /// has caught up.
+    WaitingForCache,
 }
 
 /// Why a reconcile could not be finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReconcileError {
-    /// For the log and for people.
+    /// The message for the log and the diagnostics page.
     pub message: String,
-    /// Trying again is of no use until something changes.
-    pub hopeless: bool,
+    /// Retrying cannot succeed until the object changes: the key is not requeued.
+    pub terminal: bool,
 }
 
 impl ReconcileError {
     /// An error that may go away.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hopeless: false }
+        Self { message: message.into(), terminal: false }
     }
 }
 
@@ -56,7 +57,7 @@ impl fmt::Display for ReconcileError {
 
 impl From<WriteError> for ReconcileError {
     fn from(error: WriteError) -> Self {
-        Self { message: error.to_string(), hopeless: error.is_namespace_terminating() }
+        Self { message: error.to_string(), terminal: error.is_namespace_terminating() }
     }
 }
 
@@ -92,8 +93,8 @@ pub struct WorkCounts {
     pub failed: AtomicU64,
     /// Reconciles that panicked.
     pub panicked: AtomicU64,
-    /// Reconciles that waited for a store to catch up.
-    pub parked: AtomicU64,
+    /// Reconciles that ended because a cache was not up to date.
+    pub waiting_for_cache: AtomicU64,
     /// The last decisions and the keys that fail.
     pub journal: Journal,
 }
@@ -119,7 +120,7 @@ pub fn work<R: Reconcile>(
                 let (ended, error) = span.in_scope(|| settle(&options, &queue, &counts, &key, outcome));
                 counts.journal.record(key.to_string(), ended, begun.elapsed(), Notes::take(&notes), error);
                 match ended {
-                    Ended::Parked => queue.parked(&key),
+                    LastResult::WaitingForCache => queue.waiting_for_cache(&key),
                     _ => queue.done(&key),
                 }
             }
@@ -135,18 +136,18 @@ fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
     counts: &WorkCounts,
     key: &K,
     ran: Ran,
-) -> (Ended, Option<String>) {
+) -> (LastResult, Option<String>) {
     let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
     match ran {
         Ok(Ok(outcome)) => {
             match outcome {
-                Outcome::Parked => {
-                    count(&counts.parked);
+                Outcome::WaitingForCache => {
+                    count(&counts.waiting_for_cache);
                     debug!("waiting for a store to catch up");
-                    return (Ended::Parked, None);
+                    return (LastResult::WaitingForCache, None);
                 }
-                Outcome::Backoff => queue.add_rate_limited(key.clone()),
-                Outcome::After(delay) => {
+                Outcome::RequeueWithBackoff => queue.add_rate_limited(key.clone()),
+                Outcome::RequeueAfter(delay) => {
                     queue.forget(key);
                     queue.add_after(key.clone(), delay);
                 }
@@ -154,36 +155,36 @@ fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
             }
             count(&counts.succeeded);
             let ended = match outcome {
-                Outcome::Backoff => Ended::Again,
-                Outcome::After(delay) => Ended::After(delay),
-                Outcome::Done | Outcome::Parked => Ended::Done,
+                Outcome::RequeueWithBackoff => LastResult::RequeueWithBackoff,
+                Outcome::RequeueAfter(delay) => LastResult::RequeueAfter(delay),
+                Outcome::Done | Outcome::WaitingForCache => LastResult::Done,
             };
             (ended, None)
         }
-        Ok(Err(error)) if error.hopeless => {
+        Ok(Err(error)) if error.terminal => {
             count(&counts.failed);
             debug!(%error, "not tried again until something changes");
             queue.forget(key);
-            (Ended::Dropped, Some(error.message))
+            (LastResult::Dropped, Some(error.message))
         }
         Ok(Err(error)) if options.max_retries.is_some_and(|most| queue.failures(key) >= most) => {
             count(&counts.failed);
             error!(%error, "failed too often; dropped until something changes");
             queue.forget(key);
-            (Ended::Dropped, Some(error.message))
+            (LastResult::Dropped, Some(error.message))
         }
         Ok(Err(error)) => {
             count(&counts.failed);
             warn!(%error, "failed; trying again");
             queue.add_rate_limited(key.clone());
-            (Ended::Failed, Some(error.message))
+            (LastResult::Failed, Some(error.message))
         }
         Err(panic) => {
             count(&counts.panicked);
             let text = panic_text(&*panic);
             error!(panic = text, "panicked; trying again");
             queue.add_rate_limited(key.clone());
-            (Ended::Panicked, Some(format!("it panicked: {text}")))
+            (LastResult::Panicked, Some(format!("it panicked: {text}")))
         }
     }
 }
@@ -241,19 +242,22 @@ mod tests {
         }
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let calls = reconciler.calls.lock().unwrap().len();
-        (calls, [load(&counts.succeeded), load(&counts.failed), load(&counts.panicked), load(&counts.parked)])
+        (
+            calls,
+            [load(&counts.succeeded), load(&counts.failed), load(&counts.panicked), load(&counts.waiting_for_cache)],
+        )
     }
 
-    fn failure(hopeless: bool) -> Ran {
-        Ok(Err(ReconcileError { message: "as scripted".to_owned(), hopeless }))
+    fn failure(terminal: bool) -> Ran {
+        Ok(Err(ReconcileError { message: "as scripted".to_owned(), terminal }))
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_outcome_leads_to_what_it_says() {
         assert_eq!(play(vec![Ok(Ok(Outcome::Done))], None).await, (1, [1, 0, 0, 0]));
-        assert_eq!(play(vec![Ok(Ok(Outcome::After(Duration::from_secs(60))))], None).await, (2, [2, 0, 0, 0]));
-        assert_eq!(play(vec![Ok(Ok(Outcome::Backoff))], None).await, (2, [2, 0, 0, 0]));
-        assert_eq!(play(vec![Ok(Ok(Outcome::Parked))], None).await, (1, [0, 0, 0, 1]));
+        assert_eq!(play(vec![Ok(Ok(Outcome::RequeueAfter(Duration::from_secs(60))))], None).await, (2, [2, 0, 0, 0]));
+        assert_eq!(play(vec![Ok(Ok(Outcome::RequeueWithBackoff))], None).await, (2, [2, 0, 0, 0]));
+        assert_eq!(play(vec![Ok(Ok(Outcome::WaitingForCache))], None).await, (1, [0, 0, 0, 1]));
         assert_eq!(play(vec![failure(false), failure(false)], None).await, (3, [1, 2, 0, 0]));
         assert_eq!(play(vec![failure(true)], None).await, (1, [0, 1, 0, 0]));
         assert_eq!(play(vec![Err(Box::new("as scripted"))], None).await, (2, [1, 0, 1, 0]));

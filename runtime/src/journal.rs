@@ -1,6 +1,6 @@
 //! A controller's last decisions and its failing keys, in bounded space.
 //!
-//! What a reconcile does is noted as it happens, by whoever does it (the Writer, a recorder of events, expectations), and
+//! What a reconcile does is noted as it happens, by the Writer, the event recorder and `Consistency`, and
 //! belongs to the reconcile that runs in the same task.
 
 use std::collections::{HashMap, VecDeque};
@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+
+use crate::text::words;
 
 /// Decisions that a controller remembers.
 pub const RECENT: usize = 64;
@@ -85,15 +87,15 @@ fn shortened(mut text: String, most: usize) -> String {
 
 /// How a reconcile ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum LastResult {
     /// Nothing more until something changes.
     Done,
-    /// It is looked at again after this time.
-    After(Duration),
-    /// It waits for a store.
-    Parked,
-    /// It could not be finished and is tried again.
-    Again,
+    /// The key is requeued after this time.
+    RequeueAfter(Duration),
+    /// A cache does not show the controller's last writes yet.
+    WaitingForCache,
+    /// Nothing failed, but the key is requeued with backoff.
+    RequeueWithBackoff,
     /// It failed and is tried again.
     Failed,
     /// It failed and is not tried again until something changes.
@@ -102,17 +104,17 @@ pub(crate) enum Ended {
     Panicked,
 }
 
-impl Ended {
+impl LastResult {
     fn failed(self) -> bool {
-        matches!(self, Self::Again | Self::Failed | Self::Dropped | Self::Panicked)
+        matches!(self, Self::RequeueWithBackoff | Self::Failed | Self::Dropped | Self::Panicked)
     }
 
     fn words(self) -> String {
         match self {
             Self::Done => "done: nothing more until something changes".into(),
-            Self::After(time) => format!("looks again after {}", super::words(time.as_secs_f64())),
-            Self::Parked => "waits for a store to show what was written".into(),
-            Self::Again => "could not be finished; tried again after a growing time".into(),
+            Self::RequeueAfter(time) => format!("looks again after {}", words(time.as_secs_f64())),
+            Self::WaitingForCache => "waits for a store to show what was written".into(),
+            Self::RequeueWithBackoff => "could not be finished; tried again after a growing time".into(),
             Self::Failed => "failed; tried again after a growing time".into(),
             Self::Dropped => "failed; not tried again until something changes".into(),
             Self::Panicked => "panicked; tried again after a growing time".into(),
@@ -129,7 +131,7 @@ pub struct Entry {
     pub at: Timestamp,
     /// How long it took.
     pub took: Duration,
-    ended: Ended,
+    ended: LastResult,
     /// What was done, and with what success; empty when nothing was.
     pub did: Box<str>,
 }
@@ -141,17 +143,17 @@ impl Entry {
         self.ended.words()
     }
 
-    /// It waits for a store.
+    /// Whether a cache did not show the controller's last writes yet.
     #[must_use]
-    pub fn is_parked(&self) -> bool {
-        self.ended == Ended::Parked
+    pub fn is_waiting_for_cache(&self) -> bool {
+        self.ended == LastResult::WaitingForCache
     }
 
     /// After which time it is looked at again, if it asked for that.
     #[must_use]
     pub fn again_after(&self) -> Option<Duration> {
         match self.ended {
-            Ended::After(time) => Some(time),
+            LastResult::RequeueAfter(time) => Some(time),
             _ => None,
         }
     }
@@ -189,14 +191,14 @@ impl Journal {
     }
 
     /// Takes a decision in; `error` says why it failed, if it did.
-    pub(crate) fn record(&self, key: String, ended: Ended, took: Duration, did: String, error: Option<String>) {
+    pub(crate) fn record(&self, key: String, ended: LastResult, took: Duration, did: String, error: Option<String>) {
         let (at, key) = (Timestamp::now(), key.into_boxed_str());
         let mut state = self.state();
         if ended.failed() {
             let error = error.filter(|error| !error.is_empty()).unwrap_or_else(|| did.clone());
             let error = shortened(error, LONGEST_ERROR).into_boxed_str();
-            state.fail(&key, error, at, ended == Ended::Dropped);
-        } else if ended != Ended::Parked && !state.failing.is_empty() {
+            state.fail(&key, error, at, ended == LastResult::Dropped);
+        } else if ended != LastResult::WaitingForCache && !state.failing.is_empty() {
             state.failing.remove(&key);
         }
         if let Some(known) = state.recent.iter().position(|entry| entry.key == key) {

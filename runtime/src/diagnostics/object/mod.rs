@@ -7,8 +7,9 @@ use kinds::meta::{Meta, ObjectKey, OwnerRef, Uid};
 use serde::Serialize;
 
 use super::overview::{Decision, next_try, seconds};
-use super::{Explainer, Wanted, Watched, finalizers, words};
+use super::{Explainer, Wanted, Watched, finalizers};
 use crate::queue::Waiting;
+use crate::text::words;
 use crate::watch::Source;
 
 /// Dependents that are listed.
@@ -159,7 +160,7 @@ struct Facet {
     due: Option<f64>,
     error: Option<(String, bool)>,
     /// What it did before it began to wait for a store.
-    parked: Option<String>,
+    waiting_for_cache: Option<String>,
 }
 
 /// A worker that takes longer than this for one key is told of.
@@ -213,8 +214,8 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
                 (false, None) => "tried again now".to_owned(),
             };
             wait(what, hint.unwrap_or(by), format!("{by} fails: {error} ({next})"));
-        } else if let Some(parked) = &facet.parked {
-            wait(What::Store, by, format!("{by} waits for its store to show what was written: {parked}"));
+        } else if let Some(waiting_for_cache) = &facet.waiting_for_cache {
+            wait(What::Store, by, format!("{by} waits for its store to show what was written: {waiting_for_cache}"));
         } else if let Some(due) = facet.due {
             let text = format!("{by} looks at it again in {}, at a deadline or to see how something went", words(due));
             wait(What::Deadline, by, text);
@@ -348,19 +349,19 @@ fn course(watched: &Watched, key: &str, waiting: &[Waiting<String>]) -> Option<(
         return None;
     }
     let next = next_try(waiting, key);
-    let parked = last.as_ref().filter(|last| last.is_parked()).map(|last| last.did.to_string());
+    let waiting_for_cache = last.as_ref().filter(|last| last.is_waiting_for_cache()).map(|last| last.did.to_string());
     let facet = Facet {
         controller: watched.name,
         ready: queued.is_some_and(|queued| queued.ready),
         working: queued.and_then(|queued| queued.working).map(|working| working.as_secs_f64()),
         due: queued.and_then(|queued| queued.due).map(|due| due.as_secs_f64()),
         error: failure.as_ref().map(|failure| (failure.error.to_string(), failure.dropped)),
-        parked: parked.filter(|_| queued.is_none_or(|queued| !queued.ready)),
+        waiting_for_cache: waiting_for_cache.filter(|_| queued.is_none_or(|queued| !queued.ready)),
     };
     let state = match (&facet, &failure) {
         (Facet { working: Some(working), .. }, _) => format!("worked on for {}", words(*working)),
         (Facet { ready: true, .. }, _) => "waits for a worker".to_owned(),
-        (Facet { parked: Some(_), .. }, _) => "waits for a store".to_owned(),
+        (Facet { waiting_for_cache: Some(_), .. }, _) => "waits for a store".to_owned(),
         (Facet { due: Some(due), .. }, Some(failure)) => {
             format!("failed {} times in a row; tried again in {}", failure.times, words(*due))
         }

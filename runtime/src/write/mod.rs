@@ -4,7 +4,7 @@
 //! repeated here: an answer that was lost is reported as [`WriteError::Lost`], for the caller to look before it acts
 //! again. Bodies are protobuf; a patch is JSON.
 
-mod any;
+mod dynamic;
 
 use std::sync::Arc;
 
@@ -16,14 +16,13 @@ use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::wire::find;
 use kinds::{Decode, DecodeError, Interner, Kind, Resource};
 
+use crate::client::media::{JSON, METADATA_LIST, PROTOBUF};
 use crate::client::rate::TokenBucket;
-use crate::client::{Clients, Identity, SendError};
-use crate::election::Fence;
-use crate::stuck::note;
-use crate::watch::{METADATA_LIST, refusal};
+use crate::client::{Clients, Identity, SendError, refusal};
+use crate::fence::Fence;
+use crate::journal::note;
+use crate::text::percent_encode;
 
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-const JSON: &str = "application/json";
 const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/vnd.kubernetes.protobuf";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
@@ -31,7 +30,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 /// Objects a page of a list that is read whole.
 const PAGE: u32 = 500;
 
-pub use any::{Deletion, Propagation, Scale};
+pub use dynamic::{Deletion, Propagation, Scale};
 
 /// Why something was not changed, or may not have been.
 #[derive(Debug, thiserror::Error)]
@@ -396,13 +395,6 @@ impl Writer {
             .map_err(|error| WriteError::Unreadable(DecodeError::field("body", format!("broke off: {error}"))))?;
         Ok(Answer(body.to_bytes()))
     }
-}
-
-/// Everything that is not plain is encoded: a selector holds spaces, commas, brackets.
-#[must_use]
-pub fn percent_encode(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 fn object_path(resource: &Resource, key: &ObjectKey, subresource: Option<&str>) -> String {

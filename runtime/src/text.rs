@@ -1,4 +1,11 @@
-//! Small texts of requests and answers: percent-encoding, queries, verbs.
+//! Small texts: percent-encoding, queries, quotes, durations.
+
+/// Percent-encodes all but unreserved characters: a selector holds spaces, commas, brackets.
+#[must_use]
+pub fn percent_encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
 
 /// The text behind percent signs; `None` when one is not followed by two hexadecimal digits, or when the bytes are
 /// no UTF-8.
@@ -20,7 +27,7 @@ pub(crate) fn percent_decode(text: &str) -> Option<String> {
 }
 
 /// The pairs of a query, decoded; those that cannot be are left out, as Go's net/url does.
-pub(super) fn query(text: &str) -> Vec<(String, String)> {
+pub(crate) fn query(text: &str) -> Vec<(String, String)> {
     let decode = |part: &str| percent_decode(&part.replace('+', " "));
     let pairs = text.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';'));
     pairs
@@ -32,8 +39,20 @@ pub(super) fn query(text: &str) -> Vec<(String, String)> {
 }
 
 /// A text in double quotes, escaped as in Go and JSON alike.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
+}
+
+/// A time in words, as `2h 5m` or `1.5s`.
+pub(crate) fn words(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match whole {
+        0..10 => format!("{seconds:.1}s"),
+        10..60 => format!("{whole}s"),
+        60..3600 => format!("{}m {}s", whole / 60, whole % 60),
+        3600..86_400 => format!("{}h {}m", whole / 3600, whole / 60 % 60),
+        _ => format!("{}d {}h", whole / 86_400, whole / 3600 % 24),
+    }
 }
 
 #[cfg(test)]

@@ -1,3 +1,0 @@
-//! Objects as events name them.
-
-pub use runtime::events::about;

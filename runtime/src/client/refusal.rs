@@ -1,0 +1,68 @@
+//! The API server's reason for refusing a request.
+
+use http::{Response, header};
+use http_body_util::BodyExt;
+use kinds::envelope::{self, ApiStatus};
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The fields of a `Status` in JSON.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Head {
+    code: u16,
+    reason: String,
+    message: String,
+    details: Option<Value>,
+}
+
+/// The error that a response carries, made from the HTTP status when its body is no `Status` of the API.
+pub(crate) async fn refusal(answer: Response<Body>) -> ApiStatus {
+    let code = answer.status().as_u16();
+    let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let body = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let read = envelope::unwrap(&body).and_then(ApiStatus::decode).ok().or_else(|| json_status(&body));
+    let mut status = read.unwrap_or_else(|| ApiStatus {
+        message: String::from_utf8_lossy(&body).trim().chars().take(300).collect(),
+        ..ApiStatus::default()
+    });
+    status.code = code;
+    status.retry_after = status.retry_after.or(retry_after);
+    status
+}
+
+/// A `Status` in JSON; `None` if the body is something else.
+fn json_status(body: &[u8]) -> Option<ApiStatus> {
+    let head: Head = serde_json::from_slice(body).ok().filter(|head: &Head| head.code != 0)?;
+    let details = head.details.unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let causes = details["causes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    Some(ApiStatus {
+        code: head.code,
+        reason: head.reason,
+        message: head.message,
+        causes: causes.iter().map(|cause| (text(&cause["reason"]), text(&cause["message"]))).collect(),
+        retry_after: details["retryAfterSeconds"]
+            .as_u64()
+            .filter(|seconds| *seconds > 0)
+            .and_then(|seconds| seconds.try_into().ok()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn json_status_is_read_only_from_an_error_body() {
+        let body = json!({"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no",
+            "details": {"causes": [{"reason": "NamespaceTerminating", "message": "going"}]}});
+        let read = json_status(body.to_string().as_bytes()).expect("a status");
+        assert!(read.has_cause("NamespaceTerminating") && read.code == 403 && read.message == "no");
+        assert_eq!(json_status(b"{}"), None);
+        assert_eq!(json_status(b"<html>"), None);
+    }
+}

@@ -1,0 +1,117 @@
+//! Samples in the registry's encoding: families that are read at each scrape, and histograms with labels.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+
+/// Labels of one sample.
+pub type Labels<const N: usize> = [(&'static str, String); N];
+
+/// One family of samples that are read when they are asked for; counters come without their `_total`.
+fn family<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: impl Fn(f64) -> Box<dyn EncodeMetric>,
+    kind: MetricType,
+    samples: impl IntoIterator<Item = (Labels<N>, f64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+    for (labels, value) in samples {
+        if labels.is_empty() {
+            return metric(value).encode(family);
+        }
+        metric(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+/// Appends gauges that are read when they are asked for.
+///
+/// # Errors
+/// When the text cannot be written.
+pub fn gauges<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (Labels<N>, f64)>,
+) -> fmt::Result {
+    family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Gauge, samples)
+}
+
+/// Appends counts whose upstream names don't end in `_total`, as a counter's must: they are of no type.
+///
+/// # Errors
+/// When the text cannot be written.
+pub fn untyped<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (Labels<N>, f64)>,
+) -> fmt::Result {
+    family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Unknown, samples)
+}
+
+/// Histograms of one family, by their labels; cheap to clone, all clones count together.
+#[derive(Debug, Clone)]
+pub struct Histograms<const N: usize>(pub(super) Family<Labels<N>, Histogram, Bounds>);
+
+#[derive(Debug, Clone)]
+pub(super) struct Bounds(Vec<f64>);
+
+impl MetricConstructor<Histogram> for Bounds {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
+    }
+}
+
+impl<const N: usize> Histograms<N> {
+    /// Empty histograms with these upper bounds.
+    #[must_use]
+    pub fn new(bounds: Vec<f64>) -> Self {
+        Self(Family::new_with_constructor(Bounds(bounds)))
+    }
+
+    /// Counts a value.
+    pub fn observe(&self, labels: Labels<N>, value: f64) {
+        self.0.get_or_create(&labels).observe(value);
+    }
+
+    /// Appends them under a name.
+    ///
+    /// # Errors
+    /// When the text cannot be written.
+    pub fn encode(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str) -> fmt::Result {
+        self.0.encode(encoder.encode_descriptor(name, help, None, MetricType::Histogram)?)
+    }
+}
+
+/// So many bounds, each twice the one before (component-base, metrics.ExponentialBuckets).
+#[must_use]
+pub fn powers_of_two(first: f64, count: i32) -> Vec<f64> {
+    powers(first, 2.0, count)
+}
+
+/// So many bounds, each `factor` times the one before (component-base, metrics.ExponentialBuckets).
+#[must_use]
+pub fn powers(first: f64, factor: f64, count: i32) -> Vec<f64> {
+    (0..count).map(|power| first * factor.powi(power)).collect()
+}
+
+/// Appends counts that are read when they are asked for; the name is without its `_total`.
+///
+/// # Errors
+/// When the text cannot be written.
+pub fn counters<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (Labels<N>, f64)>,
+) -> fmt::Result {
+    family(encoder, name, help, |value| Box::new(ConstCounter::new(value)), MetricType::Counter, samples)
+}

@@ -1,0 +1,141 @@
+//! The registry of a process's metrics.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::RestClient;
+use super::encode::Histograms;
+use super::families::{Count, Counts, Gauges, Seconds};
+use super::process::Process;
+use super::text::exposition;
+
+/// All metrics of a process.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    texts: Texts,
+}
+
+impl Metrics {
+    /// A registry with what every process has: its use of the system's resources.
+    #[must_use]
+    pub fn new() -> Self {
+        let metrics = Self::default();
+        metrics.collect(Process);
+        metrics
+    }
+
+    /// Adds a source of metrics; each name must come from one source only.
+    pub fn collect(&self, source: impl Collector) {
+        self.registry().register_collector(Box::new(source));
+    }
+
+    /// Adds the counts of requests to the API server.
+    pub fn rest_client(&self, requests: &RestClient) {
+        requests.register(&mut self.registry());
+    }
+
+    /// Everything as text, for `Content-Type: text/plain; version=0.0.4`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        exposition(&self.registry()) + &self.texts.read()
+    }
+
+    /// Adds a histogram of seconds with these upper bounds; each name only once.
+    pub fn seconds(&self, name: &str, help: &str, bounds: &[f64]) -> Seconds {
+        let histogram = Histogram::new(bounds.iter().copied());
+        self.registry().register(name, help, histogram.clone());
+        Seconds(histogram)
+    }
+
+    /// Adds a counter, whose name is given without `_total`; each name only once.
+    pub fn counts<const N: usize>(&self, name: &str, help: &str) -> Counts<N> {
+        let counts = Family::default();
+        self.registry().register(name, help, counts.clone());
+        Counts(counts)
+    }
+
+    /// Adds a counter without labels, whose name is given without `_total`; each name only once.
+    pub fn count(&self, name: &str, help: &str) -> Count {
+        let count = Counter::default();
+        self.registry().register(name, help, count.clone());
+        Count(count)
+    }
+
+    /// Adds gauges; each name only once.
+    pub fn gauges<const N: usize>(&self, name: &str, help: &str) -> Gauges<N> {
+        let gauges = Family::default();
+        self.registry().register(name, help, gauges.clone());
+        Gauges(gauges)
+    }
+
+    /// Adds histograms with labels and these upper bounds; each name only once.
+    pub fn histograms<const N: usize>(&self, name: &str, help: &str, bounds: Vec<f64>) -> Histograms<N> {
+        let histograms = Histograms::new(bounds);
+        self.registry().register(name, help, histograms.0.clone());
+        histograms
+    }
+
+    /// Adds a source of metrics that are in the text format already.
+    pub fn append(&self, source: impl Fn() -> String + Send + Sync + 'static) {
+        self.texts.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(source));
+    }
+
+    fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Source = Box<dyn Fn() -> String + Send + Sync>;
+
+/// Sources of metrics that are text already.
+#[derive(Default)]
+struct Texts(Mutex<Vec<Source>>);
+
+impl fmt::Debug for Texts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Texts")
+    }
+}
+
+impl Texts {
+    /// What all sources say now.
+    fn read(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|source| source()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_controllers_count_is_told_in_the_text_format() {
+        let metrics = Metrics::default();
+        metrics.seconds("wait_seconds", "Waiting.", &[1.0, 4.0]).observe(2.0);
+        let counts = metrics.counts("calls", "Calls.");
+        counts.add([("operation", "list".into())]);
+        counts.add([("operation", "list".into())]);
+        metrics.append(|| "other_total 7\n".into());
+        metrics.count("quiet", "Nothing.");
+        metrics.gauges("size", "Size.").set([("zone", "a".into())], 2.5);
+        metrics.histograms("time", "Time.", vec![1.0]).observe([("code", "200".into())], 3.0);
+        let text = metrics.text();
+        for line in [
+            "wait_seconds_bucket{le=\"4\"} 1",
+            "calls_total{operation=\"list\"} 2",
+            "other_total 7",
+            "quiet_total 0",
+            "size{zone=\"a\"} 2.5",
+            "time_bucket{le=\"1\",code=\"200\"} 0",
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line} in {text}");
+        }
+    }
+}

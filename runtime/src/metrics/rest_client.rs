@@ -1,0 +1,108 @@
+//! Counts of the requests to the API server.
+
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::Labels;
+
+/// Histograms with upstream's bounds for requests (component-base, metrics/prometheus/restclient).
+#[derive(Clone, Debug)]
+struct Latency;
+
+impl MetricConstructor<Histogram> for Latency {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new([0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0])
+    }
+}
+
+/// Counts requests to the API server; cheap to clone, all clones count together.
+#[derive(Clone, Debug)]
+pub struct RestClient {
+    requests: Family<Labels<3>, Counter>,
+    duration: Family<Labels<2>, Histogram, Latency>,
+    limited: Family<Labels<2>, Histogram, Latency>,
+}
+
+impl Default for RestClient {
+    fn default() -> Self {
+        Self {
+            requests: Family::default(),
+            duration: Family::new_with_constructor(Latency),
+            limited: Family::new_with_constructor(Latency),
+        }
+    }
+}
+
+impl RestClient {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "rest_client_requests",
+            "Number of HTTP requests, partitioned by status code, method, and host",
+            self.requests.clone(),
+        );
+        registry.register(
+            "rest_client_request_duration_seconds",
+            "Request latency in seconds. Broken down by verb, and host",
+            self.duration.clone(),
+        );
+        registry.register(
+            "rest_client_rate_limiter_duration_seconds",
+            "Client side rate limiter latency in seconds. Broken down by verb, and host",
+            self.limited.clone(),
+        );
+    }
+
+    /// A request to `host` (with its port) was answered with the status `code`, or not at all.
+    pub fn answered(&self, method: &str, host: &str, code: Option<u16>) {
+        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        let labels = [("code", code), ("method", method.to_owned()), ("host", host.to_owned())];
+        self.requests.get_or_create_owned(&labels).inc();
+    }
+
+    /// The head of an answer took so long. A watch's is not counted, as in client-go.
+    pub fn took(&self, method: &str, host: &str, time: Duration) {
+        let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
+        self.duration.get_or_create(&labels).observe(time.as_secs_f64());
+    }
+
+    /// A request waited so long for its rate limit.
+    pub fn waited(&self, method: &str, host: &str, time: Duration) {
+        let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
+        self.limited.get_or_create(&labels).observe(time.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Metrics;
+    use super::*;
+
+    fn has(text: &str, line: &str) {
+        assert!(text.lines().any(|own| own == line), "{line} is not in\n{text}");
+    }
+
+    #[test]
+    fn requests_are_counted_by_code_and_told_by_verb() {
+        let (metrics, requests) = (Metrics::new(), RestClient::default());
+        metrics.rest_client(&requests);
+        requests.answered("GET", "a:6443", Some(200));
+        requests.answered("POST", "a:6443", None);
+        requests.took("GET", "a:6443", Duration::from_millis(30));
+        requests.waited("POST", "a:6443", Duration::from_secs(3));
+        let text = metrics.text();
+        for line in [
+            "# TYPE rest_client_requests_total counter",
+            "rest_client_requests_total{code=\"200\",method=\"GET\",host=\"a:6443\"} 1",
+            "rest_client_requests_total{code=\"<error>\",method=\"POST\",host=\"a:6443\"} 1",
+            "rest_client_request_duration_seconds_bucket{le=\"0.025\",verb=\"GET\",host=\"a:6443\"} 0",
+            "rest_client_request_duration_seconds_bucket{le=\"0.1\",verb=\"GET\",host=\"a:6443\"} 1",
+            "rest_client_rate_limiter_duration_seconds_count{verb=\"POST\",host=\"a:6443\"} 1",
+        ] {
+            has(&text, line);
+        }
+    }
+}
