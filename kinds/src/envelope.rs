@@ -1,7 +1,7 @@
 //! What surrounds objects on the wire: `runtime.Unknown`, watch events, lists, and the API's error Status.
 
 use crate::meta::parse_version;
-use crate::schema::{
+use crate::wire::schema::{
     api_status, list_meta, object_meta, raw_extension, status_cause, status_details, type_meta, unknown, watch_event,
 };
 use crate::wire::{Put, fields, find, map_entry};

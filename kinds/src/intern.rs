@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::endpoint::Port;
+use crate::core::pod::{Asked, NamedPort};
 use crate::meta::OwnerRef;
-use crate::pod::{Asked, NamedPort};
+use crate::networking::endpoint::Port;
 
 /// A shared immutable string.
 pub type Str = Arc<str>;

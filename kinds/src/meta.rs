@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::DecodeError;
 use crate::intern::{Interner, Labels, Str};
-use crate::schema::{object_meta as f, owner_reference, time};
+use crate::wire::schema::{object_meta as f, owner_reference, time};
 use crate::wire::{self, Put, WireError, fields, map_entry};
 
 /// The raw parts of an object that most kinds have; empty where the object lacks one.
