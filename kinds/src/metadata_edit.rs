@@ -1,8 +1,9 @@
 //! Metadata rewritten for a PUT, or made for a POST: labels as given, annotations edited or replaced.
 
 use crate::intern::Labels;
-use crate::meta::{OwnerRef, without_managed_fields};
+use crate::meta::OwnerRef;
 use crate::wire::schema::object_meta as f;
+use crate::wire::splice::without_managed_fields;
 use crate::wire::{Put, WireError, copy_fields, find, map_entry};
 
 /// Metadata is field 1 of every object.
@@ -92,7 +93,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Interner, Meta, Uid};
+    use crate::intern::Interner;
+    use crate::meta::{Meta, Uid};
 
     fn read(object: &[u8]) -> (Meta, Vec<(String, String)>) {
         let mut annotations = Vec::new();

@@ -3,11 +3,12 @@
 //! Its data is a patch in JSON that may be large, and that is compared far more often than it is read. So the record
 //! keeps a fingerprint; who needs the bytes reads the object.
 
-use crate::meta::{Meta, OwnerRef, without_managed_fields};
+use crate::decode::{Decode, DecodeError};
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, OwnerRef};
 use crate::wire::schema::{controller_revision as f, object_meta, raw_extension};
-use crate::wire::splice::edited;
+use crate::wire::splice::{edited, without_managed_fields};
 use crate::wire::{Put, WireError, copy_fields, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource};
 
 /// A ControllerRevision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,7 +136,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Interner, Sections, Uid};
+    use crate::decode::Sections;
+    use crate::intern::Interner;
+    use crate::meta::Uid;
 
     fn new(data: &[u8]) -> Vec<u8> {
         let owner = OwnerRef {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Labels, label};
+use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, ObjectKey, Parts};
 use crate::scheduling::placement::{Aimed, Placement};
 use crate::scheduling::taint::Toleration;
@@ -16,7 +18,6 @@ use crate::wire::schema::{
     rolling_update_daemon_set as rolling_update,
 };
 use crate::wire::{Put, WireError, copy_fields, fields};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// The annotation that counts a DaemonSet's templates; from before there were revisions.
 pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";

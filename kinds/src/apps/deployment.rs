@@ -1,6 +1,8 @@
 //! Deployment: its scale, strategy, template and status.
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Labels, label};
+use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts};
 use crate::template::raw_object::{AnnotationEdits, Raw, Replacing, ReplacingFields, annotated_meta};
 use crate::template::{POD_TEMPLATE_HASH, Template};
@@ -12,7 +14,6 @@ use crate::wire::schema::{
     object_meta, replica_set, replica_set_spec, rolling_update_deployment,
 };
 use crate::wire::{Put, WireError, fields};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 const CONDITION: ConditionFields = ConditionFields {
     kind: c::TYPE,

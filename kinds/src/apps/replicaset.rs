@@ -1,6 +1,8 @@
 //! ReplicaSet: its scale, selector, template and status.
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Labels, label};
+use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts};
 use crate::template::Template;
 use crate::template::raw_object::{AnnotationEdits, Raw, annotated_meta};
@@ -8,7 +10,6 @@ use crate::value::condition::{Condition, ConditionFields, splice};
 use crate::value::selector::Selector;
 use crate::wire::schema::{replica_set_condition as c, replica_set_spec as s, replica_set_status as t};
 use crate::wire::{Put, WireError, fields};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 const CONDITION: ConditionFields = ConditionFields {
     kind: c::TYPE,

@@ -1,6 +1,8 @@
 //! StatefulSet: its scale, ordinals, update strategy, claim templates and status.
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::Str;
+use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, ObjectKey, OwnerRef, Parts};
 use crate::template::Template;
 use crate::template::raw_object::{AnnotationEdits, Raw};
@@ -13,7 +15,6 @@ use crate::wire::schema::{
     stateful_set_status as t, stateful_set_update_strategy as strategy,
 };
 use crate::wire::{self, Put, WireError, fields, find, map_entry};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 const CONDITION: ConditionFields = ConditionFields {
     kind: c::TYPE,
@@ -324,7 +325,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Interner;
+    use crate::intern::Interner;
     use crate::wire::schema::{int_or_string, pod_template_spec, stateful_set as f};
 
     fn object() -> Vec<u8> {

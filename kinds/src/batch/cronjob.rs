@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use crate::decode::{Decode, DecodeError};
 use crate::intern::{Interner, Str};
-use crate::meta::{Meta, OwnerRef, Parts, Time, Uid};
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, OwnerRef, Parts, Uid};
 use crate::template::raw_object::Raw;
 use crate::value::condition::splice;
+use crate::value::time::Time;
 use crate::wire::schema::{
     cron_job as f, cron_job_spec as s, cron_job_status as t, job, job_template_spec, object_meta,
     object_reference as reference,
 };
 use crate::wire::{self, Put, WireError, fields, find, map_entry};
-use crate::{Decode, DecodeError, Kind, Resource};
 
 /// Annotation of a Job: the time for which it was scheduled.
 pub const SCHEDULED_TIMESTAMP: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -230,7 +232,7 @@ impl Kind for CronJob {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sections;
+    use crate::decode::Sections;
 
     fn cron_job() -> CronJob {
         let mut object = Vec::new();

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
-use crate::meta::{Meta, Time};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::value::time::Time;
 use crate::wire::schema::{
     certificate_signing_request as f, certificate_signing_request_condition as c,
     certificate_signing_request_spec as s, certificate_signing_request_status as t,
 };
 use crate::wire::{Put, WireError, copy_fields, fields, find, splice};
-use crate::{Decode, DecodeError, Kind, Resource};
 
 /// A request for a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! ClusterTrustBundle: a signer's certificates for everybody.
 
+use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::wire::schema::{cluster_trust_bundle as f, cluster_trust_bundle_spec as s};
 use crate::wire::{Put, WireError, fields, find, splice};
-use crate::{Decode, DecodeError, Kind, Resource};
 
 /// A ClusterTrustBundle.
 #[derive(Debug, Clone, PartialEq, Eq)]

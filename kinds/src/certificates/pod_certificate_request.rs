@@ -1,9 +1,10 @@
 //! PodCertificateRequest: only that it is there, and since when.
 
+use crate::decode::{Decode, DecodeError};
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::wire::find;
 use crate::wire::schema::pod_certificate_request as f;
-use crate::{Decode, DecodeError, Kind, Resource};
 
 /// A request for a pod's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]

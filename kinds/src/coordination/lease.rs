@@ -1,9 +1,10 @@
 //! Lease: when its holder renewed it last.
 
+use crate::decode::{Decode, DecodeError};
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::wire::schema::{lease as f, lease_spec, time};
 use crate::wire::{fields, find};
-use crate::{Decode, DecodeError, Kind, Resource};
 
 /// Where kubelets keep their leases, one a node and of its name.
 pub const NODE_LEASES: &str = "kube-node-lease";

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::wire::schema::{config_map as f, object_meta};
 use crate::wire::{self, Put, WireError, fields, find, map_entry, splice};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// Name of the ConfigMap with the root certificates, in each namespace.
 pub const ROOT_CA: &str = "kube-root-ca.crt";

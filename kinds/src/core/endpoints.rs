@@ -1,6 +1,8 @@
 //! Endpoints: the addresses behind a Service, in subsets of equal ports.
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Labels, Str, label};
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::metadata_edit::Head;
 use crate::networking::endpoint::{Port, PortFields, Target};
@@ -8,7 +10,6 @@ use crate::template::raw_object::annotated_meta;
 use crate::value::ip::Ip;
 use crate::wire::schema::{endpoint_address as a, endpoint_subset as s, endpoints as f, subset_port as p};
 use crate::wire::{Put, WireError, copy_fields, fields, splice};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// Says that an object leaves addresses out because there are too many (core/v1, EndpointsOverCapacity).
 pub const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
@@ -183,7 +184,7 @@ mod tests {
         let labels: Labels = Arc::new([("app".into(), "web".into())]);
         let port =
             Port { name: "http".into(), protocol: "TCP".into(), number: Some(80), app_protocol: Some("h2c".into()) };
-        let target = Target::Pod { namespace: "ns".into(), name: "web-1".into(), uid: crate::Uid::parse("x") };
+        let target = Target::Pod { namespace: "ns".into(), name: "web-1".into(), uid: crate::meta::Uid::parse("x") };
         let address = |ip: &str| Address {
             ip: Ip::parse(ip),
             hostname: "a".into(),

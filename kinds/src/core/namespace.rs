@@ -1,9 +1,10 @@
 //! Namespace: whether it lives.
 
+use crate::decode::{Decode, DecodeError};
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::wire::schema::{namespace as f, namespace_status};
 use crate::wire::{fields, find};
-use crate::{Decode, DecodeError, Kind, Resource};
 
 /// A namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]

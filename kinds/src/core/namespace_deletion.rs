@@ -1,13 +1,16 @@
 //! Namespace, as the one needs it that ends it: finalizers and conditions, and the rest for writing it back.
 
+use crate::core::namespace::Namespace;
+use crate::decode::{Decode, DecodeError};
 use crate::intern::{Interner, Str};
-use crate::meta::{Meta, without_managed_fields};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
 use crate::value::condition::{Condition, ConditionFields, splice};
 use crate::wire::schema::{
     namespace as f, namespace_condition, namespace_spec, namespace_status, pod, pod_spec, pod_status,
 };
+use crate::wire::splice::without_managed_fields;
 use crate::wire::{Put, fields, find};
-use crate::{Decode, DecodeError, Kind, Namespace, Resource};
 
 const CONDITION: ConditionFields = ConditionFields {
     kind: namespace_condition::TYPE,
@@ -125,7 +128,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::meta::Time;
+    use crate::value::time::Time;
     use crate::wire::schema::object_meta;
 
     fn message(phase: &str) -> Vec<u8> {
@@ -145,7 +148,7 @@ mod tests {
     }
 
     fn decode(object: &[u8]) -> NamespaceEnding {
-        let context = Decode { interner: Arc::default(), sections: crate::Sections::default() };
+        let context = Decode { interner: Arc::default(), sections: crate::decode::Sections::default() };
         NamespaceEnding::decode(&context, object).expect("a namespace")
     }
 

@@ -1,14 +1,16 @@
 //! Node: its identity, what its kubelet last said of it, who may run on it, and its share of the pods' addresses.
 
 use crate::core::node_cloud::{NodeCloud, PROVIDED_NODE_IP};
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Str};
-use crate::meta::{Meta, Time};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
 use crate::scheduling::taint::Taint;
 use crate::value::quantity;
+use crate::value::time::Time;
 use crate::wire::schema::{node as f, node_condition, node_spec, node_status, quantity as q};
 use crate::wire::splice::edited;
 use crate::wire::{Put, WireError, copy_fields, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// Label: the zone that a node is in (core/v1, LabelTopologyZone).
 pub const ZONE: &str = "topology.kubernetes.io/zone";

@@ -1,10 +1,12 @@
 //! PersistentVolumeClaim: whose it is, and what it counts for.
 
 use crate::core::persistent_volume_claim_usage::StorageClaim;
-use crate::meta::{Meta, OwnerRef, without_managed_fields};
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, OwnerRef};
 use crate::wire::schema::{object_meta, persistent_volume_claim as f};
+use crate::wire::splice::without_managed_fields;
 use crate::wire::{Put, WireError, copy_fields, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// A PersistentVolumeClaim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +68,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Interner, Sections, Uid};
+    use crate::decode::Sections;
+    use crate::intern::Interner;
+    use crate::meta::Uid;
 
     #[test]
     fn only_the_owners_change() {

@@ -1,6 +1,9 @@
 //! ReplicationController: a ReplicaSet of an older version, whose selector is a plain map of labels.
 
 use crate::apps::replicaset::ReplicaSet;
+use crate::decode::{Decode, DecodeError};
+use crate::intern::Interner;
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::value::selector::Selector;
 use crate::wire::schema::{
@@ -8,7 +11,6 @@ use crate::wire::schema::{
     replication_controller_condition as c, replication_controller_spec as s, replication_controller_status as t,
 };
 use crate::wire::{WireError, fields, map_entry};
-use crate::{Decode, DecodeError, Interner, Kind, Resource};
 
 /// A ReplicationController.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::decode::{Decode, DecodeError};
 use crate::intern::{Interner, Str};
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::value::resource_list::named_text;
 use crate::wire::schema::{
@@ -11,7 +13,6 @@ use crate::wire::schema::{
 };
 use crate::wire::splice::edited;
 use crate::wire::{self, Put, WireError, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource};
 
 /// Names of resources and quantities as text, sorted by name.
 pub type Quantities = Vec<(Str, Str)>;
@@ -144,7 +145,7 @@ impl Kind for ResourceQuota {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sections;
+    use crate::decode::Sections;
     use crate::wire::schema::object_meta;
 
     fn decode(object: &[u8]) -> ResourceQuota {

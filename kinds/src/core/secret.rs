@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use zeroize::Zeroize;
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::Str;
+use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Uid};
 use crate::wire::schema::secret as f;
 use crate::wire::splice::{self, data_entry, put_data};
 use crate::wire::{WireError, fields};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// Type of secrets with a service account's token.
 pub const ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";

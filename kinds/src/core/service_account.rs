@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::Str;
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::wire::schema::{object_reference, service_account as f};
 use crate::wire::{WireError, fields, find, splice};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// A service account.
 #[derive(Debug, Clone, PartialEq, Eq)]

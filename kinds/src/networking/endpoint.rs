@@ -1,5 +1,7 @@
 //! What Endpoints and EndpointSlices have in common: ports, and the object behind an address.
 
+use std::sync::Arc;
+
 use crate::intern::{Interner, Str};
 use crate::meta::Uid;
 use crate::wire::schema::object_reference as f;
@@ -22,6 +24,13 @@ pub struct Port {
     pub number: Option<i32>,
     /// What is spoken on it.
     pub app_protocol: Option<Str>,
+}
+
+impl Interner {
+    /// The shared copy of a list of endpoints' ports.
+    pub fn ports(&self, ports: &[Port]) -> Arc<[Port]> {
+        self.records(ports)
+    }
 }
 
 /// Field numbers of a kind's port message.

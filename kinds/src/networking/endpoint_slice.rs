@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Labels, Str, label};
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::metadata_edit::Head;
 use crate::networking::endpoint::{Port, PortFields, Target};
@@ -13,7 +15,6 @@ use crate::wire::schema::{
     slice_port as p,
 };
 use crate::wire::{Put, WireError, fields, find, splice};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// Label: the Service that a slice belongs to (discovery/v1, LabelServiceName).
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -308,7 +309,11 @@ mod tests {
             addresses: [Ip::parse("10.0.0.1")].into(),
             conditions: Conditions { ready: Some(true), serving: None, terminating: Some(false) },
             hostname: Some("web-0".into()),
-            target: Some(Target::Pod { namespace: "ns".into(), name: "web-0".into(), uid: crate::Uid::parse("x") }),
+            target: Some(Target::Pod {
+                namespace: "ns".into(),
+                name: "web-0".into(),
+                uid: crate::meta::Uid::parse("x"),
+            }),
             node: Some("node".into()),
             zone: Some("zone".into()),
             hints: Some(Box::new(Hints { zones: vec!["zone".into()], nodes: vec!["node".into()] })),

@@ -1,9 +1,10 @@
 //! IPAddress: an address that a Service has, by its name.
 
+use crate::decode::{Decode, DecodeError};
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::wire::find;
 use crate::wire::schema::ip_address as f;
-use crate::{Decode, DecodeError, Kind, Resource};
 
 /// An IPAddress.
 #[derive(Debug, Clone, PartialEq, Eq)]

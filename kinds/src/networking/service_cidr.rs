@@ -1,11 +1,12 @@
 //! ServiceCIDR: ranges from which Services get their addresses.
 
+use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
+use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts};
 use crate::value::condition::{Condition, ConditionFields};
 use crate::wire::fields;
 use crate::wire::schema::{condition as c, service_cidr_spec as s, service_cidr_status as t};
-use crate::{Decode, DecodeError, Kind, Resource};
 
 const CONDITION: ConditionFields = ConditionFields {
     kind: c::TYPE,

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
-use crate::meta::{Meta, Time};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
 use crate::value::int_or_string::IntOrString;
 use crate::value::selector::Selector;
+use crate::value::time::Time;
 use crate::wire::schema::{
     condition as c, pod_disruption_budget as f, pod_disruption_budget_spec as s, pod_disruption_budget_status as t,
 };
 use crate::wire::splice::edited;
 use crate::wire::{self, Put, WireError, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource};
 
 /// The condition that says whether pods may be disrupted.
 pub const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
@@ -223,7 +225,7 @@ impl Kind for PodDisruptionBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sections;
+    use crate::decode::Sections;
     use crate::wire::schema::{int_or_string, label_selector, object_meta};
 
     fn object() -> Vec<u8> {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::value::selector::Selector;
 use crate::wire::fields;
 use crate::wire::schema::{aggregation_rule, cluster_role as f, policy_rule as r};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// A ClusterRole.
 #[derive(Debug, Clone, PartialEq, Eq)]

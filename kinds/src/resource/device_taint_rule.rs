@@ -1,14 +1,16 @@
 //! DeviceTaintRule: a taint that an administrator gives to devices, and how its eviction goes on.
 
-use crate::intern::Str;
-use crate::meta::{Meta, Time};
+use crate::decode::{Decode, DecodeError};
+use crate::intern::{Interner, Str};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
 use crate::scheduling::taint::Taint;
+use crate::value::time::Time;
 use crate::wire::schema::{
     condition, device_taint_rule as f, device_taint_rule_spec as s, device_taint_rule_status as t,
     device_taint_selector as selector,
 };
 use crate::wire::{WireError, fields, find};
-use crate::{Decode, DecodeError, Interner, Kind, Resource};
 
 /// The condition that says how eviction goes on.
 pub const EVICTION_IN_PROGRESS: &str = "EvictionInProgress";
@@ -151,7 +153,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Sections;
+    use crate::decode::Sections;
     use crate::wire::Put;
     use crate::wire::schema::{device_taint, object_meta};
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::Str;
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::resource::device_allocation::Allocation;
 use crate::wire::schema::{
@@ -10,7 +12,6 @@ use crate::wire::schema::{
     exact_device_request as exact, resource_claim as f, resource_claim_spec as s,
 };
 use crate::wire::{WireError, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 /// The annotation on a claim that was made for the extended resources of a pod.
 const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";

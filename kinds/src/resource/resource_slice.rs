@@ -1,11 +1,12 @@
 //! ResourceSlice: the devices of a pool, and their taints.
 
-use crate::intern::Str;
+use crate::decode::{Decode, DecodeError};
+use crate::intern::{Interner, Str};
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::scheduling::taint::Taint;
 use crate::wire::schema::{device, resource_pool, resource_slice as f, resource_slice_spec as s};
 use crate::wire::{WireError, fields, find};
-use crate::{Decode, DecodeError, Interner, Kind, Resource};
 
 /// A part of a pool of devices.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::intern::{Interner, Str};
-use crate::meta::Time;
+use crate::value::time::Time;
 use crate::wire::schema::{pod_spec, taint, toleration};
 use crate::wire::{Put, WireError, copy_fields, fields};
 

@@ -5,7 +5,7 @@ pub mod raw_object;
 
 use std::sync::Arc;
 
-use crate::Decode;
+use crate::decode::Decode;
 use crate::intern::{Labels, Str};
 use crate::meta::{ObjectKey, OwnerRef};
 use crate::value::quantity;
@@ -278,8 +278,9 @@ fn alike(a: &[u8], b: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decode::Sections;
+    use crate::intern::Interner;
     use crate::meta::Uid;
-    use crate::{Interner, Sections};
 
     fn template(labels: &[(&str, &str)], build: impl FnOnce(&mut Vec<u8>)) -> Template {
         let mut message = Vec::new();

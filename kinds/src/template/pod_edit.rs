@@ -169,9 +169,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::decode::{Decode, Sections};
+    use crate::intern::Interner;
     use crate::meta::Uid;
     use crate::wire::schema::pod_template_spec;
-    use crate::{Decode, Interner, Sections};
 
     fn template() -> Template {
         let mut message = Vec::new();

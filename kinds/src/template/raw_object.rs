@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
-use crate::DecodeError;
+use crate::decode::DecodeError;
 use crate::intern::{Interner, Labels, Str};
-use crate::meta::{Meta, Parts, without_managed_fields};
+use crate::meta::{Meta, Parts};
 use crate::template::Template;
 use crate::value::int_or_string::IntOrString;
 use crate::wire::schema::object_meta;
+use crate::wire::splice::without_managed_fields;
 use crate::wire::{self, Put, WireError, fields, find, map_entry};
 
 /// The annotation of `kubectl apply`: large, and never of interest to a controller.

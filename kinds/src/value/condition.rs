@@ -1,7 +1,7 @@
 //! Conditions as workload statuses carry them, and the splicing of statuses.
 
 use crate::intern::{Interner, Str};
-use crate::meta::Time;
+use crate::value::time::Time;
 use crate::wire::{self, Put, WireError, fields};
 
 /// One condition of a status.

@@ -7,3 +7,4 @@ pub mod quantity;
 pub mod resource_list;
 pub mod selector;
 mod selector_text;
+pub mod time;

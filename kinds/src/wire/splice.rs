@@ -1,11 +1,15 @@
 //! Objects rebuilt for a PUT from what the server sent: named parts replaced, everything else kept as it is.
 
-use crate::meta::without_managed_fields;
 use crate::wire::schema::object_meta;
 use crate::wire::{Field, Put, WireError, copy_fields, fields, map_entry};
 
 /// Metadata is field 1 of every object.
 const METADATA: u32 = 1;
+
+/// The bytes of an ObjectMeta without `managedFields`, which no controller reads and no write sends.
+pub fn without_managed_fields(message: &[u8], out: &mut Vec<u8>) -> Result<(), WireError> {
+    copy_fields(message, out, |field| field.number != object_meta::MANAGED_FIELDS)
+}
 
 /// A copy of `object` without managed fields (a PUT without them leaves the server's alone), with these annotations
 /// set, without the fields that `keep` refuses, and with what `put` appends.

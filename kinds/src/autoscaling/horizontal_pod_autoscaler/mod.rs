@@ -8,14 +8,15 @@ mod tests;
 
 use std::sync::Arc;
 
+use crate::decode::{Decode, DecodeError};
 use crate::intern::{Interner, Str};
+use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::wire::schema::{
     cross_version_object_reference as r, horizontal_pod_autoscaler as f, horizontal_pod_autoscaler_spec as s,
 };
 use crate::wire::splice::edited;
 use crate::wire::{Field, Put, WireError, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource};
 
 pub use behavior::{Behavior, Policy, Rules, Select};
 pub use metric::{Current, Metric, MetricId, MetricStatus, Source, Target};

@@ -2,8 +2,8 @@
 
 use super::metric::MetricStatus;
 use crate::intern::{Interner, Str};
-use crate::meta::Time;
 use crate::value::condition::splice;
+use crate::value::time::Time;
 use crate::wire::schema::{horizontal_pod_autoscaler_condition as c, horizontal_pod_autoscaler_status as t};
 use crate::wire::{Put, WireError, fields};
 

@@ -1,12 +1,13 @@
 //! What is read of an autoscaler, and written back.
 
 use super::*;
+use crate::decode::Sections;
+use crate::value::time::Time;
 use crate::wire::schema::{
     container_resource_metric_source as c, horizontal_pod_autoscaler_behavior as b,
     horizontal_pod_autoscaler_status as t, hpa_scaling_policy, hpa_scaling_rules, label_selector, metric_identifier,
     metric_spec, metric_target, object_meta, object_metric_source, quantity as q, resource_metric_source,
 };
-use crate::{Sections, Time};
 
 fn put_quantity(out: &mut Vec<u8>, number: u32, text: &str) {
     out.put_message(number, |message| message.put_str(q::STRING, text));

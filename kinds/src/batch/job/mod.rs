@@ -3,14 +3,15 @@
 mod policy;
 mod status;
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::Str;
+use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts};
 use crate::template::Template;
 use crate::template::raw_object::Raw;
 use crate::value::selector::Selector;
 use crate::wire::schema::{job as f, job_spec as s, pod_spec};
 use crate::wire::{self, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 pub use policy::{Action, ExitCodes, FailurePolicy, FailureRule, On, SuccessRule};
 pub use status::{JobStatus, Uncounted};
@@ -193,9 +194,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::intern::Interner;
+    use crate::meta::Uid;
     use crate::wire::Put;
     use crate::wire::schema::{job_status as t, object_meta};
-    use crate::{Interner, Uid};
 
     fn context(sections: Sections) -> Decode {
         Decode { interner: Arc::new(Interner::default()), sections }

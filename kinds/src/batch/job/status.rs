@@ -1,9 +1,10 @@
 //! A Job's status: its pods by fate, those that are not counted yet, completed indexes, conditions.
 
-use crate::DecodeError;
+use crate::decode::DecodeError;
 use crate::intern::Interner;
-use crate::meta::{Time, Uid};
+use crate::meta::Uid;
 use crate::value::condition::{Condition, ConditionFields, splice};
+use crate::value::time::Time;
 use crate::wire::schema::{job_condition as c, job_status as t, uncounted_terminated_pods as u};
 use crate::wire::{Put, WireError, fields};
 

@@ -1,6 +1,6 @@
 //! Whether a pod was evicted, or is about to be disrupted: what few pods have.
 
-use crate::meta::Time;
+use crate::value::time::Time;
 use crate::wire::schema::{pod_condition, pod_status};
 use crate::wire::{WireError, fields};
 

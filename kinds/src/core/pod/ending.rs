@@ -2,7 +2,7 @@
 
 use crate::batch::job::{COMPLETION_INDEX, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT};
 use crate::intern::{Interner, Str};
-use crate::meta::Time;
+use crate::value::time::Time;
 use crate::wire::schema::{
     container_state, container_state_terminated, container_status, object_meta, pod_condition, pod_status,
 };

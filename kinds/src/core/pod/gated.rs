@@ -2,11 +2,12 @@
 //!
 //! A record of its own, so that nobody else's pods grow by it; a process that needs it watches pods in this form only.
 
+use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;
+use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts};
 use crate::wire::schema::{pod_condition, pod_readiness_gate, pod_spec, pod_status};
 use crate::wire::{WireError, fields, find};
-use crate::{Decode, DecodeError, Kind, Resource};
 
 /// `status` of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -153,7 +154,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Sections;
+    use crate::decode::Sections;
     use crate::wire::Put;
     use crate::wire::schema::object_meta;
 

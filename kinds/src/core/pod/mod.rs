@@ -11,12 +11,14 @@ pub mod secrets;
 mod target;
 mod usage;
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::Str;
-use crate::meta::{Meta, Parts, Time};
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, Parts};
 use crate::scheduling::taint::{NO_EXECUTE, Tolerations};
+use crate::value::time::Time;
 use crate::wire::schema::{container, container_status, pod_condition, pod_spec, pod_status};
 use crate::wire::{WireError, fields};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 pub use claims::Claims;
 pub use devices::{Devices, UsedClaim};

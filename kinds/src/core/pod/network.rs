@@ -29,6 +29,13 @@ pub struct NamedPort {
     pub number: i32,
 }
 
+impl Interner {
+    /// The shared copy of a list of containers' ports.
+    pub fn named_ports(&self, named_ports: &[NamedPort]) -> Arc<[NamedPort]> {
+        self.records(named_ports)
+    }
+}
+
 impl Network {
     pub(super) fn read(interner: &Interner, spec: &[u8], status: &[u8]) -> Result<Self, WireError> {
         let (mut hostname, mut subdomain) = ("", "");

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::intern::{Interner, Str};
-use crate::meta::Time;
 use crate::value::quantity;
+use crate::value::time::Time;
 use crate::wire::schema::{container, pod_condition, pod_spec, pod_status, quantity as q, resource_requirements};
 use crate::wire::{WireError, fields, find};
 
@@ -55,6 +55,13 @@ pub struct Asked {
     pub name: Str,
     /// Resources and how much of them, in thousandths, rounded up.
     pub resources: Box<[(Str, i64)]>,
+}
+
+impl Interner {
+    /// The shared copy of the resource requests of the parts of a pod.
+    pub fn asked(&self, asked: &[Asked]) -> Arc<[Asked]> {
+        self.records(asked)
+    }
 }
 
 impl Asked {

@@ -1,7 +1,7 @@
 //! The node that a pod without a node is meant for, as a DaemonSet says it in the pod's affinity.
 
 use super::Pod;
-use crate::Decode;
+use crate::decode::Decode;
 use crate::scheduling::placement;
 
 impl Pod {

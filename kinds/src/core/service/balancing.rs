@@ -1,6 +1,6 @@
 //! The part of a Service that is about its load balancer.
 
-use crate::DecodeError;
+use crate::decode::DecodeError;
 use crate::intern::{Interner, Str};
 use crate::wire::schema::{
     client_ip_config, load_balancer_ingress as i, load_balancer_status, port_status as e, service_spec as s,

@@ -2,14 +2,15 @@
 
 mod balancing;
 
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Labels, Str, label};
+use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts};
 use crate::template::raw_object::annotated_meta;
 use crate::value::int_or_string::IntOrString;
 use crate::value::ip::{Family, Ip};
 use crate::wire::schema::{service_port as p, service_spec as s};
 use crate::wire::{WireError, fields, map_entry};
-use crate::{Decode, DecodeError, Kind, Resource, Sections};
 
 pub use balancing::{Balancing, Ingress, PortError};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::Interner;
+use crate::intern::Interner;
 use crate::wire::Put;
 use crate::wire::schema::{
     client_ip_config, load_balancer_ingress, load_balancer_status, object_meta, port_status, service as f,
