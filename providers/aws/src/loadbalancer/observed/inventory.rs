@@ -12,11 +12,11 @@ use futures::future::try_join3;
 use providers::{CloudError, LoadBalancerId};
 use tokio::time::Instant;
 
-use super::convert;
-use super::names::{self, Owner};
-use super::seen::{Seen, SeenBalancer, SeenSecurityGroup, SeenTargetGroup};
-use super::types::Tags;
 use crate::client::Class;
+use crate::loadbalancer::names::{self, Owner};
+use crate::loadbalancer::observed::convert;
+use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, SeenSecurityGroup, SeenTargetGroup};
+use crate::loadbalancer::types::Tags;
 use crate::session::Session;
 
 /// Things on a page of ELB's.
@@ -38,7 +38,7 @@ pub(crate) struct ListedGroup {
 
 impl ListedGroup {
     /// As a Service's own; its rules are not known yet.
-    pub(super) fn seen(&self) -> SeenSecurityGroup {
+    pub(in crate::loadbalancer) fn seen(&self) -> SeenSecurityGroup {
         let Self { id, name, tags } = self.clone();
         SeenSecurityGroup { id, name, tags, rules: Vec::new() }
     }
@@ -47,7 +47,7 @@ impl ListedGroup {
 /// One look at everything.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    pub(super) begun: Instant,
+    pub(in crate::loadbalancer) begun: Instant,
     pub balancers: Vec<SeenBalancer>,
     /// With the ARNs of the balancers that use them.
     pub target_groups: Vec<(SeenTargetGroup, Vec<String>)>,

@@ -8,15 +8,15 @@ use aws_sdk_ec2::types::Filter;
 use providers::{CloudError, LoadBalancerId, Targets};
 use tokio::time::Instant;
 
-use super::calls::{authorize, revoke};
-use super::convert;
-use super::inventory::{Inventory, ListedGroup, Listing, backend_cluster};
-use super::model::instance_id;
-use super::names;
-use super::network::{self, Machine};
-use super::noderules::{self, Change, Ports};
-use super::types::{Rule, SeenRule, Source, Tags};
 use crate::client::Class;
+use crate::loadbalancer::apply::calls::{authorize, revoke};
+use crate::loadbalancer::model::build::instance_id;
+use crate::loadbalancer::model::node_rules::{self, Change, Ports};
+use crate::loadbalancer::names;
+use crate::loadbalancer::observed::convert;
+use crate::loadbalancer::observed::inventory::{Inventory, ListedGroup, Listing, backend_cluster};
+use crate::loadbalancer::observed::network::{self, Machine};
+use crate::loadbalancer::types::{Rule, SeenRule, Source, Tags};
 use crate::session::Session;
 
 /// Rules that were read so long ago are read again.
@@ -95,7 +95,7 @@ impl Shared {
         ports: &Ports,
     ) -> Result<(), CloudError> {
         for (group, rules) in self.rules(session, groups).await? {
-            let changes = noderules::open(&rules, backend, ports);
+            let changes = node_rules::open(&rules, backend, ports);
             if changes.is_empty() {
                 continue;
             }
@@ -140,7 +140,7 @@ impl Shared {
         let groups: BTreeSet<String> = all.union(nodes).cloned().collect();
         for (group, rules) in self.rules(session, &groups).await? {
             let wanted = if nodes.contains(&group) { wanted } else { &none };
-            let (add, gone) = noderules::bare_changes(&rules, names, wanted);
+            let (add, gone) = node_rules::bare_changes(&rules, names, wanted);
             if add.is_empty() && gone.is_empty() {
                 continue;
             }

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use providers::{CloudError, IpFamily, IpNet, LoadBalancerId, Targets};
 
-use super::actions::Spread;
-use super::annotations::{Backend, Families, GroupSettings, ListenerSettings, Other, SecurityGroups, Settings};
-use super::names::{self, Flavour};
-use super::reading::PREFIX;
-use super::seen::{Seen, SeenBalancer, State};
-use super::subnets::{self, Network};
-use super::types::{
+use crate::loadbalancer::model::subnets::{self, Network};
+use crate::loadbalancer::names::{self, Flavour};
+use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::spec::actions::Spread;
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::spec::annotations::{
+    Backend, Families, GroupSettings, ListenerSettings, Other, SecurityGroups, Settings,
+};
+use crate::loadbalancer::types::{
     AddressType, Balancer, Desired, Listener, Rule, Scheme, SecurityGroup, Source, Tagging, Tags, Target, TargetGroup,
     TargetType,
 };

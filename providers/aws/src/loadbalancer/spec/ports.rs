@@ -2,11 +2,11 @@
 
 use providers::{LoadBalancerSpec, Port, Protocol as Transport, TargetPort, TrafficPolicy};
 
-use super::annotations::{GroupSettings, ListenerSettings, Policy};
-use super::backends;
-use super::names::Flavour;
-use super::reading::{PREFIX, Reading};
-use super::types::{Attributes, HealthCheck, Probe, Protocol, TRAFFIC_PORT, TargetType};
+use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
+use crate::loadbalancer::spec::annotations::{GroupSettings, ListenerSettings, Policy};
+use crate::loadbalancer::spec::backends;
+use crate::loadbalancer::types::{Attributes, HealthCheck, Probe, Protocol, TRAFFIC_PORT, TargetType};
 
 /// What TLS needs, for the ports that have it.
 struct Encryption {

@@ -10,10 +10,10 @@ use aws_sdk_elasticloadbalancingv2::types as elb;
 use futures::future::try_join_all;
 use providers::{CloudError, EndpointHealth, Health, LoadBalancerId, ReadinessGate};
 
-use super::course::KnownGroup;
-use super::types::{Target, TargetHealth, TargetType};
-use super::{convert, observe};
 use crate::client::Class;
+use crate::loadbalancer::observed::balancer_state::KnownGroup;
+use crate::loadbalancer::observed::{convert, report};
+use crate::loadbalancer::types::{Target, TargetHealth, TargetType};
 use crate::session::Session;
 
 /// What the conditions' types begin with (Load Balancer Controller: TargetHealthPodConditionTypePrefix).
@@ -55,7 +55,7 @@ fn endpoints(registered: &BTreeSet<Target>, told: &[elb::TargetHealthDescription
             endpoints.push(EndpointHealth {
                 address,
                 port: target.port,
-                health: observe::worst(&[health]),
+                health: report::worst(&[health]),
                 reason: word.unwrap_or_default(),
                 message: said.and_then(|said| said.description()).unwrap_or_default().to_owned(),
             });

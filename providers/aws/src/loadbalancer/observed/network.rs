@@ -9,11 +9,11 @@ use futures::future::try_join3;
 use providers::{CloudError, IpNet, Targets};
 use tokio::time::Instant;
 
-use super::convert;
-use super::model::instance_id;
-use super::subnets::{Network, Subnet};
-use super::types::SeenRule;
 use crate::client::Class;
+use crate::loadbalancer::model::build::instance_id;
+use crate::loadbalancer::model::subnets::{Network, Subnet};
+use crate::loadbalancer::observed::convert;
+use crate::loadbalancer::types::SeenRule;
 use crate::session::Session;
 use crate::tags::pairs;
 

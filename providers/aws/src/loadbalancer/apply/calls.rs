@@ -7,14 +7,15 @@ use aws_sdk_elasticloadbalancingv2::types as elb;
 use futures::future::{try_join, try_join_all, try_join3};
 use providers::{CloudError, ErrorKind, LoadBalancerId, Records};
 
-use super::convert;
-use super::network;
-use super::plan::Step;
-use super::seen::{Made, Seen, SeenBalancer, SeenListener, SeenTargetGroup};
-use super::sharing;
-use super::subnets::Network;
-use super::types::{Attributes, HealthCheck, Listener, Probe, Protocol, Rule, Target, TargetGroup, TargetType};
 use crate::client::Class;
+use crate::loadbalancer::apply::target_records;
+use crate::loadbalancer::model::subnets::Network;
+use crate::loadbalancer::observed::stack::{Made, Seen, SeenBalancer, SeenListener, SeenTargetGroup};
+use crate::loadbalancer::observed::{convert, network};
+use crate::loadbalancer::plan::Step;
+use crate::loadbalancer::types::{
+    Attributes, HealthCheck, Listener, Probe, Protocol, Rule, Target, TargetGroup, TargetType,
+};
 use crate::session::Session;
 
 /// Targets that one call may name.
@@ -292,7 +293,7 @@ impl Caller<'_> {
         Ok(Made::default())
     }
 
-    async fn create_balancer(&self, wanted: &super::types::Balancer) -> Result<Made, CloudError> {
+    async fn create_balancer(&self, wanted: &crate::loadbalancer::types::Balancer) -> Result<Made, CloudError> {
         let groups = Some(wanted.security_groups.clone()).filter(|groups| !groups.is_empty());
         let request = self
             .session
@@ -383,7 +384,7 @@ impl Caller<'_> {
     /// Puts on record what this cluster has in a target group.
     pub(crate) async fn record(&self, group: &str, targets: &BTreeSet<Target>) -> Result<(), CloudError> {
         match self.records {
-            Some(records) => sharing::write(records, self.id, group, targets).await,
+            Some(records) => target_records::write(records, self.id, group, targets).await,
             None => Ok(()),
         }
     }

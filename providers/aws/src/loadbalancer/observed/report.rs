@@ -7,9 +7,9 @@ use providers::{
     TargetId,
 };
 
-use super::model::anyone;
-use super::seen::{Seen, SeenBalancer, State};
-use super::types::{Source, TargetHealth, TargetType};
+use crate::loadbalancer::model::build::anyone;
+use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::types::{Source, TargetHealth, TargetType};
 
 /// The way in, once it has a name.
 pub(crate) fn ingress(balancer: &SeenBalancer) -> Option<Ingress> {

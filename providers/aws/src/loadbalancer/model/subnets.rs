@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use providers::{CloudError, ErrorKind, IpNet};
 
-use super::annotations::Settings;
-use super::names::Flavour;
-use super::reading::PREFIX;
-use super::types::{Mapping, Scheme, Tags};
+use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::spec::annotations::Settings;
+use crate::loadbalancer::types::{Mapping, Scheme, Tags};
 use crate::tags::ClusterTags;
 
 /// Subnets for internet-facing balancers carry it.

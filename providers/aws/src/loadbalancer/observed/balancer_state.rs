@@ -7,10 +7,10 @@ use std::time::Duration;
 use providers::{LoadBalancerId, LoadBalancerSpec};
 use tokio::time::Instant;
 
-use super::diff::PACE;
-use super::names;
-use super::seen::{Seen, SeenTargetGroup};
-use super::types::{Desired, Protocol, Target, TargetHealth, TargetType};
+use crate::loadbalancer::model::diff::PACE;
+use crate::loadbalancer::names;
+use crate::loadbalancer::observed::stack::{Seen, SeenTargetGroup};
+use crate::loadbalancer::types::{Desired, Protocol, Target, TargetHealth, TargetType};
 
 /// The first pause while AWS is at something; it doubles up to [`PACE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);

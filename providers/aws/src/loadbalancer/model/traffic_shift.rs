@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use super::actions::MOST;
-use super::seen::{Seen, SeenListener, SeenTargetGroup};
-use super::types::{Desired, Listener, TargetHealth};
+use crate::loadbalancer::observed::stack::{Seen, SeenListener, SeenTargetGroup};
+use crate::loadbalancer::spec::actions::MOST;
+use crate::loadbalancer::types::{Desired, Listener, TargetHealth};
 
 /// A target group takes all of a listener's traffic.
 const ALL: i32 = 1;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use providers::{CloudError, ErrorKind, LoadBalancerSpec};
 
-use super::actions::{self, Part, Spread};
+use crate::loadbalancer::spec::actions::{self, Part, Spread};
 
 /// What all but two of the annotations begin with.
 pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";

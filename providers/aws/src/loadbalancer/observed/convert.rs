@@ -3,8 +3,8 @@
 use aws_sdk_ec2::types as ec2;
 use aws_sdk_elasticloadbalancingv2::types as elb;
 
-use super::seen::{SeenBalancer, SeenListener, SeenTargetGroup, State};
-use super::types::{
+use crate::loadbalancer::observed::stack::{SeenBalancer, SeenListener, SeenTargetGroup, State};
+use crate::loadbalancer::types::{
     AddressType, Attributes, HealthCheck, Mapping, Probe, Protocol, Rule, Scheme, SeenRule, Source, Tags, Target,
     TargetHealth, TargetType,
 };

@@ -9,15 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId, Owned, Phase};
 use tokio::time::Instant;
 
-use super::balancers::Balancers;
-use super::calls::Caller;
-use super::diff;
-use super::inventory::{ListedGroup, Listing};
-use super::names::{self, Flavour, Owner};
-use super::network;
-use super::noderules;
-use super::seen::{Seen, SeenBalancer, State};
-use super::types::{Scheme, SeenRule, Tags};
+use crate::loadbalancer::apply::balancers::Balancers;
+use crate::loadbalancer::apply::calls::Caller;
+use crate::loadbalancer::model::{diff, node_rules};
+use crate::loadbalancer::names::{self, Flavour, Owner};
+use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
+use crate::loadbalancer::observed::network;
+use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::types::{Scheme, SeenRule, Tags};
 use crate::session::Session;
 use crate::tags::ClusterTags;
 
@@ -95,11 +94,11 @@ fn owned(
         }
     }
     for (group, rule) in rules.iter().flat_map(|(group, rules)| rules.iter().map(move |rule| (group, rule))) {
-        let Some(name) = noderules::balancer_of(&rule.rule) else { continue };
+        let Some(name) = node_rules::balancer_of(&rule.rule) else { continue };
         let id = match listing.balancers.iter().find(|one| one.name == name) {
             Some(balancer) => users.get(balancer.arn.as_str()).cloned(),
             None => {
-                let named = |id: &&LoadBalancerId| noderules::rule_names(id).iter().any(|own| own == name);
+                let named = |id: &&LoadBalancerId| node_rules::rule_names(id).iter().any(|own| own == name);
                 let known = found.keys().chain(known).find(named).cloned();
                 Some(known.unwrap_or_else(|| nameless(cluster_name, name)))
             }
@@ -138,7 +137,7 @@ fn is_named(id: &LoadBalancerId, name: &str) -> bool {
 pub(super) fn may_belong(owned: &Owned, service: &LoadBalancerId) -> bool {
     let id = &owned.id;
     match id.namespace.is_empty() {
-        true => noderules::rule_names(service).contains(&id.name),
+        true => node_rules::rule_names(service).contains(&id.name),
         false => {
             let named = id.namespace == service.namespace && id.name == service.name;
             named && (id.uid.is_empty() || id.uid == service.uid)
@@ -170,7 +169,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     let names = match id.namespace.is_empty() {
         true => vec![id.name.clone()],
         false if id.uid.is_empty() => Vec::new(),
-        false => noderules::rule_names(id).to_vec(),
+        false => node_rules::rule_names(id).to_vec(),
     };
     let groups = own_groups(&listing, &session);
     let mut shared = balancers.shared.lock().await;

@@ -8,12 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::exchange::{self, Forwards, Turn};
-use super::names;
-use super::plan::{Plan, Step};
-use super::seen::{Seen, SeenBalancer, SeenListener, SeenTargetGroup, State, balancer_defaults, group_defaults};
-use super::sharing::{self, Change};
-use super::types::{
+use crate::loadbalancer::apply::target_records::{self, Change};
+use crate::loadbalancer::model::traffic_shift::{self, Forwards, Turn};
+use crate::loadbalancer::names;
+use crate::loadbalancer::observed::stack::{
+    Seen, SeenBalancer, SeenListener, SeenTargetGroup, State, balancer_defaults, group_defaults,
+};
+use crate::loadbalancer::plan::{Plan, Step};
+use crate::loadbalancer::types::{
     Attributes, Balancer, Desired, Listener, Mapping, Protocol, SecurityGroup, Tagging, Tags, Target, TargetGroup,
     TargetHealth, TargetType,
 };
@@ -61,7 +63,7 @@ pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
         let listener = listeners.iter().find(|one| one.port == wanted.port);
         let group = find_group(&wanted.group, listener, seen, &claims);
         let group = target_group(&wanted.group, group, &desired.tagging, &mut claims, &mut plan, &mut leave);
-        let finals = exchange::finals(wanted, &group, name);
+        let finals = traffic_shift::finals(wanted, &group, name);
         match listener {
             Some(listener) => change_listener(desired, wanted, listener, finals, seen, &mut claims, &mut plan),
             None => add_listener(&desired.balancer.name, wanted, finals, &mut plan),
@@ -80,7 +82,7 @@ fn security_group(wanted: &SecurityGroup, seen: &Seen, tagging: &Tagging, plan: 
     };
     tags(&current.id, &wanted.tags, &current.tags, tagging, plan);
     let have: BTreeSet<_> = current.rules.iter().map(|rule| rule.rule.key()).collect();
-    let want: BTreeSet<_> = wanted.rules.iter().map(super::types::Rule::key).collect();
+    let want: BTreeSet<_> = wanted.rules.iter().map(crate::loadbalancer::types::Rule::key).collect();
     let rules: Vec<_> = wanted.rules.iter().filter(|rule| !have.contains(&rule.key())).cloned().collect();
     if !rules.is_empty() {
         plan.steps.push(Step::Authorize { group: wanted.name.clone(), rules });
@@ -212,7 +214,7 @@ pub(crate) fn targets(
     let live = current.iter().filter(|(_, health)| **health != TargetHealth::Draining);
     let live: BTreeSet<Target> = live.map(|(target, _)| target.clone()).collect();
     let shared = wanted.shared.then_some(recorded);
-    let Change { before, add, gone, after } = sharing::bring(&wanted.targets, &live, shared, wanted.most);
+    let Change { before, add, gone, after } = target_records::bring(&wanted.targets, &live, shared, wanted.most);
     let group = || group.to_owned();
     let record = |targets| Step::Record { group: group(), targets };
     let register = (!add.is_empty()).then(|| Step::Register { group: group(), targets: add });
@@ -283,7 +285,7 @@ fn change_listener(
     claims: &mut Claims,
     plan: &mut Plan,
 ) {
-    let Turn { forwards, done, leaving, waits } = exchange::turn(desired, wanted, current, &last, seen);
+    let Turn { forwards, done, leaving, waits } = traffic_shift::turn(desired, wanted, current, &last, seen);
     if waits {
         plan.wait(PACE);
         plan.exchanging.insert(wanted.port);

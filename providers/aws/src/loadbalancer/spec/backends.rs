@@ -3,11 +3,11 @@
 
 use providers::{IpFamily, LoadBalancerSpec, OtherService, Port, Protocol as Transport, TargetPort};
 
-use super::actions::{Part, ServicePort, Spread};
-use super::annotations::{Backend, GroupSettings, ListenerSettings, Other};
-use super::ports::{Behind, Groups};
-use super::reading::{PREFIX, Reading};
-use super::types::{Protocol, TargetType};
+use crate::loadbalancer::spec::actions::{Part, ServicePort, Spread};
+use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
+use crate::loadbalancer::spec::annotations::{Backend, GroupSettings, ListenerSettings, Other};
+use crate::loadbalancer::spec::ports::{Behind, Groups};
+use crate::loadbalancer::types::{Protocol, TargetType};
 
 /// What is wrong with an action: the part of it, and what to write or make instead.
 type Mistake = (String, String);

@@ -13,25 +13,23 @@ use providers::{
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::annotations::{self, Policy, SecurityGroups, Settings};
-use super::calls::{self, Caller};
-use super::course::{Course, Courses, known};
-use super::diff;
-use super::gates;
-use super::inventory::{Inventory, Listing};
-use super::leftovers;
-use super::model::{self, Surroundings};
-use super::names::Flavour;
-use super::network::{self, Networks};
-use super::noderules;
-use super::observe::{ingress, instances, observed};
-use super::plan::Step;
-use super::reading::{PREFIX, others};
-use super::seen::Seen;
-use super::shared::{Shared, node_groups};
-use super::subnets::Network;
-use super::types::Desired;
 use crate::config::Config;
+use crate::loadbalancer::apply::backend_group::{Shared, node_groups};
+use crate::loadbalancer::apply::calls::{self, Caller};
+use crate::loadbalancer::apply::{leaks, readiness_gates};
+use crate::loadbalancer::model::build::{self, Surroundings};
+use crate::loadbalancer::model::subnets::Network;
+use crate::loadbalancer::model::{diff, node_rules};
+use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::observed::balancer_state::{Course, Courses, known};
+use crate::loadbalancer::observed::inventory::{Inventory, Listing};
+use crate::loadbalancer::observed::network::{self, Networks};
+use crate::loadbalancer::observed::report::{ingress, instances, observed};
+use crate::loadbalancer::observed::stack::Seen;
+use crate::loadbalancer::plan::Step;
+use crate::loadbalancer::spec::annotation_reader::{PREFIX, others};
+use crate::loadbalancer::spec::annotations::{self, Policy, SecurityGroups, Settings};
+use crate::loadbalancer::types::Desired;
 use crate::session::{Session, Sessions};
 
 /// A look this old is good enough, if nothing was changed since.
@@ -209,7 +207,7 @@ impl Balancers {
             self.read_details(work, &mut seen).await?;
         }
         let network = self.networks.network(session).await?;
-        let existing = model::existing(settings, id, &seen);
+        let existing = build::existing(settings, id, &seen);
         let given = self.given_groups(session, settings).await?;
         let mut warnings = Vec::new();
         let machines = match settings.node_rules {
@@ -224,7 +222,7 @@ impl Balancers {
                 without.join(", ")
             ));
         }
-        let backend = match model::wants_backend(settings, existing) {
+        let backend = match build::wants_backend(settings, existing) {
             true => Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?),
             false => None,
         };
@@ -237,7 +235,7 @@ impl Balancers {
             given: &given,
             targets,
         };
-        let (desired, told) = match model::desired(settings, &around) {
+        let (desired, told) = match build::desired(settings, &around) {
             // Somebody may be mending the network.
             Err(error) => {
                 self.networks.forget().await;
@@ -252,7 +250,7 @@ impl Balancers {
             return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
         }
         if let Some(backend) = &backend {
-            self.shared.lock().await.open(session, &groups, backend, &noderules::ports(&desired)).await?;
+            self.shared.lock().await.open(session, &groups, backend, &node_rules::ports(&desired)).await?;
         }
         let mut caller = self.caller(session, &network, id);
         let Followed { again, exchanging, done } = self.follow(&desired, &mut seen, &mut caller, course).await?;
@@ -376,9 +374,9 @@ impl Balancers {
         let Some(balancer) = seen.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty()) else {
             return Ok(());
         };
-        let wanted = noderules::bare_rules(work.id, work.settings, desired, balancer, network);
+        let wanted = node_rules::bare_rules(work.id, work.settings, desired, balancer, network);
         let all = listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
-        let names = noderules::rule_names(work.id);
+        let names = node_rules::rule_names(work.id);
         self.shared.lock().await.set_bare(work.session, &names, &all, groups, &wanted).await
     }
 
@@ -413,7 +411,7 @@ impl Balancers {
         }
         let all = listing.tagged_groups(session).iter().map(|group| group.id.clone()).collect();
         let mut shared = self.shared.lock().await;
-        let names = noderules::rule_names(id);
+        let names = node_rules::rule_names(id);
         shared.set_bare(session, &names, &all, &BTreeSet::new(), &BTreeSet::new()).await?;
         let released = shared.release(session, &listing, id).await;
         drop(shared);
@@ -458,7 +456,7 @@ impl LoadBalancers for Balancers {
             mixed_protocols: true,
             ipv6: true,
             dual_stack: true,
-            gates: Some(gates::PREFIX),
+            gates: Some(readiness_gates::PREFIX),
             annotations: vec!["service.beta.kubernetes.io/".to_owned()],
         }
     }
@@ -530,7 +528,7 @@ impl LoadBalancers for Balancers {
         }
         let known = course.known.clone().unwrap_or_default();
         drop(course);
-        gates::of(&session, &spec.id, &known).await
+        readiness_gates::of(&session, &spec.id, &known).await
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
@@ -545,14 +543,14 @@ impl LoadBalancers for Balancers {
     }
 
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
-        leftovers::list(self).await
+        leaks::list(self).await
     }
 
     fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
-        leftovers::may_belong(owned, service)
+        leaks::may_belong(owned, service)
     }
 
     async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
-        leftovers::collect(self, owned).await.map_err(retried)
+        leaks::collect(self, owned).await.map_err(retried)
     }
 }

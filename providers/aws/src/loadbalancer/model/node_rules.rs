@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use providers::LoadBalancerId;
 
-use super::annotations::Settings;
-use super::model::{anyone, clients};
-use super::names::{self, Flavour};
-use super::seen::SeenBalancer;
-use super::subnets::Network;
-use super::types::{Desired, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, TargetType};
+use crate::loadbalancer::model::build::{anyone, clients};
+use crate::loadbalancer::model::subnets::Network;
+use crate::loadbalancer::names::{self, Flavour};
+use crate::loadbalancer::observed::stack::SeenBalancer;
+use crate::loadbalancer::spec::annotations::Settings;
+use crate::loadbalancer::types::{Desired, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, TargetType};
 
 /// Where node ports are, unless the API server was told otherwise. All are opened to balancers at once, as the rule
 /// then never has to change.

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::plan::Step;
-use super::types::{
+use crate::loadbalancer::plan::Step;
+use crate::loadbalancer::types::{
     AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, Protocol, Scheme, SecurityGroup, SeenRule, Tags,
     Target, TargetGroup, TargetHealth, TargetType,
 };

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use providers::{CloudError, LoadBalancerId, Records};
 
-use super::types::Target;
+use crate::loadbalancer::types::Target;
 
 /// Followed by the target group's name.
 const NAME: &str = "aws-lbc-targets-";

@@ -8,12 +8,12 @@ use providers::{
     CloudError, IpFamily, IpFamilyPolicy, IpNet, LoadBalancerSpec, Protocol as Transport, SessionAffinity, Targeting,
 };
 
-use super::actions::Spread;
-use super::names::Flavour;
-use super::ports::listeners;
-use super::reading::{PREFIX, Reading};
-use super::types::{Attributes, HealthCheck, Protocol, Scheme, Tags, TargetType};
 use crate::config;
+use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::spec::actions::Spread;
+use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
+use crate::loadbalancer::spec::ports::listeners;
+use crate::loadbalancer::types::{Attributes, HealthCheck, Protocol, Scheme, Tags, TargetType};
 
 /// What holds for all Services of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

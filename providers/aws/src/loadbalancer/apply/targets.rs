@@ -5,16 +5,14 @@ use std::time::Duration;
 use providers::{CloudError, ErrorKind};
 use tokio::time::Instant;
 
-use super::annotations::{GroupSettings, Other};
-use super::balancers::{Balancers, Work};
-use super::calls;
-use super::course::{Course, KnownGroup, known_group, once};
-use super::model;
-use super::names;
-use super::noderules;
-use super::seen::Seen;
-use super::shared::node_groups;
-use super::sharing;
+use crate::loadbalancer::apply::backend_group::node_groups;
+use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::{calls, target_records};
+use crate::loadbalancer::model::{build, node_rules};
+use crate::loadbalancer::names;
+use crate::loadbalancer::observed::balancer_state::{Course, KnownGroup, known_group, once};
+use crate::loadbalancer::observed::stack::Seen;
+use crate::loadbalancer::spec::annotations::{GroupSettings, Other};
 
 /// A look this old still tells which groups are machines'.
 const LONG: Duration = Duration::from_secs(30 * 60);
@@ -36,7 +34,7 @@ impl Balancers {
     pub(super) async fn read_records(&self, work: &Work<'_>, seen: &mut Seen) -> Result<(), CloudError> {
         let Some(records) = self.records().filter(|_| work.settings.shared_groups) else { return Ok(()) };
         for group in &mut seen.target_groups {
-            group.recorded = sharing::read(records, work.id, &group.name).await?;
+            group.recorded = target_records::read(records, work.id, &group.name).await?;
         }
         Ok(())
     }
@@ -51,9 +49,9 @@ impl Balancers {
             let Some(asked) = asked(work, group).filter(|_| group.target_type == work.settings.target_type) else {
                 return Ok(None);
             };
-            let wanted = model::targets(work.settings, asked, group.ipv6, work.targets);
+            let wanted = build::targets(work.settings, asked, group.ipv6, work.targets);
             let shared = work.settings.shared_groups.then_some(group.recorded.as_ref());
-            changes.push(sharing::bring(&wanted, &group.targets, shared, work.settings.max_targets));
+            changes.push(target_records::bring(&wanted, &group.targets, shared, work.settings.max_targets));
         }
         // Everything is added before anything is taken away.
         course.changed = Some(Instant::now());
@@ -97,7 +95,7 @@ impl Balancers {
         }
         calls::details(work.session, &mut seen, false).await?;
         self.read_records(work, &mut seen).await?;
-        let existing = model::existing(work.settings, work.id, &seen).ok_or_else(absent)?;
+        let existing = build::existing(work.settings, work.id, &seen).ok_or_else(absent)?;
         let mut groups = Vec::new();
         for asked in &work.settings.listeners {
             let listener = existing.listeners.iter().find(|one| one.port == asked.port).ok_or_else(absent)?;
@@ -134,7 +132,7 @@ impl Balancers {
         let Some(backend) = listing.backend(work.session, &work.id.cluster).map(|group| group.id.clone()) else {
             return Ok(true);
         };
-        let mut ports = noderules::Ports::new();
+        let mut ports = node_rules::Ports::new();
         for group in course.known.iter().flatten() {
             ports.extend(group.targets.iter().map(|target| ("tcp", target.port)));
         }
