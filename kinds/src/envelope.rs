@@ -1,11 +1,12 @@
 //! What surrounds objects on the wire: `runtime.Unknown`, watch events, lists, and the API's error Status.
 
+use crate::decode::DecodeError;
+use crate::kind::Resource;
 use crate::meta::parse_version;
-use crate::schema::{
+use crate::wire::schema::{
     api_status, list_meta, object_meta, raw_extension, status_cause, status_details, type_meta, unknown, watch_event,
 };
 use crate::wire::{Put, fields, find, map_entry};
-use crate::{DecodeError, Resource};
 
 /// Every protobuf body of the API server begins with these bytes.
 pub const MAGIC: &[u8; 4] = b"k8s\0";

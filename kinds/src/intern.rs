@@ -4,14 +4,12 @@
 //! which happens whenever the pool has doubled since the last one, so that the cost per insertion stays constant and
 //! a pool never holds more than twice what is in use (plus a small floor).
 
+use std::any::{Any, TypeId};
+use std::fmt::Debug;
 use std::hash::{BuildHasher, Hash};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-
-use crate::endpoint::Port;
-use crate::meta::OwnerRef;
-use crate::pod::{Asked, NamedPort};
 
 /// A shared immutable string.
 pub type Str = Arc<str>;
@@ -68,17 +66,26 @@ impl<T: ?Sized + Hash + Eq> Pool<T> {
     }
 }
 
+/// A pool of lists whose type a module above this one defines.
+trait RecordPool: Any + Debug + Send + Sync {
+    fn len(&self) -> usize;
+}
+
+impl<T: Hash + Eq + Debug + Send + Sync + 'static> RecordPool for Pool<[T]> {
+    fn len(&self) -> usize {
+        Pool::len(self)
+    }
+}
+
 /// The pools, one a type. Shared by all stores of a process.
 #[derive(Debug, Default)]
 pub struct Interner {
     strings: Pool<str>,
     labels: Pool<[(Str, Str)]>,
-    owners: Pool<[OwnerRef]>,
     lists: Pool<[Str]>,
     blobs: Pool<[u8]>,
-    named_ports: Pool<[NamedPort]>,
-    asked: Pool<[Asked]>,
-    ports: Pool<[Port]>,
+    /// Pools of other types. A handful, so that a scan is as fast as a map.
+    records: RwLock<Vec<(TypeId, Box<dyn RecordPool>)>>,
 }
 
 impl Interner {
@@ -93,11 +100,6 @@ impl Interner {
         self.labels.get(&labels[..])
     }
 
-    /// The shared copy of a list of owners.
-    pub fn owners(&self, owners: &[OwnerRef]) -> Arc<[OwnerRef]> {
-        self.owners.get(owners)
-    }
-
     /// The shared copy of a list of strings.
     pub fn list(&self, list: &[Str]) -> Arc<[Str]> {
         self.lists.get(list)
@@ -108,31 +110,42 @@ impl Interner {
         self.blobs.get(bytes)
     }
 
-    /// The shared copy of a list of containers' ports.
-    pub fn named_ports(&self, ports: &[NamedPort]) -> Arc<[NamedPort]> {
-        self.named_ports.get(ports)
-    }
-
-    /// The shared copy of what the parts of a pod ask for.
-    pub fn asked(&self, asked: &[Asked]) -> Arc<[Asked]> {
-        self.asked.get(asked)
-    }
-
-    /// The shared copy of a list of endpoints' ports.
-    pub fn ports(&self, ports: &[Port]) -> Arc<[Port]> {
-        self.ports.get(ports)
+    /// The shared copy of a list of any other type. The module of a type that is shared often has a method for it.
+    pub fn records<T: Clone + Hash + Eq + Debug + Send + Sync + 'static>(&self, records: &[T]) -> Arc<[T]> {
+        let pools = self.records.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = pool_of(&pools) {
+            return pool.get(records);
+        }
+        drop(pools);
+        let mut pools = self.records.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have added the pool between the two locks.
+        if let Some(pool) = pool_of(&pools) {
+            return pool.get(records);
+        }
+        let pool = Pool::<[T]>::default();
+        let shared = pool.get(records);
+        pools.push((TypeId::of::<T>(), Box::new(pool)));
+        shared
     }
 
     /// Distinct values held, of all types.
     pub fn len(&self) -> usize {
-        let texts = self.strings.len() + self.labels.len() + self.owners.len() + self.lists.len() + self.blobs.len();
-        texts + self.named_ports.len() + self.asked.len() + self.ports.len()
+        let texts = self.strings.len() + self.labels.len() + self.lists.len() + self.blobs.len();
+        let pools = self.records.read().unwrap_or_else(PoisonError::into_inner);
+        texts + pools.iter().map(|(_, pool)| pool.len()).sum::<usize>()
     }
 
     /// True when nothing is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// The pool of lists of `T`, if one exists.
+fn pool_of<T: 'static>(pools: &[(TypeId, Box<dyn RecordPool>)]) -> Option<&Pool<[T]>> {
+    let (_, pool) = pools.iter().find(|(element, _)| *element == TypeId::of::<T>())?;
+    let pool: &dyn Any = &**pool;
+    pool.downcast_ref()
 }
 
 /// The value of a label, if the set has it.
@@ -155,6 +168,29 @@ mod tests {
         assert!(!Arc::ptr_eq(&set("x"), &set("y")));
         assert_eq!(&*set("x")[0].0, "a", "sorted by key");
         assert_eq!(label(&set("x"), "b"), Some("x"));
+    }
+
+    #[test]
+    fn lists_of_each_record_type_have_a_pool_of_their_own() {
+        let interner = Interner::default();
+        assert!(interner.is_empty());
+        let numbers = interner.records(&[1u32, 2]);
+        assert!(Arc::ptr_eq(&numbers, &interner.records(&[1u32, 2])));
+        assert!(!Arc::ptr_eq(&numbers, &interner.records(&[2u32, 1])));
+        let others = interner.records(&[1u64, 2]);
+        assert!(Arc::ptr_eq(&others, &interner.records(&[1u64, 2])));
+        assert_eq!(interner.len(), 3);
+    }
+
+    #[test]
+    fn equal_lists_from_concurrent_threads_share_one_allocation() {
+        let interner = Interner::default();
+        let lists: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| interner.records(&[7u16]))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        assert!(lists.iter().all(|list| Arc::ptr_eq(list, &lists[0])));
+        assert_eq!(interner.len(), 1);
     }
 
     #[test]

@@ -4,10 +4,13 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::DecodeError;
+use crate::decode::DecodeError;
 use crate::intern::{Interner, Labels, Str};
-use crate::schema::{object_meta as f, owner_reference, time};
-use crate::wire::{self, Put, WireError, fields, map_entry};
+use crate::wire::schema::{object_meta as f, owner_reference};
+use crate::wire::{Put, WireError, fields, map_entry};
+
+pub use crate::value::time::Time;
+pub use crate::wire::splice::without_managed_fields;
 
 /// The raw parts of an object that most kinds have; empty where the object lacks one.
 #[derive(Debug, Clone, Copy, Default)]
@@ -41,37 +44,6 @@ impl<'a> Parts<'a> {
             }
         }
         Ok(parts)
-    }
-}
-
-/// A point in time as the API keeps it: whole seconds since 1970. Zero stands for "not set".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Time(pub i64);
-
-impl Time {
-    /// True when the field was absent.
-    pub fn is_zero(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Reads a `Time` message.
-    pub fn decode(message: &[u8]) -> Result<Self, WireError> {
-        let mut seconds = 0;
-        for field in fields(message) {
-            let field = field?;
-            if field.number == time::SECONDS {
-                seconds = field.value.i64();
-            }
-        }
-        Ok(Self(seconds))
-    }
-
-    /// Appends a `Time` field.
-    pub fn put(self, out: &mut Vec<u8>, number: u32) {
-        out.put_message(number, |message| {
-            message.put_int(time::SECONDS, self.0);
-            message.put_int(time::NANOS, 0);
-        });
     }
 }
 
@@ -187,6 +159,13 @@ impl OwnerRef {
                 message.put_bool(owner_reference::BLOCK_OWNER_DELETION, block);
             }
         });
+    }
+}
+
+impl Interner {
+    /// The shared copy of a list of owners.
+    pub fn owners(&self, owners: &[OwnerRef]) -> Arc<[OwnerRef]> {
+        self.records(owners)
     }
 }
 
@@ -324,11 +303,6 @@ pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
     text.parse().map_err(|_| {
         DecodeError::field("metadata.resourceVersion", format!("is {text:?}, which is not a whole number"))
     })
-}
-
-/// The bytes of an ObjectMeta without `managedFields`, which no controller reads and no write sends.
-pub fn without_managed_fields(message: &[u8], out: &mut Vec<u8>) -> Result<(), WireError> {
-    wire::copy_fields(message, out, |field| field.number != f::MANAGED_FIELDS)
 }
 
 #[cfg(test)]

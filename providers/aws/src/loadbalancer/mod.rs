@@ -1,37 +1,19 @@
-//! Network Load Balancers: what a Service asks for, what there is, the steps from one to the other, and the calls.
+//! Network Load Balancers, in the steps of a reconcile.
 //!
-//! `annotations`, `ports`, `actions` and `backends` read what is asked for; `model` makes the whole desired stack of it;
-//! `inventory` and `calls` read what there is; `diff` compares the two and answers steps; `balancers` follows them.
+//! `spec` reads what a Service asks for; `observed` reads what AWS has; `model` builds the desired stack and the steps from
+//! one to the other, without IO; `apply` makes the calls. What all of them speak of is in `types`, `names` and `plan`. A
+//! folder imports only those before it: `spec`, `observed`, `model`, `apply`.
 
-mod actions;
-mod annotations;
-mod backends;
-mod balancers;
-mod calls;
-mod convert;
-mod course;
-mod diff;
-mod exchange;
-mod gates;
-mod inventory;
-mod leftovers;
+mod apply;
 mod model;
 mod names;
-mod network;
-mod noderules;
-mod observe;
+mod observed;
 mod plan;
-mod pointing;
-mod ports;
-mod reading;
 #[cfg(test)]
 mod samples;
-mod seen;
-mod shared;
-mod sharing;
-mod subnets;
+mod spec;
 #[cfg(test)]
 mod tests;
 mod types;
 
-pub(crate) use balancers::Balancers;
+pub(crate) use apply::Balancers;

@@ -3,7 +3,7 @@
 use providers::LoadBalancerId;
 use ring::digest::{Context, SHA256};
 
-use super::types::{Protocol, Scheme, Tags, TargetType};
+use crate::loadbalancer::types::{Protocol, Scheme, Tags, TargetType};
 use crate::tags::{ClusterTags, OWNED};
 
 /// The Service, as `namespace/name` (cloud-provider-aws: TagNameKubernetesService).

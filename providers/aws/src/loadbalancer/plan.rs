@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::types::{
+use crate::loadbalancer::types::{
     AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, Rule, SecurityGroup, Tags, Target, TargetGroup,
 };
 

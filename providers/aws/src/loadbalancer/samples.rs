@@ -2,8 +2,8 @@
 
 use providers::{LoadBalancerId, LoadBalancerSpec, NodeTarget, Port, Protocol, TargetPort, Targets};
 
-use super::reading::PREFIX;
-use super::subnets::{Network, Subnet};
+use crate::loadbalancer::model::subnets::{Network, Subnet};
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
 
 pub(crate) fn id() -> LoadBalancerId {
     LoadBalancerId {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use providers::IpNet;
 
-use super::actions::Spread;
+use crate::loadbalancer::spec::actions::Spread;
 
 /// Tags by key.
 pub(crate) type Tags = BTreeMap<String, String>;

@@ -4,9 +4,9 @@ use providers::{IpFamily, Protocol as Transport, SessionAffinity, TargetPort, Ta
 
 use super::world::settings;
 use crate::config::Probe as Shared;
-use crate::loadbalancer::annotations::{Families, Policy, SecurityGroups, Settings, read};
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::samples::{port, spec};
+use crate::loadbalancer::spec::annotations::{Families, Policy, SecurityGroups, Settings, read};
 use crate::loadbalancer::types::{HealthCheck, Probe, Protocol, Scheme, TargetType};
 
 fn of(annotations: &[(&str, &str)]) -> Settings {

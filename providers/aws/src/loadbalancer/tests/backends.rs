@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use providers::{EndpointTarget, IpFamily, LoadBalancerSpec, OtherService, Port, Protocol, Targets};
 
 use super::world::{World, settings};
-use crate::loadbalancer::annotations::{Policy, read};
-use crate::loadbalancer::diff;
+use crate::loadbalancer::model::diff;
 use crate::loadbalancer::names::RESOURCE;
 use crate::loadbalancer::samples::{nodes, port, spec};
+use crate::loadbalancer::spec::annotations::{Policy, read};
 use crate::loadbalancer::types::{HealthCheck, TargetHealth, TargetType};
 
 /// A Service of these ports.

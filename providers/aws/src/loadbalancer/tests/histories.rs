@@ -8,10 +8,10 @@ use providers::{LoadBalancerSpec, Protocol, Targets, TrafficPolicy};
 
 use super::backends;
 use super::world::World;
-use crate::loadbalancer::annotations::{Policy, read};
-use crate::loadbalancer::diff;
+use crate::loadbalancer::model::diff;
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::samples::{nodes, port, spec};
+use crate::loadbalancer::spec::annotations::{Policy, read};
 
 /// Annotations that change something, alone and together.
 const CHOICES: [&[(&str, &str)]; 12] = [

@@ -3,7 +3,7 @@
 use providers::{Protocol, Targets, TrafficPolicy};
 
 use super::world::{World, name};
-use crate::loadbalancer::diff;
+use crate::loadbalancer::model::diff;
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::samples::{nodes, port, spec};
 use crate::loadbalancer::types::{Attributes, Listener, Protocol as ListenerProtocol, Tagging, Target, TargetHealth};

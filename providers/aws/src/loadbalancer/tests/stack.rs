@@ -6,11 +6,11 @@ use std::sync::Arc;
 use providers::{EndpointTarget, Targets};
 
 use super::world::{World, settings};
-use crate::loadbalancer::annotations::Settings;
-use crate::loadbalancer::model::{instance_id, targets};
+use crate::loadbalancer::model::build::{instance_id, targets};
+use crate::loadbalancer::model::subnets::{Network, choose};
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::samples::{id, network, nodes, spec};
-use crate::loadbalancer::subnets::{Network, choose};
+use crate::loadbalancer::spec::annotations::Settings;
 use crate::loadbalancer::types::{Mapping, Scheme, Tags};
 use crate::tags::ClusterTags;
 

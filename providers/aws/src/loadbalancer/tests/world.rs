@@ -2,15 +2,15 @@
 
 use providers::{LoadBalancerSpec, Targets};
 
-use crate::loadbalancer::annotations::{Policy, Settings, read};
-use crate::loadbalancer::model::{Surroundings, desired};
+use crate::loadbalancer::model::build::{self, Surroundings, desired};
+use crate::loadbalancer::model::diff;
+use crate::loadbalancer::model::subnets::Network;
 use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::observed::stack::{Made, Seen, State};
 use crate::loadbalancer::plan::{Plan, Step};
 use crate::loadbalancer::samples;
-use crate::loadbalancer::seen::{Made, Seen, State};
-use crate::loadbalancer::subnets::Network;
+use crate::loadbalancer::spec::annotations::{Policy, Settings, read};
 use crate::loadbalancer::types::{Desired, TargetGroup, TargetHealth};
-use crate::loadbalancer::{diff, model};
 use crate::tags::ClusterTags;
 
 /// What there is of one Service.
@@ -35,13 +35,13 @@ impl World {
     pub(crate) fn in_network(&self, spec: &LoadBalancerSpec, targets: &Targets, network: &Network) -> Desired {
         let settings = settings(spec);
         let cluster = ClusterTags::new("c", false);
-        let existing = model::existing(&settings, &spec.id, &self.seen);
+        let existing = build::existing(&settings, &spec.id, &self.seen);
         let around = Surroundings {
             id: &spec.id,
             cluster: &cluster,
             network,
             seen: &self.seen,
-            backend: model::wants_backend(&settings, existing).then_some("sg-backend"),
+            backend: build::wants_backend(&settings, existing).then_some("sg-backend"),
             given: &[],
             targets,
         };

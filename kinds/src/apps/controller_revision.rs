@@ -1,0 +1,205 @@
+//! ControllerRevision: one version of a StatefulSet's or DaemonSet's pod template.
+//!
+//! Its data is a patch in JSON that may be large, and that is compared far more often than it is read. So the record
+//! keeps a fingerprint; who needs the bytes reads the object.
+
+use crate::decode::{Decode, DecodeError};
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, OwnerRef};
+use crate::wire::schema::{controller_revision as f, object_meta, raw_extension};
+use crate::wire::splice::{edited, without_managed_fields};
+use crate::wire::{Put, WireError, copy_fields, fields, find};
+
+/// A ControllerRevision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerRevision {
+    /// Metadata.
+    pub meta: Meta,
+    /// Its place in the history: higher is newer.
+    pub revision: i64,
+    /// What its data is.
+    pub data: Fingerprint,
+}
+
+/// Length and 128-bit FNV-1a hash of data: equal for equal data, and about never for other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint {
+    len: usize,
+    hash: u128,
+}
+
+impl Fingerprint {
+    /// The fingerprint of data.
+    pub fn of(data: &[u8]) -> Self {
+        const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+        const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+        let hash = data.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME));
+        Self { len: data.len(), hash }
+    }
+}
+
+/// What a new ControllerRevision has.
+#[derive(Debug, Clone)]
+pub struct NewRevision<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its labels.
+    pub labels: &'a [(String, String)],
+    /// Its annotations.
+    pub annotations: &'a [(String, String)],
+    /// The workload whose template it keeps.
+    pub owner: &'a OwnerRef,
+    /// The patch, in JSON.
+    pub data: &'a [u8],
+    /// Its place in the history.
+    pub revision: i64,
+}
+
+impl NewRevision<'_> {
+    /// The object for a POST.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut object = Vec::with_capacity(self.data.len() + 512);
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, self.name);
+            meta.put_str(object_meta::NAMESPACE, self.namespace);
+            self.labels.iter().for_each(|(key, value)| meta.put_entry(object_meta::LABELS, key, value));
+            self.annotations.iter().for_each(|(key, value)| meta.put_entry(object_meta::ANNOTATIONS, key, value));
+            self.owner.put(meta, object_meta::OWNER_REFERENCES);
+        });
+        object.put_message(f::DATA, |data| data.put_bytes(raw_extension::RAW, self.data));
+        object.put_int(f::REVISION, self.revision);
+        object
+    }
+}
+
+impl ControllerRevision {
+    /// The data of a whole object (the inside of the envelope), byte for byte as it was written.
+    pub fn data_of(object: &[u8]) -> &[u8] {
+        find(find(object, f::DATA), raw_extension::RAW)
+    }
+
+    /// A whole object with one more label, for a PUT.
+    ///
+    /// # Errors
+    /// When `object` is not well-formed.
+    pub fn labelled(object: &[u8], key: &str, value: &str) -> Result<Vec<u8>, WireError> {
+        let mut meta = Vec::new();
+        without_managed_fields(find(object, f::METADATA), &mut meta)?;
+        meta.put_entry(object_meta::LABELS, key, value);
+        let mut labelled = Vec::with_capacity(object.len() + 128);
+        labelled.put_bytes(f::METADATA, &meta);
+        copy_fields(object, &mut labelled, |field| field.number != f::METADATA)?;
+        Ok(labelled)
+    }
+
+    /// A whole object with another place in the history, for a PUT.
+    ///
+    /// # Errors
+    /// When `object` is not well-formed.
+    pub fn renumbered(object: &[u8], revision: i64) -> Result<Vec<u8>, WireError> {
+        edited(object, &[], |field| field.number != f::REVISION, |out| out.put_int(f::REVISION, revision))
+    }
+}
+
+impl Kind for ControllerRevision {
+    const RESOURCE: Resource = Resource {
+        group: "apps",
+        version: "v1",
+        kind: "ControllerRevision",
+        plural: "controllerrevisions",
+        namespaced: true,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let (mut meta, mut revision) = (&[][..], 0);
+        for field in fields(object) {
+            let field = field?;
+            match field.number {
+                f::METADATA => meta = field.value.bytes(),
+                f::REVISION => revision = field.value.i64(),
+                _ => {}
+            }
+        }
+        let meta = Meta::decode(&context.interner, meta, |_, _| {})?;
+        Ok(Self { meta, revision, data: Fingerprint::of(Self::data_of(object)) })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::decode::Sections;
+    use crate::intern::Interner;
+    use crate::meta::Uid;
+
+    fn new(data: &[u8]) -> Vec<u8> {
+        let owner = OwnerRef {
+            api_version: "apps/v1".into(),
+            kind: "StatefulSet".into(),
+            name: "web".into(),
+            uid: Uid::parse("u"),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        };
+        let revision = NewRevision {
+            name: "web-abc",
+            namespace: "ns",
+            labels: &[("app".into(), "web".into())],
+            annotations: &[("note".into(), "kept".into())],
+            owner: &owner,
+            data,
+            revision: 3,
+        };
+        let mut object = revision.encode();
+        // As the server would send it back.
+        let mut versioned = Vec::new();
+        versioned.put_message(f::METADATA, |meta| {
+            meta.extend_from_slice(find(&object, f::METADATA));
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        });
+        versioned.append(&mut object.split_off(fields(&object).next().expect("metadata").expect("read").raw.len()));
+        versioned
+    }
+
+    fn read(object: &[u8]) -> ControllerRevision {
+        let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
+        ControllerRevision::decode(&context, object).expect("well-formed")
+    }
+
+    #[test]
+    fn what_is_made_is_read_back() {
+        let object = new(b"{\"spec\":1}");
+        let revision = read(&object);
+        assert_eq!((&*revision.meta.name, revision.revision, revision.meta.version), ("web-abc", 3, 7));
+        assert!(revision.meta.is_controlled_by(&Uid::parse("u")));
+        assert_eq!(ControllerRevision::data_of(&object), b"{\"spec\":1}");
+        assert_eq!(revision.data, Fingerprint::of(b"{\"spec\":1}"));
+        assert_ne!(revision.data, Fingerprint::of(b"{\"spec\":2}"));
+    }
+
+    #[test]
+    fn only_the_number_changes() {
+        let object = new(b"{}");
+        let renumbered = ControllerRevision::renumbered(&object, 9).expect("well-formed");
+        let expected = ControllerRevision { revision: 9, ..read(&object) };
+        assert_eq!(read(&renumbered), expected);
+        assert_eq!(ControllerRevision::data_of(&renumbered), b"{}");
+    }
+
+    #[test]
+    fn only_the_label_is_added() {
+        let object = new(b"{}");
+        let labelled = read(&ControllerRevision::labelled(&object, "hash", "abc").expect("well-formed"));
+        assert_eq!(crate::intern::label(&labelled.meta.labels, "hash"), Some("abc"));
+        assert_eq!(labelled.meta.labels.len(), read(&object).meta.labels.len() + 1);
+        assert_eq!((labelled.data, labelled.revision), (read(&object).data, 3));
+    }
+}

@@ -1,0 +1,260 @@
+//! DaemonSet: its selector, template and where that may run, its update strategy and status.
+
+use std::sync::Arc;
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::intern::{Labels, label};
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, ObjectKey, Parts};
+use crate::scheduling::placement::{Aimed, Placement};
+use crate::scheduling::taint::Toleration;
+use crate::template::Template;
+use crate::template::raw_object::{AnnotationEdits, Raw, Replacing, ReplacingFields, annotated_meta};
+use crate::value::condition::splice;
+use crate::value::int_or_string::IntOrString;
+use crate::value::selector::Selector;
+use crate::wire::schema::{
+    daemon_set as f, daemon_set_spec as s, daemon_set_status as t, daemon_set_update_strategy as update_strategy,
+    rolling_update_daemon_set as rolling_update,
+};
+use crate::wire::{Put, WireError, copy_fields, fields};
+
+/// The annotation that counts a DaemonSet's templates; from before there were revisions.
+pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// The label by which pods tell the annotation [`TEMPLATE_GENERATION`] of their time.
+pub const TEMPLATE_GENERATION_LABEL: &str = "pod-template-generation";
+
+/// The label by which pods and revisions tell the revision's hash.
+pub const REVISION_HASH_LABEL: &str = "controller-revision-hash";
+
+/// A DaemonSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DaemonSet {
+    /// Metadata.
+    pub meta: Meta,
+    /// Annotations but for `kubectl apply`'s.
+    pub annotations: Labels,
+    /// Which pods it may own.
+    pub selector: Selector,
+    /// What its pods are made from; only with [`DaemonSet::TEMPLATE`].
+    pub template: Option<Template>,
+    /// Where pods of the template may run; only with [`DaemonSet::TEMPLATE`].
+    pub placement: Option<Arc<Placement>>,
+    /// How pods are replaced.
+    pub strategy: Strategy,
+    /// Seconds for which a pod must be ready to count as available.
+    pub min_ready_seconds: i32,
+    /// How many old revisions are kept.
+    pub revision_history_limit: Option<i32>,
+    /// Status.
+    pub status: DaemonSetStatus,
+    raw: Raw,
+}
+
+/// `spec.updateStrategy`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Strategy {
+    /// Pods are replaced when somebody deletes them.
+    OnDelete,
+    /// Pods are replaced within bounds.
+    RollingUpdate {
+        /// How many nodes may be without an available pod.
+        max_unavailable: Option<IntOrString>,
+        /// How many nodes may have a second pod.
+        max_surge: Option<IntOrString>,
+    },
+    /// Unknown to this version.
+    Other(String),
+}
+
+/// `status` of a DaemonSet, but for conditions, which nobody sets.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DaemonSetStatus {
+    /// Nodes that should have a pod and have one.
+    pub current: i32,
+    /// Nodes that should not have a pod and have one.
+    pub misscheduled: i32,
+    /// Nodes that should have a pod.
+    pub desired: i32,
+    /// Nodes that should have a pod and have one that is ready.
+    pub ready: i32,
+    /// Generation of the spec that this status is about.
+    pub observed_generation: i64,
+    /// Nodes that should have a pod and have one of the current revision.
+    pub updated: i32,
+    /// Nodes that should have a pod and have one that was ready for long enough.
+    pub available: i32,
+    /// Nodes that should have a pod and have none that is available.
+    pub unavailable: i32,
+    /// How often the name of a new revision was taken.
+    pub collision_count: Option<i32>,
+}
+
+/// Pods of a DaemonSet in the making: what all of them share.
+#[derive(Debug, Clone)]
+pub struct DaemonPods {
+    template: Template,
+    spec: Aimed,
+}
+
+impl DaemonPods {
+    /// The `Pod` message for a node.
+    pub fn at(&self, node: &str, set: &DaemonSet) -> Vec<u8> {
+        let template = Template { spec: self.spec.at(node).into(), ..self.template.clone() };
+        let key = ObjectKey { namespace: set.meta.namespace.clone(), name: set.meta.name.clone() };
+        template.pod(&key, &set.controller_ref())
+    }
+}
+
+impl DaemonSet {
+    /// Section: the pod template, and where it may run.
+    pub const TEMPLATE: Sections = Sections(1);
+
+    /// The value of an annotation.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        label(&self.annotations, key)
+    }
+
+    /// The value of the annotation [`TEMPLATE_GENERATION`], if it is a number
+    /// (pkg/controller/daemon/util, GetTemplateGeneration).
+    pub fn template_generation(&self) -> Option<i64> {
+        self.annotation(TEMPLATE_GENERATION)?.parse().ok()
+    }
+
+    /// Prepares pods of the current template with the label of its revision and these tolerations
+    /// (pkg/controller/daemon/util, CreatePodTemplate). `None` without the template.
+    ///
+    /// # Errors
+    /// When the template is not well-formed.
+    pub fn pods(&self, hash: &str, tolerations: &[Toleration<'_>]) -> Result<Option<DaemonPods>, WireError> {
+        let Some(template) = &self.template else { return Ok(None) };
+        let spec = Aimed::new(&template.spec, tolerations)?;
+        let mut template = template.clone();
+        if let Some(generation) = self.template_generation() {
+            template = template.with_label(TEMPLATE_GENERATION_LABEL, Some(&generation.to_string()));
+        }
+        if !hash.is_empty() {
+            template = template.with_label(REVISION_HASH_LABEL, Some(hash));
+        }
+        Ok(Some(DaemonPods { template, spec }))
+    }
+
+    /// The object for a PUT of this status.
+    pub fn status_update(&self, status: &DaemonSetStatus) -> Vec<u8> {
+        self.raw.status_update(&AnnotationEdits::new(), &status.splice(self.raw.status()))
+    }
+}
+
+impl DaemonSetStatus {
+    const FIELDS: [u32; 9] = [
+        t::CURRENT_NUMBER_SCHEDULED,
+        t::NUMBER_MISSCHEDULED,
+        t::DESIRED_NUMBER_SCHEDULED,
+        t::NUMBER_READY,
+        t::OBSERVED_GENERATION,
+        t::UPDATED_NUMBER_SCHEDULED,
+        t::NUMBER_AVAILABLE,
+        t::NUMBER_UNAVAILABLE,
+        t::COLLISION_COUNT,
+    ];
+
+    fn splice(&self, old: &[u8]) -> Vec<u8> {
+        splice(old, &Self::FIELDS, |out| {
+            out.put_int(t::CURRENT_NUMBER_SCHEDULED, self.current.into());
+            out.put_int(t::NUMBER_MISSCHEDULED, self.misscheduled.into());
+            out.put_int(t::DESIRED_NUMBER_SCHEDULED, self.desired.into());
+            out.put_int(t::NUMBER_READY, self.ready.into());
+            out.put_int(t::OBSERVED_GENERATION, self.observed_generation);
+            out.put_int(t::UPDATED_NUMBER_SCHEDULED, self.updated.into());
+            out.put_int(t::NUMBER_AVAILABLE, self.available.into());
+            out.put_int(t::NUMBER_UNAVAILABLE, self.unavailable.into());
+            if let Some(count) = self.collision_count {
+                out.put_int(t::COLLISION_COUNT, count.into());
+            }
+        })
+    }
+
+    fn decode(message: &[u8]) -> Result<Self, WireError> {
+        let mut status = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                t::CURRENT_NUMBER_SCHEDULED => status.current = field.value.i32(),
+                t::NUMBER_MISSCHEDULED => status.misscheduled = field.value.i32(),
+                t::DESIRED_NUMBER_SCHEDULED => status.desired = field.value.i32(),
+                t::NUMBER_READY => status.ready = field.value.i32(),
+                t::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
+                t::UPDATED_NUMBER_SCHEDULED => status.updated = field.value.i32(),
+                t::NUMBER_AVAILABLE => status.available = field.value.i32(),
+                t::NUMBER_UNAVAILABLE => status.unavailable = field.value.i32(),
+                t::COLLISION_COUNT => status.collision_count = Some(field.value.i32()),
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+}
+
+impl Strategy {
+    fn decode(message: &[u8]) -> Result<Self, WireError> {
+        let numbers = ReplacingFields {
+            kind: update_strategy::TYPE,
+            rolling_update: update_strategy::ROLLING_UPDATE,
+            max_unavailable: rolling_update::MAX_UNAVAILABLE,
+            max_surge: rolling_update::MAX_SURGE,
+        };
+        let Replacing { kind, max_unavailable, max_surge } = Replacing::read(message, &numbers)?;
+        Ok(match kind {
+            "OnDelete" => Self::OnDelete,
+            "RollingUpdate" => Self::RollingUpdate { max_unavailable, max_surge },
+            other => Self::Other(other.to_owned()),
+        })
+    }
+}
+
+impl Kind for DaemonSet {
+    const RESOURCE: Resource =
+        Resource { group: "apps", version: "v1", kind: "DaemonSet", plural: "daemonsets", namespaced: true };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let Parts { meta, spec, status } = Parts::read(object)?;
+        let (meta, annotations) = annotated_meta(&context.interner, meta)?;
+        let whole = context.sections.contains(Self::TEMPLATE);
+        // Only the status is ever written, and the server takes no spec from that.
+        let mut written = Vec::new();
+        copy_fields(object, &mut written, |field| field.number != f::SPEC)?;
+        let mut set = Self {
+            meta,
+            annotations,
+            selector: Selector::Nothing,
+            template: None,
+            placement: None,
+            strategy: Strategy::Other(String::new()),
+            min_ready_seconds: 0,
+            revision_history_limit: None,
+            status: DaemonSetStatus::decode(status)?,
+            raw: if whole { Raw::keep(&written)? } else { Raw::default() },
+        };
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                s::SELECTOR => set.selector = Selector::decode(&context.interner, field.value.bytes())?,
+                s::TEMPLATE if whole => {
+                    let template = Template::decode(context, field.value.bytes())?;
+                    set.placement = Some(Arc::new(Placement::decode(&context.interner, &template.spec)?));
+                    set.template = Some(template);
+                }
+                s::UPDATE_STRATEGY => set.strategy = Strategy::decode(field.value.bytes())?,
+                s::MIN_READY_SECONDS => set.min_ready_seconds = field.value.i32(),
+                s::REVISION_HISTORY_LIMIT => set.revision_history_limit = Some(field.value.i32()),
+                _ => {}
+            }
+        }
+        Ok(set)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}

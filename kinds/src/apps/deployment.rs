@@ -1,0 +1,283 @@
+//! Deployment: its scale, strategy, template and status.
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::intern::{Interner, Labels, label};
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, Parts};
+use crate::template::raw_object::{AnnotationEdits, Raw, Replacing, ReplacingFields, annotated_meta};
+use crate::template::{POD_TEMPLATE_HASH, Template};
+use crate::value::condition::{Condition, ConditionFields, splice};
+use crate::value::int_or_string::IntOrString;
+use crate::value::selector::Selector;
+use crate::wire::schema::{
+    deployment_condition as c, deployment_spec as s, deployment_status as t, deployment_strategy, label_selector,
+    object_meta, replica_set, replica_set_spec, rolling_update_deployment,
+};
+use crate::wire::{Put, WireError, fields};
+
+const CONDITION: ConditionFields = ConditionFields {
+    kind: c::TYPE,
+    status: c::STATUS,
+    reason: c::REASON,
+    message: c::MESSAGE,
+    last_update: Some(c::LAST_UPDATE_TIME),
+    last_transition: c::LAST_TRANSITION_TIME,
+};
+
+/// How pods are replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Strategy {
+    /// All old pods go before new ones come.
+    Recreate,
+    /// Step by step; absent bounds stand for zero.
+    RollingUpdate {
+        /// How many pods may be missing.
+        max_unavailable: Option<IntOrString>,
+        /// How many pods may be added.
+        max_surge: Option<IntOrString>,
+    },
+    /// A type that we do not know.
+    Other(String),
+}
+
+/// A Deployment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployment {
+    /// Metadata.
+    pub meta: Meta,
+    /// Annotations but for `kubectl apply`'s.
+    pub annotations: Labels,
+    /// Desired pods.
+    pub replicas: i32,
+    /// Which ReplicaSets it may own.
+    pub selector: Selector,
+    /// What its pods are made from; only with [`Deployment::TEMPLATE`].
+    pub template: Option<Template>,
+    /// How pods are replaced.
+    pub strategy: Strategy,
+    /// Seconds for which a pod must be ready to count as available.
+    pub min_ready_seconds: i32,
+    /// How many old ReplicaSets are kept.
+    pub revision_history_limit: Option<i32>,
+    /// True while rollouts are halted.
+    pub paused: bool,
+    /// Seconds without progress after which a rollout is reported as stuck.
+    pub progress_deadline_seconds: Option<i32>,
+    /// Status.
+    pub status: DeploymentStatus,
+    /// Raw `spec.selector`; only with [`Deployment::TEMPLATE`].
+    raw_selector: Vec<u8>,
+    raw: Raw,
+}
+
+/// `status` of a Deployment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeploymentStatus {
+    /// Generation of the spec that this status is about.
+    pub observed_generation: i64,
+    /// Pods of all ReplicaSets.
+    pub replicas: i32,
+    /// Pods of the newest template.
+    pub updated_replicas: i32,
+    /// Ready pods.
+    pub ready_replicas: i32,
+    /// Pods that were ready for long enough.
+    pub available_replicas: i32,
+    /// Pods still missing.
+    pub unavailable_replicas: i32,
+    /// Pods that are being deleted; absent while any ReplicaSet does not say.
+    pub terminating_replicas: Option<i32>,
+    /// How often the name of a new ReplicaSet was taken.
+    pub collision_count: Option<i32>,
+    /// Conditions.
+    pub conditions: Vec<Condition>,
+}
+
+/// What is particular to a ReplicaSet that a Deployment creates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewReplicaSet {
+    /// Its name.
+    pub name: String,
+    /// Value of the hash label on it, its selector and its template.
+    pub hash: String,
+    /// Its scale.
+    pub replicas: i32,
+    /// All its annotations.
+    pub annotations: Vec<(String, String)>,
+}
+
+impl Deployment {
+    /// Section: the pod template, and what a PUT needs.
+    pub const TEMPLATE: Sections = Sections(1);
+
+    /// The value of an annotation.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        label(&self.annotations, key)
+    }
+
+    /// The object for a PUT with another template and annotations. `None` without its template, for then a PUT would
+    /// lose fields.
+    pub fn update(&self, template: Option<&Template>, annotations: &AnnotationEdits) -> Option<Vec<u8>> {
+        Some(self.raw.update(annotations, template.or(self.template.as_ref())?, &[], |_| {}))
+    }
+
+    /// The object for a PUT of this status. The API server takes annotations from it too.
+    pub fn status_update(&self, status: &DeploymentStatus, annotations: &AnnotationEdits) -> Vec<u8> {
+        self.raw.status_update(annotations, &status.splice(self.raw.status()))
+    }
+
+    /// A `ReplicaSet` message for this Deployment's template (pkg/controller/deployment, getNewReplicaSet). `None`
+    /// without the template.
+    pub fn new_replica_set(&self, new: &NewReplicaSet) -> Option<Vec<u8>> {
+        let template = self.template.as_ref()?.with_label(POD_TEMPLATE_HASH, Some(&new.hash));
+        let mut object = Vec::new();
+        object.put_message(replica_set::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, &new.name);
+            meta.put_str(object_meta::NAMESPACE, &self.meta.namespace);
+            for (key, value) in template.labels.iter() {
+                meta.put_entry(object_meta::LABELS, key, value);
+            }
+            for (key, value) in &new.annotations {
+                meta.put_entry(object_meta::ANNOTATIONS, key, value);
+            }
+            self.controller_ref().put(meta, object_meta::OWNER_REFERENCES);
+        });
+        object.put_message(replica_set::SPEC, |spec| {
+            spec.put_int(replica_set_spec::REPLICAS, new.replicas.into());
+            spec.put_int(replica_set_spec::MIN_READY_SECONDS, self.min_ready_seconds.into());
+            spec.put_message(replica_set_spec::SELECTOR, |selector| {
+                selector.extend_from_slice(&self.raw_selector);
+                selector.put_entry(label_selector::MATCH_LABELS, POD_TEMPLATE_HASH, &new.hash);
+            });
+            spec.put_bytes(replica_set_spec::TEMPLATE, &template.encode());
+        });
+        Some(object)
+    }
+}
+
+impl DeploymentStatus {
+    /// True when nothing but the number of terminating pods differs.
+    pub fn differs_only_in_terminating(&self, other: &Self) -> bool {
+        Self { terminating_replicas: other.terminating_replicas, ..self.clone() } == *other
+            && self.terminating_replicas.is_some() == other.terminating_replicas.is_some()
+    }
+
+    const FIELDS: [u32; 9] = [
+        t::OBSERVED_GENERATION,
+        t::REPLICAS,
+        t::UPDATED_REPLICAS,
+        t::AVAILABLE_REPLICAS,
+        t::UNAVAILABLE_REPLICAS,
+        t::CONDITIONS,
+        t::READY_REPLICAS,
+        t::COLLISION_COUNT,
+        t::TERMINATING_REPLICAS,
+    ];
+
+    fn splice(&self, old: &[u8]) -> Vec<u8> {
+        splice(old, &Self::FIELDS, |out| {
+            out.put_int(t::OBSERVED_GENERATION, self.observed_generation);
+            out.put_int(t::REPLICAS, self.replicas.into());
+            out.put_int(t::UPDATED_REPLICAS, self.updated_replicas.into());
+            out.put_int(t::AVAILABLE_REPLICAS, self.available_replicas.into());
+            out.put_int(t::UNAVAILABLE_REPLICAS, self.unavailable_replicas.into());
+            out.put_int(t::READY_REPLICAS, self.ready_replicas.into());
+            if let Some(count) = self.collision_count {
+                out.put_int(t::COLLISION_COUNT, count.into());
+            }
+            if let Some(terminating) = self.terminating_replicas {
+                out.put_int(t::TERMINATING_REPLICAS, terminating.into());
+            }
+            for condition in &self.conditions {
+                condition.put(out, t::CONDITIONS, &CONDITION);
+            }
+        })
+    }
+
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut status = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                t::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
+                t::REPLICAS => status.replicas = field.value.i32(),
+                t::UPDATED_REPLICAS => status.updated_replicas = field.value.i32(),
+                t::AVAILABLE_REPLICAS => status.available_replicas = field.value.i32(),
+                t::UNAVAILABLE_REPLICAS => status.unavailable_replicas = field.value.i32(),
+                t::READY_REPLICAS => status.ready_replicas = field.value.i32(),
+                t::COLLISION_COUNT => status.collision_count = Some(field.value.i32()),
+                t::TERMINATING_REPLICAS => status.terminating_replicas = Some(field.value.i32()),
+                t::CONDITIONS => status.conditions.push(Condition::decode(interner, &CONDITION, field.value.bytes())?),
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+}
+
+impl Strategy {
+    fn decode(message: &[u8]) -> Result<Self, WireError> {
+        let numbers = ReplacingFields {
+            kind: deployment_strategy::TYPE,
+            rolling_update: deployment_strategy::ROLLING_UPDATE,
+            max_unavailable: rolling_update_deployment::MAX_UNAVAILABLE,
+            max_surge: rolling_update_deployment::MAX_SURGE,
+        };
+        let Replacing { kind, max_unavailable, max_surge } = Replacing::read(message, &numbers)?;
+        Ok(match kind {
+            "Recreate" => Self::Recreate,
+            "RollingUpdate" => Self::RollingUpdate { max_unavailable, max_surge },
+            other => Self::Other(other.to_owned()),
+        })
+    }
+}
+
+impl Kind for Deployment {
+    const RESOURCE: Resource =
+        Resource { group: "apps", version: "v1", kind: "Deployment", plural: "deployments", namespaced: true };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let Parts { meta, spec, status } = Parts::read(object)?;
+        let (meta, annotations) = annotated_meta(&context.interner, meta)?;
+        let whole = context.sections.contains(Self::TEMPLATE);
+        let mut deployment = Self {
+            meta,
+            annotations,
+            replicas: 0,
+            selector: Selector::Nothing,
+            template: None,
+            strategy: Strategy::Other(String::new()),
+            min_ready_seconds: 0,
+            revision_history_limit: None,
+            paused: false,
+            progress_deadline_seconds: None,
+            status: DeploymentStatus::decode(&context.interner, status)?,
+            raw_selector: Vec::new(),
+            raw: if whole { Raw::keep(object)? } else { Raw::default() },
+        };
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                s::REPLICAS => deployment.replicas = field.value.i32(),
+                s::SELECTOR => {
+                    deployment.selector = Selector::decode(&context.interner, field.value.bytes())?;
+                    if whole {
+                        deployment.raw_selector = field.value.bytes().to_vec();
+                    }
+                }
+                s::TEMPLATE if whole => deployment.template = Some(Template::decode(context, field.value.bytes())?),
+                s::STRATEGY => deployment.strategy = Strategy::decode(field.value.bytes())?,
+                s::MIN_READY_SECONDS => deployment.min_ready_seconds = field.value.i32(),
+                s::REVISION_HISTORY_LIMIT => deployment.revision_history_limit = Some(field.value.i32()),
+                s::PAUSED => deployment.paused = field.value.bool(),
+                s::PROGRESS_DEADLINE_SECONDS => deployment.progress_deadline_seconds = Some(field.value.i32()),
+                _ => {}
+            }
+        }
+        Ok(deployment)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}

@@ -1,0 +1,200 @@
+//! ReplicaSet: its scale, selector, template and status.
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::intern::{Interner, Labels, label};
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, Parts};
+use crate::template::Template;
+use crate::template::raw_object::{AnnotationEdits, Raw, annotated_meta};
+use crate::value::condition::{Condition, ConditionFields, splice};
+use crate::value::selector::Selector;
+use crate::wire::schema::{replica_set_condition as c, replica_set_spec as s, replica_set_status as t};
+use crate::wire::{Put, WireError, fields};
+
+const CONDITION: ConditionFields = ConditionFields {
+    kind: c::TYPE,
+    status: c::STATUS,
+    reason: c::REASON,
+    message: c::MESSAGE,
+    last_update: None,
+    last_transition: c::LAST_TRANSITION_TIME,
+};
+
+/// A ReplicaSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaSet {
+    /// Metadata.
+    pub meta: Meta,
+    /// Annotations but for `kubectl apply`'s.
+    pub annotations: Labels,
+    /// Desired pods.
+    pub replicas: i32,
+    /// Seconds for which a pod must be ready to count as available.
+    pub min_ready_seconds: i32,
+    /// Which pods it may own.
+    pub selector: Selector,
+    /// What its pods are made from; only with [`ReplicaSet::TEMPLATE`].
+    pub template: Option<Template>,
+    /// Status.
+    pub status: ReplicaSetStatus,
+    raw: Raw,
+}
+
+/// `status` of a ReplicaSet.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReplicaSetStatus {
+    /// Active pods.
+    pub replicas: i32,
+    /// Active pods that have all labels of the template.
+    pub fully_labeled_replicas: i32,
+    /// Ready pods.
+    pub ready_replicas: i32,
+    /// Pods that were ready for long enough.
+    pub available_replicas: i32,
+    /// Pods that are being deleted; absent until counted once.
+    pub terminating_replicas: Option<i32>,
+    /// Generation of the spec that this status is about.
+    pub observed_generation: i64,
+    /// Conditions.
+    pub conditions: Vec<Condition>,
+}
+
+impl ReplicaSet {
+    /// Section: the pod template, and what a PUT needs.
+    pub const TEMPLATE: Sections = Sections(1);
+
+    /// The value of an annotation.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        label(&self.annotations, key)
+    }
+
+    /// The object for a PUT with another scale, minimal ready time and annotations. `None` without its template,
+    /// for then a PUT would lose fields.
+    pub fn update(&self, replicas: i32, min_ready_seconds: i32, annotations: &AnnotationEdits) -> Option<Vec<u8>> {
+        let dropped = [s::REPLICAS, s::MIN_READY_SECONDS];
+        Some(self.raw.update(annotations, self.template.as_ref()?, &dropped, |spec| {
+            spec.put_int(s::REPLICAS, replicas.into());
+            spec.put_int(s::MIN_READY_SECONDS, min_ready_seconds.into());
+        }))
+    }
+
+    /// The object for a PUT of this status.
+    pub fn status_update(&self, status: &ReplicaSetStatus) -> Vec<u8> {
+        self.raw.status_update(&AnnotationEdits::new(), &status.splice(self.raw.status()))
+    }
+}
+
+impl ReplicaSetStatus {
+    /// True when nothing but the number of terminating pods differs.
+    pub fn differs_only_in_terminating(&self, other: &Self) -> bool {
+        Self { terminating_replicas: other.terminating_replicas, ..self.clone() } == *other
+            && self.terminating_replicas.is_some() == other.terminating_replicas.is_some()
+    }
+
+    const FIELDS: [u32; 7] = [
+        t::REPLICAS,
+        t::FULLY_LABELED_REPLICAS,
+        t::OBSERVED_GENERATION,
+        t::READY_REPLICAS,
+        t::AVAILABLE_REPLICAS,
+        t::CONDITIONS,
+        t::TERMINATING_REPLICAS,
+    ];
+
+    fn splice(&self, old: &[u8]) -> Vec<u8> {
+        splice(old, &Self::FIELDS, |out| {
+            out.put_int(t::REPLICAS, self.replicas.into());
+            out.put_int(t::FULLY_LABELED_REPLICAS, self.fully_labeled_replicas.into());
+            out.put_int(t::OBSERVED_GENERATION, self.observed_generation);
+            out.put_int(t::READY_REPLICAS, self.ready_replicas.into());
+            out.put_int(t::AVAILABLE_REPLICAS, self.available_replicas.into());
+            if let Some(terminating) = self.terminating_replicas {
+                out.put_int(t::TERMINATING_REPLICAS, terminating.into());
+            }
+            for condition in &self.conditions {
+                condition.put(out, t::CONDITIONS, &CONDITION);
+            }
+        })
+    }
+
+    fn decode(context: &Decode, message: &[u8]) -> Result<Self, DecodeError> {
+        let mut status = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                t::REPLICAS => status.replicas = field.value.i32(),
+                t::FULLY_LABELED_REPLICAS => status.fully_labeled_replicas = field.value.i32(),
+                t::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
+                t::READY_REPLICAS => status.ready_replicas = field.value.i32(),
+                t::AVAILABLE_REPLICAS => status.available_replicas = field.value.i32(),
+                t::TERMINATING_REPLICAS => status.terminating_replicas = Some(field.value.i32()),
+                t::CONDITIONS => {
+                    status.conditions.push(Condition::decode(&context.interner, &CONDITION, field.value.bytes())?);
+                }
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+}
+
+impl Kind for ReplicaSet {
+    const RESOURCE: Resource =
+        Resource { group: "apps", version: "v1", kind: "ReplicaSet", plural: "replicasets", namespaced: true };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        Self::decode_with(context, object, |interner, spec| match find_last(spec, s::SELECTOR)? {
+            Some(selector) => Selector::decode(interner, selector),
+            None => Ok(Selector::Nothing),
+        })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+impl ReplicaSet {
+    /// Reads an object with a ReplicaSet's fields; `selector` reads its selector from the spec.
+    pub(crate) fn decode_with(
+        context: &Decode,
+        object: &[u8],
+        selector: impl FnOnce(&Interner, &[u8]) -> Result<Selector, WireError>,
+    ) -> Result<Self, DecodeError> {
+        let Parts { meta, spec, status } = Parts::read(object)?;
+        let (meta, annotations) = annotated_meta(&context.interner, meta)?;
+        let whole = context.sections.contains(Self::TEMPLATE);
+        let mut set = Self {
+            meta,
+            annotations,
+            replicas: 0,
+            min_ready_seconds: 0,
+            selector: selector(&context.interner, spec)?,
+            template: None,
+            status: ReplicaSetStatus::decode(context, status)?,
+            raw: if whole { Raw::keep(object)? } else { Raw::default() },
+        };
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                s::REPLICAS => set.replicas = field.value.i32(),
+                s::MIN_READY_SECONDS => set.min_ready_seconds = field.value.i32(),
+                s::TEMPLATE if whole => set.template = Some(Template::decode(context, field.value.bytes())?),
+                _ => {}
+            }
+        }
+        Ok(set)
+    }
+}
+
+/// The last field of this number, if there is one.
+fn find_last(message: &[u8], number: u32) -> Result<Option<&[u8]>, WireError> {
+    let mut found = None;
+    for field in fields(message) {
+        let field = field?;
+        if field.number == number {
+            found = Some(field.value.bytes());
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,422 @@
+//! StatefulSet: its scale, ordinals, update strategy, claim templates and status.
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::intern::Str;
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, ObjectKey, OwnerRef, Parts};
+use crate::template::Template;
+use crate::template::raw_object::{AnnotationEdits, Raw};
+use crate::value::condition::{Condition, ConditionFields, splice};
+use crate::value::int_or_string::IntOrString;
+use crate::value::selector::Selector;
+use crate::wire::schema::{
+    label_selector, object_meta, persistent_volume_claim as claim, rolling_update_stateful_set as rolling,
+    stateful_set_condition as c, stateful_set_ordinals, stateful_set_retention as retention, stateful_set_spec as s,
+    stateful_set_status as t, stateful_set_update_strategy as strategy,
+};
+use crate::wire::{self, Put, WireError, fields, find, map_entry};
+
+const CONDITION: ConditionFields = ConditionFields {
+    kind: c::TYPE,
+    status: c::STATUS,
+    reason: c::REASON,
+    message: c::MESSAGE,
+    last_update: None,
+    last_transition: c::LAST_TRANSITION_TIME,
+};
+
+/// A StatefulSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatefulSet {
+    /// Metadata.
+    pub meta: Meta,
+    /// Desired pods.
+    pub replicas: i32,
+    /// The ordinal of the first of them.
+    pub start: i32,
+    /// Seconds for which a pod must be ready to count as available.
+    pub min_ready_seconds: i32,
+    /// Which pods it may own.
+    pub selector: Selector,
+    /// Pods come and go all at once, not one after the other.
+    pub parallel: bool,
+    /// How pods of an old revision are replaced.
+    pub strategy: Strategy,
+    /// The bounds of a rolling update, as far as they are given.
+    pub rolling: Option<Rolling>,
+    /// Revisions that are kept beside those in use; a negative limit keeps all.
+    pub history_limit: i32,
+    /// What becomes of its pods' claims.
+    pub retention: Retention,
+    /// The Service that gives its pods names.
+    pub service: Str,
+    /// What its pods are made from; only with [`StatefulSet::TEMPLATE`].
+    pub template: Option<Template>,
+    /// Status.
+    pub status: StatefulSetStatus,
+    raw: Raw,
+}
+
+/// How pods of an old revision are replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Strategy {
+    /// From the highest ordinal down.
+    #[default]
+    RollingUpdate,
+    /// When somebody deletes them.
+    OnDelete,
+    /// All at once.
+    Recreate,
+}
+
+/// The bounds of a rolling update.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rolling {
+    /// Pods below this place stay at the revision of before.
+    pub partition: i32,
+    /// How many pods may be unavailable.
+    pub max_unavailable: Option<IntOrString>,
+}
+
+/// When claims are deleted; otherwise they are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retention {
+    /// With the StatefulSet.
+    pub when_deleted: bool,
+    /// With a pod that is scaled away.
+    pub when_scaled: bool,
+}
+
+/// `status` of a StatefulSet.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StatefulSetStatus {
+    /// Generation of the spec that this status is about.
+    pub observed_generation: i64,
+    /// Pods.
+    pub replicas: i32,
+    /// Ready pods.
+    pub ready_replicas: i32,
+    /// Pods that were ready for long enough.
+    pub available_replicas: i32,
+    /// Pods of the revision that the last complete rollout ended with, without those that are being deleted.
+    pub current_replicas: i32,
+    /// Pods of the newest revision, without those that are being deleted.
+    pub updated_replicas: i32,
+    /// The revision that the last complete rollout ended with.
+    pub current_revision: Str,
+    /// The newest revision.
+    pub update_revision: Str,
+    /// How often the name of a revision was taken.
+    pub collision_count: i32,
+    /// Conditions.
+    pub conditions: Vec<Condition>,
+}
+
+/// One of `spec.volumeClaimTemplates`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimTemplate<'a> {
+    /// Its name, which is also that of the volume.
+    pub name: &'a str,
+    object: &'a [u8],
+}
+
+impl StatefulSet {
+    /// Section: the pod template, the claim templates, and what a PUT needs.
+    pub const TEMPLATE: Sections = Sections(1);
+
+    /// The claim templates; none without [`StatefulSet::TEMPLATE`].
+    pub fn claim_templates(&self) -> Vec<ClaimTemplate<'_>> {
+        fields(self.raw.spec())
+            .flatten()
+            .filter(|field| field.number == s::VOLUME_CLAIM_TEMPLATES)
+            .map(|field| {
+                let object = field.value.bytes();
+                let name = std::str::from_utf8(find(find(object, claim::METADATA), object_meta::NAME));
+                ClaimTemplate { name: name.unwrap_or_default(), object }
+            })
+            .collect()
+    }
+
+    /// A claim for a POST: the template's labels with those of the selector over them, its annotations and spec, a
+    /// name, and owners (pkg/controller/statefulset, getPersistentVolumeClaims).
+    pub fn claim(&self, template: &ClaimTemplate<'_>, key: &ObjectKey, owners: &[OwnerRef]) -> Vec<u8> {
+        let selector = find(self.raw.spec(), s::SELECTOR);
+        let selected: Vec<(&str, &str)> = fields(selector)
+            .flatten()
+            .filter(|field| field.number == label_selector::MATCH_LABELS)
+            .filter_map(|field| map_entry(field.value.bytes()).ok())
+            .collect();
+        let mut message = Vec::with_capacity(template.object.len() + 256);
+        message.put_message(claim::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, &key.name);
+            meta.put_str(object_meta::NAMESPACE, &key.namespace);
+            // The object was read once already, so that it is known to be well-formed.
+            let copied = wire::copy_fields(find(template.object, claim::METADATA), meta, |field| match field.number {
+                object_meta::LABELS => !map_entry(field.value.bytes())
+                    .is_ok_and(|(name, _)| selected.iter().any(|(selected, _)| *selected == name)),
+                object_meta::ANNOTATIONS | object_meta::FINALIZERS => true,
+                _ => false,
+            });
+            debug_assert!(copied.is_ok());
+            selected.iter().for_each(|(name, value)| meta.put_entry(object_meta::LABELS, name, value));
+            owners.iter().for_each(|owner| owner.put(meta, object_meta::OWNER_REFERENCES));
+        });
+        message.put_bytes(claim::SPEC, find(template.object, claim::SPEC));
+        message
+    }
+
+    /// The object for a PUT of this status.
+    pub fn status_update(&self, status: &StatefulSetStatus) -> Vec<u8> {
+        self.raw.status_update(&AnnotationEdits::new(), &status.splice(self.raw.status()))
+    }
+}
+
+impl StatefulSetStatus {
+    const FIELDS: [u32; 10] = [
+        t::OBSERVED_GENERATION,
+        t::REPLICAS,
+        t::READY_REPLICAS,
+        t::CURRENT_REPLICAS,
+        t::UPDATED_REPLICAS,
+        t::CURRENT_REVISION,
+        t::UPDATE_REVISION,
+        t::COLLISION_COUNT,
+        t::CONDITIONS,
+        t::AVAILABLE_REPLICAS,
+    ];
+
+    fn splice(&self, old: &[u8]) -> Vec<u8> {
+        splice(old, &Self::FIELDS, |out| {
+            out.put_int(t::OBSERVED_GENERATION, self.observed_generation);
+            out.put_int(t::REPLICAS, self.replicas.into());
+            out.put_int(t::READY_REPLICAS, self.ready_replicas.into());
+            out.put_int(t::CURRENT_REPLICAS, self.current_replicas.into());
+            out.put_int(t::UPDATED_REPLICAS, self.updated_replicas.into());
+            out.put_str(t::CURRENT_REVISION, &self.current_revision);
+            out.put_str(t::UPDATE_REVISION, &self.update_revision);
+            out.put_int(t::COLLISION_COUNT, self.collision_count.into());
+            for condition in &self.conditions {
+                condition.put(out, t::CONDITIONS, &CONDITION);
+            }
+            out.put_int(t::AVAILABLE_REPLICAS, self.available_replicas.into());
+        })
+    }
+
+    fn decode(context: &Decode, message: &[u8]) -> Result<Self, WireError> {
+        let mut status = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                t::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
+                t::REPLICAS => status.replicas = field.value.i32(),
+                t::READY_REPLICAS => status.ready_replicas = field.value.i32(),
+                t::CURRENT_REPLICAS => status.current_replicas = field.value.i32(),
+                t::UPDATED_REPLICAS => status.updated_replicas = field.value.i32(),
+                t::CURRENT_REVISION => status.current_revision = context.interner.str(field.value.str()),
+                t::UPDATE_REVISION => status.update_revision = context.interner.str(field.value.str()),
+                t::COLLISION_COUNT => status.collision_count = field.value.i32(),
+                t::CONDITIONS => {
+                    status.conditions.push(Condition::decode(&context.interner, &CONDITION, field.value.bytes())?);
+                }
+                t::AVAILABLE_REPLICAS => status.available_replicas = field.value.i32(),
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+}
+
+impl Rolling {
+    fn decode(message: &[u8]) -> Result<Self, WireError> {
+        let mut read = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                rolling::PARTITION => read.partition = field.value.i32(),
+                rolling::MAX_UNAVAILABLE => {
+                    read.max_unavailable = Some(IntOrString::decode(field.value.bytes())?);
+                }
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+}
+
+impl Kind for StatefulSet {
+    const RESOURCE: Resource =
+        Resource { group: "apps", version: "v1", kind: "StatefulSet", plural: "statefulsets", namespaced: true };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let Parts { meta, spec, status } = Parts::read(object)?;
+        let whole = context.sections.contains(Self::TEMPLATE);
+        let mut set = Self {
+            meta: Meta::decode(&context.interner, meta, |_, _| {})?,
+            replicas: 1,
+            start: 0,
+            min_ready_seconds: 0,
+            selector: Selector::default(),
+            parallel: false,
+            strategy: Strategy::default(),
+            rolling: None,
+            history_limit: 10,
+            retention: Retention::default(),
+            service: context.interner.str(""),
+            template: None,
+            status: StatefulSetStatus::decode(context, status)?,
+            raw: if whole { Raw::keep(object)? } else { Raw::default() },
+        };
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                s::REPLICAS => set.replicas = field.value.i32(),
+                s::SELECTOR => set.selector = Selector::decode(&context.interner, field.value.bytes())?,
+                s::TEMPLATE if whole => set.template = Some(Template::decode(context, field.value.bytes())?),
+                s::SERVICE_NAME => set.service = context.interner.str(field.value.str()),
+                s::POD_MANAGEMENT_POLICY => set.parallel = field.value.str() == "Parallel",
+                s::UPDATE_STRATEGY => set.read_strategy(field.value.bytes())?,
+                s::REVISION_HISTORY_LIMIT => set.history_limit = field.value.i32(),
+                s::MIN_READY_SECONDS => set.min_ready_seconds = field.value.i32(),
+                s::RETENTION => {
+                    let deletes = |number| find(field.value.bytes(), number) == b"Delete";
+                    set.retention = Retention {
+                        when_deleted: deletes(retention::WHEN_DELETED),
+                        when_scaled: deletes(retention::WHEN_SCALED),
+                    };
+                }
+                s::ORDINALS => {
+                    let start = |field: &wire::Field<'_>| field.number == stateful_set_ordinals::START;
+                    let read = fields(field.value.bytes()).flatten().filter(start).last();
+                    set.start = read.map_or(0, |field| field.value.i32());
+                }
+                _ => {}
+            }
+        }
+        Ok(set)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+impl StatefulSet {
+    fn read_strategy(&mut self, message: &[u8]) -> Result<(), WireError> {
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                strategy::TYPE => {
+                    self.strategy = match field.value.str() {
+                        "OnDelete" => Strategy::OnDelete,
+                        "Recreate" => Strategy::Recreate,
+                        _ => Strategy::RollingUpdate,
+                    }
+                }
+                strategy::ROLLING_UPDATE => self.rolling = Some(Rolling::decode(field.value.bytes())?),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::intern::Interner;
+    use crate::wire::schema::{int_or_string, pod_template_spec, stateful_set as f};
+
+    fn object() -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "web");
+            meta.put_str(object_meta::NAMESPACE, "ns");
+            meta.put_str(object_meta::RESOURCE_VERSION, "5");
+            meta.put_str(object_meta::MANAGED_FIELDS, "large");
+        });
+        object.put_message(f::SPEC, |spec| {
+            spec.put_int(s::REPLICAS, 3);
+            spec.put_message(s::SELECTOR, |selector| selector.put_entry(label_selector::MATCH_LABELS, "app", "web"));
+            spec.put_message(s::TEMPLATE, |template| template.put_message(pod_template_spec::METADATA, |_| {}));
+            spec.put_message(s::VOLUME_CLAIM_TEMPLATES, |template| {
+                template.put_message(claim::METADATA, |meta| {
+                    meta.put_str(object_meta::NAME, "data");
+                    meta.put_entry(object_meta::LABELS, "app", "other");
+                    meta.put_entry(object_meta::LABELS, "own", "1");
+                    meta.put_entry(object_meta::ANNOTATIONS, "note", "x");
+                });
+                template.put_str(claim::SPEC, "the spec");
+            });
+            spec.put_str(s::SERVICE_NAME, "names");
+            spec.put_str(s::POD_MANAGEMENT_POLICY, "Parallel");
+            spec.put_message(s::UPDATE_STRATEGY, |update| {
+                update.put_str(strategy::TYPE, "RollingUpdate");
+                update.put_message(strategy::ROLLING_UPDATE, |bounds| {
+                    bounds.put_int(rolling::PARTITION, 2);
+                    bounds.put_message(rolling::MAX_UNAVAILABLE, |count| count.put_int(int_or_string::INT_VAL, 4));
+                });
+            });
+            spec.put_message(s::RETENTION, |policy| {
+                policy.put_str(retention::WHEN_DELETED, "Delete");
+                policy.put_str(retention::WHEN_SCALED, "Retain");
+            });
+            spec.put_message(s::ORDINALS, |ordinals| ordinals.put_int(stateful_set_ordinals::START, 7));
+        });
+        object.put_message(f::STATUS, |status| status.put_str(99, "unknown"));
+        object
+    }
+
+    fn read(object: &[u8]) -> StatefulSet {
+        let context = Decode { interner: Arc::new(Interner::default()), sections: StatefulSet::TEMPLATE };
+        StatefulSet::decode(&context, object).expect("well-formed")
+    }
+
+    #[test]
+    fn what_is_decided_on_is_read() {
+        let set = read(&object());
+        assert_eq!((set.replicas, set.start, set.history_limit, set.parallel), (3, 7, 10, true));
+        let rolling = Rolling { partition: 2, max_unavailable: Some(IntOrString::Int(4)) };
+        assert_eq!((set.strategy, set.rolling.clone()), (Strategy::RollingUpdate, Some(rolling)));
+        assert_eq!(set.retention, Retention { when_deleted: true, when_scaled: false });
+        assert_eq!(&*set.service, "names");
+        assert!(set.template.is_some());
+    }
+
+    #[test]
+    fn claims_have_the_selectors_labels() {
+        let set = read(&object());
+        let templates = set.claim_templates();
+        assert_eq!(templates.iter().map(|template| template.name).collect::<Vec<_>>(), ["data"]);
+        let message = set.claim(&templates[0], &ObjectKey::new("ns", "data-web-7"), &[set.controller_ref()]);
+        let mut versioned = find(&message, claim::METADATA).to_vec();
+        versioned.put_str(object_meta::RESOURCE_VERSION, "1");
+        let meta = Meta::decode(&Interner::default(), &versioned, |key, value| assert_eq!((key, value), ("note", "x")));
+        let meta = meta.expect("well-formed");
+        let labels: Vec<_> = meta.labels.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!((&*meta.name, &*labels), ("data-web-7", &[("app", "web"), ("own", "1")][..]));
+        assert!(meta.is_controlled_by(&set.meta.uid));
+        assert_eq!(find(&message, claim::SPEC), b"the spec");
+    }
+
+    #[test]
+    fn a_status_is_written_and_read_back() {
+        let set = read(&object());
+        let status = StatefulSetStatus {
+            observed_generation: 1,
+            replicas: 2,
+            ready_replicas: 3,
+            available_replicas: 4,
+            current_replicas: 5,
+            updated_replicas: 6,
+            current_revision: "web-a".into(),
+            update_revision: "web-b".into(),
+            collision_count: 7,
+            conditions: Vec::new(),
+        };
+        let update = set.status_update(&status);
+        assert_eq!(read(&update).status, status);
+        assert_eq!(find(find(&update, f::STATUS), 99), b"unknown");
+    }
+}

@@ -1,0 +1,126 @@
+//! How fast an autoscaler scales (pkg/apis/autoscaling/v2, GenerateHPAScaleUpRules and GenerateHPAScaleDownRules).
+
+use crate::value::quantity;
+use crate::wire::schema::{
+    horizontal_pod_autoscaler_behavior as b, hpa_scaling_policy as p, hpa_scaling_rules as f, quantity as q,
+};
+use crate::wire::{WireError, fields, find};
+
+/// Rules for both directions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Behavior {
+    /// For more pods.
+    pub up: Rules,
+    /// For fewer pods.
+    pub down: Rules,
+}
+
+/// Rules for one direction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rules {
+    /// For how many seconds recommendations are looked back upon.
+    pub window: Option<i32>,
+    /// Which of several policies counts.
+    pub select: Select,
+    /// How much may change in how much time.
+    pub policies: Box<[Policy]>,
+    /// By which part of the target a metric may differ from it without scaling.
+    pub tolerance: Option<f64>,
+}
+
+/// Which of several policies counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Select {
+    /// The one that allows the largest change.
+    Max,
+    /// The one that allows the smallest change.
+    Min,
+    /// None: no scaling in this direction.
+    Disabled,
+}
+
+/// How much may change in how much time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// The value is a percentage, not a number of pods.
+    pub percent: bool,
+    /// Pods, or percent of those at the period's start.
+    pub value: i32,
+    /// The period in seconds.
+    pub period: i32,
+}
+
+const PODS: Policy = Policy { percent: false, value: 4, period: 15 };
+const DOUBLE: Policy = Policy { percent: true, value: 100, period: 15 };
+
+impl Default for Behavior {
+    /// What the API server fills in.
+    fn default() -> Self {
+        let rules = |window, policies: &[Policy]| Rules {
+            window,
+            select: Select::Max,
+            policies: policies.into(),
+            tolerance: None,
+        };
+        Self { up: rules(Some(0), &[PODS, DOUBLE]), down: rules(None, &[DOUBLE]) }
+    }
+}
+
+impl Behavior {
+    pub(super) fn decode(message: &[u8]) -> Result<Self, WireError> {
+        let mut read = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                b::SCALE_UP => read.up.read(field.value.bytes())?,
+                b::SCALE_DOWN => read.down.read(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+}
+
+impl Rules {
+    /// Reads what is given over what there is.
+    fn read(&mut self, message: &[u8]) -> Result<(), WireError> {
+        let mut policies = Vec::new();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                f::STABILIZATION_WINDOW_SECONDS => self.window = Some(field.value.i32()),
+                f::SELECT_POLICY => {
+                    self.select = match field.value.str() {
+                        "Min" => Select::Min,
+                        "Disabled" => Select::Disabled,
+                        _ => Select::Max,
+                    }
+                }
+                f::POLICIES => policies.push(policy(field.value.bytes())?),
+                f::TOLERANCE => {
+                    let text = std::str::from_utf8(find(field.value.bytes(), q::STRING)).unwrap_or_default();
+                    self.tolerance = quantity::nanos(text).map(|nanos| nanos as f64 / 1e9);
+                }
+                _ => {}
+            }
+        }
+        if !policies.is_empty() {
+            self.policies = policies.into();
+        }
+        Ok(())
+    }
+}
+
+fn policy(message: &[u8]) -> Result<Policy, WireError> {
+    let mut read = Policy { percent: false, value: 0, period: 0 };
+    for field in fields(message) {
+        let field = field?;
+        match field.number {
+            p::TYPE => read.percent = field.value.str() == "Percent",
+            p::VALUE => read.value = field.value.i32(),
+            p::PERIOD_SECONDS => read.period = field.value.i32(),
+            _ => {}
+        }
+    }
+    Ok(read)
+}

@@ -1,0 +1,271 @@
+//! By what an autoscaler scales, and what was measured of it.
+
+use super::ObjectRef;
+use crate::intern::{Interner, Str};
+use crate::value::quantity;
+use crate::value::selector::{Selector, as_go_prints};
+use crate::wire::schema::{
+    container_resource_metric_source as c, metric_identifier as i, metric_spec as m, metric_target as t,
+    metric_value_status as v, object_metric_source as o, object_metric_status as os, quantity as q,
+    resource_metric_source as r,
+};
+use crate::wire::{Put, WireError, fields, find};
+
+/// Target and measured value have the same number in each kind of metric.
+const VALUE: u32 = r::TARGET;
+/// So has the identifier of a metric that is not an object's.
+const METRIC: u32 = 1;
+
+/// A metric and what it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metric {
+    /// The metric.
+    pub source: Source,
+    /// What it should be.
+    pub target: Target,
+}
+
+/// A metric and what it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricStatus {
+    /// The metric.
+    pub source: Source,
+    /// What it was.
+    pub current: Current,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A resource that pods use.
+    Resource {
+        /// The resource.
+        name: Str,
+    },
+    /// A resource that one container of each pod uses.
+    ContainerResource {
+        /// The resource.
+        name: Str,
+        /// The container.
+        container: Str,
+    },
+    /// A metric of the pods.
+    Pods(MetricId),
+    /// A metric of one object.
+    Object {
+        /// The object.
+        described: ObjectRef,
+        /// The metric.
+        metric: MetricId,
+    },
+    /// A metric of something outside the cluster.
+    External(MetricId),
+    /// A type that is not known; empty in the status of a metric that could not be got.
+    Unknown(Str),
+}
+
+/// Name and selector of a metric.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MetricId {
+    /// Name.
+    pub name: Str,
+    /// Selects among the metrics of the name; [`Selector::Nothing`] if it is not given.
+    pub selector: Selector,
+    /// The selector as the server sent it.
+    raw: Option<Box<[u8]>>,
+}
+
+impl MetricId {
+    /// The selector for people, as upstream prints it.
+    pub fn selector_text(&self) -> String {
+        self.raw.as_ref().map_or_else(|| "nil".to_owned(), |raw| as_go_prints(raw))
+    }
+
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut read = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                i::NAME => read.name = interner.str(field.value.str()),
+                i::SELECTOR => {
+                    read.selector = Selector::decode(interner, field.value.bytes())?;
+                    read.raw = Some(field.value.bytes().into());
+                }
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+
+    fn put(&self, out: &mut Vec<u8>, number: u32) {
+        out.put_message(number, |message| {
+            message.put_str(i::NAME, &self.name);
+            if let Some(raw) = &self.raw {
+                message.put_bytes(i::SELECTOR, raw);
+            }
+        });
+    }
+}
+
+/// What a metric should be; amounts in thousandths.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Target {
+    /// Which of the others counts, for metrics of objects.
+    pub kind: Str,
+    /// The metric itself.
+    pub value: Option<i64>,
+    /// For each pod.
+    pub average_value: Option<i64>,
+    /// In percent of what the pods ask for.
+    pub average_utilization: Option<i32>,
+}
+
+/// What a metric was; amounts in thousandths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Current {
+    /// The metric itself.
+    pub value: Option<i64>,
+    /// For each pod.
+    pub average_value: Option<i64>,
+    /// In percent of what the pods ask for.
+    pub average_utilization: Option<i32>,
+}
+
+/// Type, and field of the message with the rest.
+const TYPES: [(&str, u32); 5] = [
+    ("Object", m::OBJECT),
+    ("Pods", m::PODS),
+    ("Resource", m::RESOURCE),
+    ("ContainerResource", m::CONTAINER_RESOURCE),
+    ("External", m::EXTERNAL),
+];
+
+/// The type's message in a MetricSpec or MetricStatus.
+fn details(message: &[u8]) -> (&str, &[u8]) {
+    let kind = std::str::from_utf8(find(message, m::TYPE)).unwrap_or_default();
+    let known = TYPES.iter().find(|(name, _)| *name == kind);
+    (kind, known.map_or(&[], |(_, number)| find(message, *number)))
+}
+
+impl Source {
+    /// The metric's type, as in `type:`.
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::Resource { .. } => "Resource",
+            Self::ContainerResource { .. } => "ContainerResource",
+            Self::Pods(_) => "Pods",
+            Self::Object { .. } => "Object",
+            Self::External(_) => "External",
+            Self::Unknown(kind) => kind,
+        }
+    }
+
+    fn decode(
+        interner: &Interner,
+        (kind, message): (&str, &[u8]),
+        (described, metric): (u32, u32),
+    ) -> Result<Self, WireError> {
+        let text = |number| interner.str(std::str::from_utf8(find(message, number)).unwrap_or_default());
+        Ok(match kind {
+            "Resource" => Self::Resource { name: text(r::NAME) },
+            "ContainerResource" => Self::ContainerResource { name: text(c::NAME), container: text(c::CONTAINER) },
+            "Pods" => Self::Pods(MetricId::decode(interner, find(message, METRIC))?),
+            "Object" => Self::Object {
+                described: ObjectRef::decode(interner, find(message, described))?,
+                metric: MetricId::decode(interner, find(message, metric))?,
+            },
+            "External" => Self::External(MetricId::decode(interner, find(message, METRIC))?),
+            _ => Self::Unknown(interner.str(kind)),
+        })
+    }
+
+    /// Memory is told in powers of 1024.
+    fn is_binary(&self) -> bool {
+        let (Self::Resource { name } | Self::ContainerResource { name, .. }) = self else { return false };
+        &**name == "memory"
+    }
+}
+
+/// A quantity in thousandths.
+fn amount(message: &[u8]) -> Option<i64> {
+    quantity::thousandths(std::str::from_utf8(find(message, q::STRING)).unwrap_or_default())
+}
+
+impl Metric {
+    pub(super) fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let (kind, message) = details(message);
+        let mut target = Target::default();
+        for field in fields(find(message, VALUE)) {
+            let field = field?;
+            match field.number {
+                t::TYPE => target.kind = interner.str(field.value.str()),
+                t::VALUE => target.value = amount(field.value.bytes()),
+                t::AVERAGE_VALUE => target.average_value = amount(field.value.bytes()),
+                t::AVERAGE_UTILIZATION => target.average_utilization = Some(field.value.i32()),
+                _ => {}
+            }
+        }
+        Ok(Self { source: Source::decode(interner, (kind, message), (o::DESCRIBED_OBJECT, o::METRIC))?, target })
+    }
+}
+
+impl MetricStatus {
+    /// The status of a metric that could not be got.
+    pub fn unknown() -> Self {
+        Self { source: Source::Unknown("".into()), current: Current::default() }
+    }
+
+    pub(super) fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let (kind, message) = details(message);
+        let mut current = Current::default();
+        for field in fields(find(message, VALUE)) {
+            let field = field?;
+            match field.number {
+                v::VALUE => current.value = amount(field.value.bytes()),
+                v::AVERAGE_VALUE => current.average_value = amount(field.value.bytes()),
+                v::AVERAGE_UTILIZATION => current.average_utilization = Some(field.value.i32()),
+                _ => {}
+            }
+        }
+        let source = Source::decode(interner, (kind, message), (os::DESCRIBED_OBJECT, os::METRIC))?;
+        Ok(Self { source, current })
+    }
+
+    pub(super) fn put(&self, out: &mut Vec<u8>, number: u32) {
+        let kind = self.source.kind();
+        out.put_message(number, |status| {
+            status.put_str(m::TYPE, kind);
+            let Some((_, details)) = TYPES.iter().find(|(name, _)| *name == kind) else { return };
+            status.put_message(*details, |message| self.put_details(message));
+        });
+    }
+
+    fn put_details(&self, message: &mut Vec<u8>) {
+        match &self.source {
+            Source::Resource { name } => message.put_str(r::NAME, name),
+            Source::ContainerResource { name, container } => {
+                message.put_str(c::NAME, name);
+                message.put_str(c::CONTAINER, container);
+            }
+            Source::Pods(metric) | Source::External(metric) => metric.put(message, METRIC),
+            Source::Object { described, metric } => {
+                metric.put(message, os::METRIC);
+                described.put(message, os::DESCRIBED_OBJECT);
+            }
+            Source::Unknown(_) => {}
+        }
+        let binary = self.source.is_binary();
+        message.put_message(VALUE, |current| {
+            for (number, amount) in [(v::VALUE, self.current.value), (v::AVERAGE_VALUE, self.current.average_value)] {
+                if let Some(amount) = amount {
+                    current.put_message(number, |message| {
+                        message.put_str(q::STRING, &quantity::written(amount, binary));
+                    });
+                }
+            }
+            if let Some(percent) = self.current.average_utilization {
+                current.put_int(v::AVERAGE_UTILIZATION, percent.into());
+            }
+        });
+    }
+}

@@ -1,0 +1,130 @@
+//! HorizontalPodAutoscaler: what it scales, between which bounds and by which metrics, and what its status says.
+
+mod behavior;
+mod metric;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use crate::decode::{Decode, DecodeError};
+use crate::intern::{Interner, Str};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::wire::schema::{
+    cross_version_object_reference as r, horizontal_pod_autoscaler as f, horizontal_pod_autoscaler_spec as s,
+};
+use crate::wire::splice::edited;
+use crate::wire::{Field, Put, WireError, fields, find};
+
+pub use behavior::{Behavior, Policy, Rules, Select};
+pub use metric::{Current, Metric, MetricId, MetricStatus, Source, Target};
+pub use status::{AutoscalerCondition, AutoscalerStatus};
+
+/// A HorizontalPodAutoscaler.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HorizontalPodAutoscaler {
+    /// Metadata.
+    pub meta: Meta,
+    /// What it scales.
+    pub target: ObjectRef,
+    /// The least pods; one if it is not given.
+    pub min_replicas: Option<i32>,
+    /// The most pods.
+    pub max_replicas: i32,
+    /// By what it scales.
+    pub metrics: Box<[Metric]>,
+    /// How fast it scales.
+    pub behavior: Option<Box<Behavior>>,
+    /// Status.
+    pub status: AutoscalerStatus,
+    /// Metadata without managed fields, and status: what a PUT of the status needs.
+    raw: Arc<[u8]>,
+}
+
+/// An object of the same namespace, of any kind.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ObjectRef {
+    /// Kind.
+    pub kind: Str,
+    /// Name.
+    pub name: Str,
+    /// Group and version.
+    pub api_version: Str,
+}
+
+impl ObjectRef {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut read = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                r::KIND => read.kind = interner.str(field.value.str()),
+                r::NAME => read.name = interner.str(field.value.str()),
+                r::API_VERSION => read.api_version = interner.str(field.value.str()),
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+
+    fn put(&self, out: &mut Vec<u8>, number: u32) {
+        out.put_message(number, |message| {
+            message.put_str(r::KIND, &self.kind);
+            message.put_str(r::NAME, &self.name);
+            message.put_str(r::API_VERSION, &self.api_version);
+        });
+    }
+}
+
+impl HorizontalPodAutoscaler {
+    /// The object for a PUT of this status: the server takes metadata and status from it and ignores the spec.
+    pub fn status_update(&self, status: &AutoscalerStatus) -> Vec<u8> {
+        let spliced = status.splice(find(&self.raw, f::STATUS));
+        // The object was read once already, so that it is known to be well-formed.
+        let keep = |field: &Field<'_>| field.number != f::STATUS;
+        edited(&self.raw, &[], keep, |object| object.put_bytes(f::STATUS, &spliced)).unwrap_or_default()
+    }
+}
+
+impl Kind for HorizontalPodAutoscaler {
+    const RESOURCE: Resource = Resource {
+        group: "autoscaling",
+        version: "v2",
+        kind: "HorizontalPodAutoscaler",
+        plural: "horizontalpodautoscalers",
+        namespaced: true,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let mut read = Self {
+            meta: Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?,
+            target: ObjectRef::default(),
+            min_replicas: None,
+            max_replicas: 0,
+            metrics: Box::default(),
+            behavior: None,
+            status: AutoscalerStatus::decode(&context.interner, find(object, f::STATUS))?,
+            raw: edited(object, &[], |field| field.number == f::STATUS, |_| {})?.into(),
+        };
+        let mut metrics = Vec::new();
+        for field in fields(find(object, f::SPEC)) {
+            let field = field?;
+            match field.number {
+                s::SCALE_TARGET_REF => read.target = ObjectRef::decode(&context.interner, field.value.bytes())?,
+                s::MIN_REPLICAS => read.min_replicas = Some(field.value.i32()),
+                s::MAX_REPLICAS => read.max_replicas = field.value.i32(),
+                s::METRICS => metrics.push(Metric::decode(&context.interner, field.value.bytes())?),
+                s::BEHAVIOR => read.behavior = Some(Box::new(Behavior::decode(field.value.bytes())?)),
+                _ => {}
+            }
+        }
+        read.metrics = metrics.into();
+        Ok(read)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}

@@ -1,0 +1,134 @@
+//! What an autoscaler's status says.
+
+use super::metric::MetricStatus;
+use crate::intern::{Interner, Str};
+use crate::value::condition::splice;
+use crate::value::time::Time;
+use crate::wire::schema::{horizontal_pod_autoscaler_condition as c, horizontal_pod_autoscaler_status as t};
+use crate::wire::{Put, WireError, fields};
+
+/// `status` of a HorizontalPodAutoscaler.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AutoscalerStatus {
+    /// Generation of the spec that this status is about.
+    pub observed_generation: Option<i64>,
+    /// When it last changed the number of pods.
+    pub last_scale: Option<Time>,
+    /// Pods that its target asked for when it was last looked at.
+    pub current_replicas: i32,
+    /// Pods that its target should ask for.
+    pub desired_replicas: i32,
+    /// What was measured, in the order of the spec.
+    pub current_metrics: Vec<MetricStatus>,
+    /// Conditions, in the order in which they came.
+    pub conditions: Vec<AutoscalerCondition>,
+}
+
+/// A condition of an autoscaler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AutoscalerCondition {
+    /// Type.
+    pub kind: Str,
+    /// `True`, `False` or `Unknown`.
+    pub status: Str,
+    /// Machine-readable reason.
+    pub reason: Str,
+    /// Message for people.
+    pub message: Box<str>,
+    /// When its status changed.
+    pub last_transition: Time,
+    /// Generation of the spec that it is about; others may set it.
+    pub observed_generation: Option<i64>,
+}
+
+impl AutoscalerCondition {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let empty = interner.str("");
+        let mut read = Self {
+            kind: empty.clone(),
+            status: empty.clone(),
+            reason: empty,
+            message: Box::default(),
+            last_transition: Time::default(),
+            observed_generation: None,
+        };
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                c::TYPE => read.kind = interner.str(field.value.str()),
+                c::STATUS => read.status = interner.str(field.value.str()),
+                c::REASON => read.reason = interner.str(field.value.str()),
+                c::MESSAGE => read.message = field.value.str().into(),
+                c::LAST_TRANSITION_TIME => read.last_transition = Time::decode(field.value.bytes())?,
+                c::OBSERVED_GENERATION => read.observed_generation = Some(field.value.i64()),
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_message(t::CONDITIONS, |message| {
+            message.put_str(c::TYPE, &self.kind);
+            message.put_str(c::STATUS, &self.status);
+            self.last_transition.put(message, c::LAST_TRANSITION_TIME);
+            message.put_str(c::REASON, &self.reason);
+            message.put_str(c::MESSAGE, &self.message);
+            if let Some(generation) = self.observed_generation {
+                message.put_int(c::OBSERVED_GENERATION, generation);
+            }
+        });
+    }
+}
+
+impl AutoscalerStatus {
+    /// The condition of a type, if there is one.
+    pub fn condition(&self, kind: &str) -> Option<&AutoscalerCondition> {
+        self.conditions.iter().find(|condition| *condition.kind == *kind)
+    }
+
+    pub(super) fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut status = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                t::OBSERVED_GENERATION => status.observed_generation = Some(field.value.i64()),
+                t::LAST_SCALE_TIME => status.last_scale = Some(Time::decode(field.value.bytes())?),
+                t::CURRENT_REPLICAS => status.current_replicas = field.value.i32(),
+                t::DESIRED_REPLICAS => status.desired_replicas = field.value.i32(),
+                t::CURRENT_METRICS => {
+                    status.current_metrics.push(MetricStatus::decode(interner, field.value.bytes())?);
+                }
+                t::CONDITIONS => {
+                    status.conditions.push(AutoscalerCondition::decode(interner, field.value.bytes())?);
+                }
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+
+    /// This status over an old one: what is not known here stays.
+    pub(super) fn splice(&self, old: &[u8]) -> Vec<u8> {
+        let ours = [
+            t::OBSERVED_GENERATION,
+            t::LAST_SCALE_TIME,
+            t::CURRENT_REPLICAS,
+            t::DESIRED_REPLICAS,
+            t::CURRENT_METRICS,
+            t::CONDITIONS,
+        ];
+        splice(old, &ours, |status| {
+            if let Some(generation) = self.observed_generation {
+                status.put_int(t::OBSERVED_GENERATION, generation);
+            }
+            if let Some(time) = self.last_scale {
+                time.put(status, t::LAST_SCALE_TIME);
+            }
+            status.put_int(t::CURRENT_REPLICAS, self.current_replicas.into());
+            status.put_int(t::DESIRED_REPLICAS, self.desired_replicas.into());
+            self.current_metrics.iter().for_each(|metric| metric.put(status, t::CURRENT_METRICS));
+            self.conditions.iter().for_each(|condition| condition.put(status));
+        })
+    }
+}

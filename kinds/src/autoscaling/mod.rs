@@ -1,0 +1,3 @@
+//! Kinds of the API group `autoscaling`.
+
+pub mod horizontal_pod_autoscaler;

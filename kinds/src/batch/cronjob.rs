@@ -1,0 +1,300 @@
+//! CronJob: a schedule, the template of its Jobs, and which of them run.
+
+use std::sync::Arc;
+
+use crate::decode::{Decode, DecodeError};
+use crate::intern::{Interner, Str};
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, OwnerRef, Parts, Uid};
+use crate::template::raw_object::Raw;
+use crate::value::condition::splice;
+use crate::value::time::Time;
+use crate::wire::schema::{
+    cron_job as f, cron_job_spec as s, cron_job_status as t, job, job_template_spec, object_meta,
+    object_reference as reference,
+};
+use crate::wire::{self, Put, WireError, fields, find, map_entry};
+
+/// Annotation of a Job: the time for which it was scheduled.
+pub const SCHEDULED_TIMESTAMP: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+
+/// What happens when a run is due and an earlier one still runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Concurrency {
+    /// Both run.
+    #[default]
+    Allow,
+    /// The new one is left out.
+    Forbid,
+    /// The old one is deleted.
+    Replace,
+}
+
+/// A CronJob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CronJob {
+    /// Metadata.
+    pub meta: Meta,
+    /// When to run.
+    pub schedule: Str,
+    /// The zone in which the schedule is meant; `None`: this process's.
+    pub time_zone: Option<Str>,
+    /// Seconds by which a run may be late.
+    pub starting_deadline: Option<i64>,
+    /// What to do about overlapping runs.
+    pub concurrency: Concurrency,
+    /// Nothing shall be started.
+    pub suspend: bool,
+    /// Successful Jobs to keep; `None`: all.
+    pub successful_limit: Option<i32>,
+    /// Failed Jobs to keep; `None`: all.
+    pub failed_limit: Option<i32>,
+    /// Raw `spec.jobTemplate`.
+    job_template: Arc<[u8]>,
+    /// Status.
+    pub status: CronJobStatus,
+    raw: Raw,
+}
+
+/// A Job that runs, as the status refers to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActiveJob {
+    /// Namespace.
+    pub namespace: Str,
+    /// Name.
+    pub name: Str,
+    /// Uid.
+    pub uid: Uid,
+    /// The whole reference as it stands on the wire.
+    raw: Arc<[u8]>,
+}
+
+/// `status` of a CronJob.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CronJobStatus {
+    /// Jobs that run.
+    pub active: Vec<ActiveJob>,
+    /// The time for which a Job was last made.
+    pub last_schedule: Time,
+    /// When a Job last succeeded.
+    pub last_successful: Time,
+}
+
+impl ActiveJob {
+    /// A reference to a Job (client-go, tools/reference, GetReference).
+    pub fn of(job: &Meta) -> Self {
+        let mut raw = Vec::new();
+        raw.put_str(reference::KIND, "Job");
+        raw.put_str(reference::NAMESPACE, &job.namespace);
+        raw.put_str(reference::NAME, &job.name);
+        raw.put_str(reference::UID, &job.uid.to_string());
+        raw.put_str(reference::API_VERSION, "batch/v1");
+        raw.put_str(reference::RESOURCE_VERSION, &job.version.to_string());
+        Self { namespace: job.namespace.clone(), name: job.name.clone(), uid: job.uid.clone(), raw: raw.into() }
+    }
+
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let (mut namespace, mut name, mut uid) = ("", "", "");
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                reference::NAMESPACE => namespace = field.value.str(),
+                reference::NAME => name = field.value.str(),
+                reference::UID => uid = field.value.str(),
+                _ => {}
+            }
+        }
+        Ok(Self { namespace: interner.str(namespace), name: name.into(), uid: Uid::parse(uid), raw: message.into() })
+    }
+}
+
+impl CronJobStatus {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut status = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                t::ACTIVE => status.active.push(ActiveJob::decode(interner, field.value.bytes())?),
+                t::LAST_SCHEDULE_TIME => status.last_schedule = Time::decode(field.value.bytes())?,
+                t::LAST_SUCCESSFUL_TIME => status.last_successful = Time::decode(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+}
+
+impl CronJob {
+    /// The object for a PUT of this status.
+    pub fn status_update(&self, status: &CronJobStatus) -> Vec<u8> {
+        let ours = [t::ACTIVE, t::LAST_SCHEDULE_TIME, t::LAST_SUCCESSFUL_TIME];
+        let status = splice(self.raw.status(), &ours, |out| {
+            status.active.iter().for_each(|job| out.put_bytes(t::ACTIVE, &job.raw));
+            for (number, time) in
+                [(t::LAST_SCHEDULE_TIME, status.last_schedule), (t::LAST_SUCCESSFUL_TIME, status.last_successful)]
+            {
+                if !time.is_zero() {
+                    time.put(out, number);
+                }
+            }
+        });
+        self.raw.status_update(&Vec::new(), &status)
+    }
+
+    /// A `Job` message made from the template (pkg/controller/cronjob, getJobFromTemplate2): its labels and annotations,
+    /// the scheduled time as an annotation, a fixed name, one owner, and the spec as it stands.
+    pub fn job(&self, name: &str, scheduled: &str, controller: &OwnerRef) -> Vec<u8> {
+        let mut message = Vec::with_capacity(self.job_template.len() + 256);
+        message.put_message(job::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::NAMESPACE, &self.meta.namespace);
+            let copied = wire::copy_fields(find(&self.job_template, job_template_spec::METADATA), meta, |field| {
+                match field.number {
+                    object_meta::LABELS => true,
+                    object_meta::ANNOTATIONS => {
+                        map_entry(field.value.bytes()).is_ok_and(|(key, _)| key != SCHEDULED_TIMESTAMP)
+                    }
+                    _ => false,
+                }
+            });
+            // The template was read once already, so that it is known to be well-formed.
+            debug_assert!(copied.is_ok());
+            meta.put_entry(object_meta::ANNOTATIONS, SCHEDULED_TIMESTAMP, scheduled);
+            controller.put(meta, object_meta::OWNER_REFERENCES);
+        });
+        message.put_bytes(job::SPEC, find(&self.job_template, job_template_spec::SPEC));
+        message
+    }
+
+    fn read_spec(&mut self, interner: &Interner, spec: &[u8]) -> Result<(), WireError> {
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                s::SCHEDULE => self.schedule = interner.str(field.value.str()),
+                s::TIME_ZONE => self.time_zone = Some(interner.str(field.value.str())),
+                s::STARTING_DEADLINE_SECONDS => self.starting_deadline = Some(field.value.i64()),
+                s::CONCURRENCY_POLICY => {
+                    self.concurrency = match field.value.str() {
+                        "Forbid" => Concurrency::Forbid,
+                        "Replace" => Concurrency::Replace,
+                        _ => Concurrency::Allow,
+                    }
+                }
+                s::SUSPEND => self.suspend = field.value.bool(),
+                s::SUCCESSFUL_JOBS_HISTORY_LIMIT => self.successful_limit = Some(field.value.i32()),
+                s::FAILED_JOBS_HISTORY_LIMIT => self.failed_limit = Some(field.value.i32()),
+                s::JOB_TEMPLATE => {
+                    let template = field.value.bytes();
+                    for part in fields(template) {
+                        fields(part?.value.bytes()).try_for_each(|field| field.map(drop))?;
+                    }
+                    self.job_template = interner.blob(template);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Kind for CronJob {
+    const RESOURCE: Resource =
+        Resource { group: "batch", version: "v1", kind: "CronJob", plural: "cronjobs", namespaced: true };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let Parts { meta, spec, status } = Parts::read(object)?;
+        // The server takes no spec from a PUT of the status.
+        let mut without_spec = Vec::with_capacity(meta.len() + status.len() + 16);
+        wire::copy_fields(object, &mut without_spec, |field| field.number != f::SPEC)?;
+        let interner = &context.interner;
+        let mut cron_job = Self {
+            meta: Meta::decode(interner, meta, |_, _| {})?,
+            schedule: interner.str(""),
+            time_zone: None,
+            starting_deadline: None,
+            concurrency: Concurrency::default(),
+            suspend: false,
+            successful_limit: None,
+            failed_limit: None,
+            job_template: interner.blob(&[]),
+            status: CronJobStatus::decode(interner, status)?,
+            raw: Raw::keep(&without_spec)?,
+        };
+        cron_job.read_spec(interner, spec)?;
+        Ok(cron_job)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::Sections;
+
+    fn cron_job() -> CronJob {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "nightly");
+            meta.put_str(object_meta::NAMESPACE, "default");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        });
+        object.put_message(f::SPEC, |spec| {
+            spec.put_str(s::SCHEDULE, "0 3 * * *");
+            spec.put_str(s::CONCURRENCY_POLICY, "Forbid");
+            spec.put_message(s::JOB_TEMPLATE, |template| {
+                template.put_message(job_template_spec::METADATA, |meta| {
+                    meta.put_entry(object_meta::LABELS, "app", "nightly");
+                    meta.put_entry(object_meta::ANNOTATIONS, "note", "x");
+                    meta.put_entry(object_meta::ANNOTATIONS, SCHEDULED_TIMESTAMP, "old");
+                });
+                template.put_message(job_template_spec::SPEC, |spec| spec.put_int(1, 4));
+            });
+        });
+        object.put_message(f::STATUS, |status| {
+            status.put_message(t::ACTIVE, |job| {
+                job.put_str(reference::NAME, "nightly-1");
+                job.put_str(reference::UID, "a");
+            });
+        });
+        let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
+        CronJob::decode(&context, &object).expect("well-formed")
+    }
+
+    #[test]
+    fn a_cron_job_is_read_and_its_status_written() {
+        let cron_job = cron_job();
+        assert_eq!((&*cron_job.schedule, cron_job.concurrency), ("0 3 * * *", Concurrency::Forbid));
+        assert_eq!(cron_job.status.active[0].uid, Uid::parse("a"));
+        let mut status = cron_job.status.clone();
+        status.active.push(ActiveJob::of(&cron_job.meta));
+        status.last_schedule = Time(60);
+        let update = cron_job.status_update(&status);
+        assert_eq!(CronJobStatus::decode(&Interner::default(), find(&update, f::STATUS)), Ok(status));
+        assert!(find(&update, f::SPEC).is_empty());
+    }
+
+    #[test]
+    fn a_job_has_the_template_its_time_and_one_owner() {
+        let owner = OwnerRef {
+            api_version: "batch/v1".into(),
+            kind: "CronJob".into(),
+            name: "nightly".into(),
+            uid: Uid::parse("u"),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        };
+        let message = cron_job().job("nightly-29", "2024-01-01T03:00:00Z", &owner);
+        let mut annotations = Vec::new();
+        let meta = find(&message, job::METADATA);
+        for field in fields(meta).flatten().filter(|field| field.number == object_meta::ANNOTATIONS) {
+            annotations.push(map_entry(field.value.bytes()).expect("an entry"));
+        }
+        assert_eq!(annotations, [("note", "x"), (SCHEDULED_TIMESTAMP, "2024-01-01T03:00:00Z")]);
+        assert_eq!(map_entry(find(meta, object_meta::LABELS)), Ok(("app", "nightly")));
+        assert_eq!(find(meta, object_meta::NAME), b"nightly-29");
+        assert_eq!(find(&message, job::SPEC), [8, 4]);
+    }
+}

@@ -1,0 +1,251 @@
+//! Job: how many pods shall succeed and which failures matter, and the account of both in its status.
+
+mod policy;
+mod status;
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::intern::Str;
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, Parts};
+use crate::template::Template;
+use crate::template::raw_object::Raw;
+use crate::value::selector::Selector;
+use crate::wire::schema::{job as f, job_spec as s, pod_spec};
+use crate::wire::{self, fields, find};
+
+pub use policy::{Action, ExitCodes, FailurePolicy, FailureRule, On, SuccessRule};
+pub use status::{JobStatus, Uncounted};
+
+/// The finalizer that keeps a pod until it is counted.
+pub const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
+
+/// Annotation and label of an Indexed Job's pod: its completion index.
+pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// Annotation of a pod: how often its index failed before it.
+pub const INDEX_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-count";
+
+/// Annotation of a pod: how many failures of its index before it were ignored by the failure policy.
+pub const INDEX_IGNORED_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
+
+/// `spec.managedBy` of the Jobs that are ours although they say so.
+const OURSELVES: &str = "kubernetes.io/job-controller";
+
+/// `spec.completionMode`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum CompletionMode {
+    /// Any pods count.
+    #[default]
+    NonIndexed,
+    /// One pod for each index below `completions`.
+    Indexed,
+    /// A mode of a later version.
+    Unknown(Str),
+}
+
+/// A Job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Metadata.
+    pub meta: Meta,
+    /// Pods that may run at the same time.
+    pub parallelism: i32,
+    /// Pods that shall succeed; `None`: one, of a work queue.
+    pub completions: Option<i32>,
+    /// Seconds for which it may run.
+    pub active_deadline: Option<i64>,
+    /// Failures that are forgiven.
+    pub backoff_limit: i32,
+    /// Failures of one index that are forgiven.
+    pub backoff_limit_per_index: Option<i32>,
+    /// Indexes that may fail.
+    pub max_failed_indexes: Option<i32>,
+    /// Seconds after its end at which it is deleted.
+    pub ttl: Option<i32>,
+    /// Whether pods have indexes.
+    pub completion_mode: CompletionMode,
+    /// Nothing shall run.
+    pub suspend: bool,
+    /// A pod is replaced only once it failed, not when it is being deleted.
+    pub replace_only_failed: bool,
+    /// Who manages it, if that is not this controller.
+    pub managed_by: Option<Str>,
+    /// Which pods it may own.
+    pub selector: Selector,
+    /// What becomes of failed pods, by rules.
+    pub failure_policy: Option<FailurePolicy>,
+    /// Rules of which one is enough for success; empty without a policy.
+    pub success_policy: Vec<SuccessRule>,
+    /// Its pods' containers are restarted in place after a failure.
+    pub restarts_in_place: bool,
+    /// What its pods are made from; only with [`Job::TEMPLATE`].
+    pub template: Option<Template>,
+    /// Status.
+    pub status: JobStatus,
+    raw: Raw,
+}
+
+impl Job {
+    /// Section: the pod template, and what a PUT of the status needs.
+    pub const TEMPLATE: Sections = Sections(1);
+
+    /// True when pods have indexes.
+    pub fn is_indexed(&self) -> bool {
+        self.completion_mode == CompletionMode::Indexed
+    }
+
+    /// True when it has ended (pkg/controller/job/util, IsJobFinished).
+    pub fn is_finished(&self) -> bool {
+        self.status.finished().is_some()
+    }
+
+    /// The object for a PUT of this status.
+    pub fn status_update(&self, status: &JobStatus) -> Vec<u8> {
+        self.raw.status_update(&Vec::new(), &status.splice(self.raw.status()))
+    }
+
+    fn read_spec(&mut self, context: &Decode, spec: &[u8]) -> Result<(), DecodeError> {
+        for field in fields(spec) {
+            let field = field?;
+            let number = || Some(field.value.i32());
+            match field.number {
+                s::PARALLELISM => self.parallelism = field.value.i32(),
+                s::COMPLETIONS => self.completions = number(),
+                s::ACTIVE_DEADLINE_SECONDS => self.active_deadline = Some(field.value.i64()),
+                s::BACKOFF_LIMIT => self.backoff_limit = field.value.i32(),
+                s::BACKOFF_LIMIT_PER_INDEX => self.backoff_limit_per_index = number(),
+                s::MAX_FAILED_INDEXES => self.max_failed_indexes = number(),
+                s::TTL_SECONDS_AFTER_FINISHED => self.ttl = number(),
+                s::COMPLETION_MODE => {
+                    self.completion_mode = match field.value.str() {
+                        "NonIndexed" => CompletionMode::NonIndexed,
+                        "Indexed" => CompletionMode::Indexed,
+                        other => CompletionMode::Unknown(context.interner.str(other)),
+                    }
+                }
+                s::SUSPEND => self.suspend = field.value.bool(),
+                s::POD_REPLACEMENT_POLICY => self.replace_only_failed = field.value.str() == "Failed",
+                s::MANAGED_BY => {
+                    let who = field.value.str();
+                    self.managed_by = (who != OURSELVES).then(|| context.interner.str(who));
+                }
+                s::SELECTOR => self.selector = Selector::decode(&context.interner, field.value.bytes())?,
+                s::POD_FAILURE_POLICY => {
+                    self.failure_policy = Some(FailurePolicy::decode(&context.interner, field.value.bytes())?);
+                }
+                s::SUCCESS_POLICY => self.success_policy = policy::success(field.value.bytes())?,
+                s::TEMPLATE if context.sections.contains(Self::TEMPLATE) => {
+                    let template = Template::decode(context, field.value.bytes())?;
+                    self.restarts_in_place = find(&template.spec, pod_spec::RESTART_POLICY) == b"OnFailure";
+                    self.template = Some(template);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Kind for Job {
+    const RESOURCE: Resource =
+        Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs", namespaced: true };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let Parts { meta, spec, status } = Parts::read(object)?;
+        let mut raw = Raw::default();
+        if context.sections.contains(Self::TEMPLATE) {
+            // The server takes no spec from a PUT of the status.
+            let mut without_spec = Vec::with_capacity(meta.len() + status.len() + 16);
+            wire::copy_fields(object, &mut without_spec, |field| field.number != f::SPEC)?;
+            raw = Raw::keep(&without_spec)?;
+        }
+        let mut job = Self {
+            meta: Meta::decode(&context.interner, meta, |_, _| {})?,
+            parallelism: 1,
+            completions: None,
+            active_deadline: None,
+            backoff_limit: 6,
+            backoff_limit_per_index: None,
+            max_failed_indexes: None,
+            ttl: None,
+            completion_mode: CompletionMode::default(),
+            suspend: false,
+            replace_only_failed: false,
+            managed_by: None,
+            selector: Selector::Nothing,
+            failure_policy: None,
+            success_policy: Vec::new(),
+            restarts_in_place: false,
+            template: None,
+            status: JobStatus::decode(&context.interner, status)?,
+            raw,
+        };
+        job.read_spec(context, spec)?;
+        Ok(job)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::intern::Interner;
+    use crate::meta::Uid;
+    use crate::wire::Put;
+    use crate::wire::schema::{job_status as t, object_meta};
+
+    fn context(sections: Sections) -> Decode {
+        Decode { interner: Arc::new(Interner::default()), sections }
+    }
+
+    fn object() -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "pi");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+            meta.put_entry(object_meta::ANNOTATIONS, "keep", "me");
+        });
+        object.put_message(f::SPEC, |spec| {
+            spec.put_int(s::PARALLELISM, 3);
+            spec.put_int(s::COMPLETIONS, 0);
+            spec.put_str(s::COMPLETION_MODE, "Indexed");
+            spec.put_str(s::MANAGED_BY, OURSELVES);
+            spec.put_message(s::TEMPLATE, |template| {
+                template.put_message(2, |pod| pod.put_str(pod_spec::RESTART_POLICY, "OnFailure"));
+            });
+        });
+        object.put_message(f::STATUS, |status| {
+            status.put_int(t::SUCCEEDED, 2);
+            status.put_int(99, 5);
+            status.put_message(t::UNCOUNTED_TERMINATED_PODS, |uncounted| uncounted.put_str(1, "a"));
+        });
+        object
+    }
+
+    #[test]
+    fn a_job_is_read() {
+        let job = Job::decode(&context(Job::TEMPLATE), &object()).expect("well-formed");
+        assert_eq!((job.parallelism, job.completions), (3, Some(0)));
+        assert!(job.is_indexed() && job.restarts_in_place && job.managed_by.is_none());
+        assert_eq!(job.status.succeeded, 2);
+        assert_eq!(job.status.uncounted.as_ref().map(|pods| &pods.succeeded[..]), Some(&[Uid::parse("a")][..]));
+        assert!(Job::decode(&context(Sections::default()), &object()).expect("well-formed").template.is_none());
+    }
+
+    #[test]
+    fn a_status_update_keeps_what_is_unknown_and_sends_no_spec() {
+        let job = Job::decode(&context(Job::TEMPLATE), &object()).expect("well-formed");
+        let status = JobStatus { succeeded: 3, uncounted: Some(Uncounted::default()), ..job.status.clone() };
+        let update = job.status_update(&status);
+        assert!(find(&update, f::SPEC).is_empty());
+        assert_eq!(find(find(&update, f::METADATA), object_meta::RESOURCE_VERSION), b"7");
+        let sent = find(&update, f::STATUS);
+        assert_eq!(JobStatus::decode(&Interner::default(), sent).expect("well-formed"), status);
+        assert!(fields(sent).flatten().any(|field| field.number == 99));
+    }
+}

@@ -1,0 +1,154 @@
+//! A Job's status: its pods by fate, those that are not counted yet, completed indexes, conditions.
+
+use crate::decode::DecodeError;
+use crate::intern::Interner;
+use crate::meta::Uid;
+use crate::value::condition::{Condition, ConditionFields, splice};
+use crate::value::time::Time;
+use crate::wire::schema::{job_condition as c, job_status as t, uncounted_terminated_pods as u};
+use crate::wire::{Put, WireError, fields};
+
+/// `lastProbeTime` stands in a condition's place of the last update.
+const CONDITION: ConditionFields = ConditionFields {
+    kind: c::TYPE,
+    status: c::STATUS,
+    reason: c::REASON,
+    message: c::MESSAGE,
+    last_update: Some(c::LAST_PROBE_TIME),
+    last_transition: c::LAST_TRANSITION_TIME,
+};
+
+/// Pods that ended and are not in the counters yet, because they may still have the tracking finalizer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Uncounted {
+    /// Those that succeeded.
+    pub succeeded: Vec<Uid>,
+    /// Those that failed.
+    pub failed: Vec<Uid>,
+}
+
+/// `status` of a Job.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct JobStatus {
+    /// Conditions.
+    pub conditions: Vec<Condition>,
+    /// When it began; zero before that and while suspended.
+    pub start: Time,
+    /// When it was complete; zero otherwise.
+    pub completion: Time,
+    /// Pods that neither ended nor are being deleted.
+    pub active: i32,
+    /// Pods that succeeded; of an Indexed Job the completed indexes.
+    pub succeeded: i32,
+    /// Pods that failed.
+    pub failed: i32,
+    /// Pods that are being deleted; absent until counted once.
+    pub terminating: Option<i32>,
+    /// Ready pods; absent until counted once.
+    pub ready: Option<i32>,
+    /// Completed indexes, as `1,3-5`.
+    pub completed_indexes: Box<str>,
+    /// Failed indexes; only with a limit per index.
+    pub failed_indexes: Option<Box<str>>,
+    /// Pods to be counted; absent until looked for once.
+    pub uncounted: Option<Uncounted>,
+}
+
+impl JobStatus {
+    const FIELDS: [u32; 11] = [
+        t::CONDITIONS,
+        t::START_TIME,
+        t::COMPLETION_TIME,
+        t::ACTIVE,
+        t::SUCCEEDED,
+        t::FAILED,
+        t::COMPLETED_INDEXES,
+        t::UNCOUNTED_TERMINATED_PODS,
+        t::READY,
+        t::FAILED_INDEXES,
+        t::TERMINATING,
+    ];
+
+    /// The condition of this type, if it is true.
+    pub fn is_true(&self, kind: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| &*condition.kind == kind && &*condition.status == "True")
+    }
+
+    /// The condition that says how the Job ended (pkg/controller/job/util, FinishedCondition).
+    pub fn finished(&self) -> Option<&Condition> {
+        self.conditions
+            .iter()
+            .find(|condition| matches!(&*condition.kind, "Complete" | "Failed") && &*condition.status == "True")
+    }
+
+    /// Reads a `JobStatus` message.
+    pub(super) fn decode(interner: &Interner, message: &[u8]) -> Result<Self, DecodeError> {
+        let mut status = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                t::CONDITIONS => {
+                    status.conditions.push(Condition::decode(interner, &CONDITION, field.value.bytes())?);
+                }
+                t::START_TIME => status.start = Time::decode(field.value.bytes())?,
+                t::COMPLETION_TIME => status.completion = Time::decode(field.value.bytes())?,
+                t::ACTIVE => status.active = field.value.i32(),
+                t::SUCCEEDED => status.succeeded = field.value.i32(),
+                t::FAILED => status.failed = field.value.i32(),
+                t::TERMINATING => status.terminating = Some(field.value.i32()),
+                t::READY => status.ready = Some(field.value.i32()),
+                t::COMPLETED_INDEXES => status.completed_indexes = field.value.str().into(),
+                t::FAILED_INDEXES => status.failed_indexes = Some(field.value.str().into()),
+                t::UNCOUNTED_TERMINATED_PODS => status.uncounted = Some(uncounted(field.value.bytes())?),
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+
+    /// This status as a message, with fields of `old` that are not known here.
+    pub(super) fn splice(&self, old: &[u8]) -> Vec<u8> {
+        splice(old, &Self::FIELDS, |out| {
+            for condition in &self.conditions {
+                condition.put(out, t::CONDITIONS, &CONDITION);
+            }
+            for (number, time) in [(t::START_TIME, self.start), (t::COMPLETION_TIME, self.completion)] {
+                if !time.is_zero() {
+                    time.put(out, number);
+                }
+            }
+            for (number, count) in [(t::ACTIVE, self.active), (t::SUCCEEDED, self.succeeded), (t::FAILED, self.failed)]
+            {
+                out.put_int(number, count.into());
+            }
+            for (number, count) in [(t::TERMINATING, self.terminating), (t::READY, self.ready)] {
+                if let Some(count) = count {
+                    out.put_int(number, count.into());
+                }
+            }
+            out.put_str(t::COMPLETED_INDEXES, &self.completed_indexes);
+            if let Some(indexes) = &self.failed_indexes {
+                out.put_str(t::FAILED_INDEXES, indexes);
+            }
+            if let Some(pods) = &self.uncounted {
+                out.put_message(t::UNCOUNTED_TERMINATED_PODS, |out| {
+                    pods.succeeded.iter().for_each(|uid| out.put_str(u::SUCCEEDED, &uid.to_string()));
+                    pods.failed.iter().for_each(|uid| out.put_str(u::FAILED, &uid.to_string()));
+                });
+            }
+        })
+    }
+}
+
+fn uncounted(message: &[u8]) -> Result<Uncounted, WireError> {
+    let mut pods = Uncounted::default();
+    for field in fields(message) {
+        let field = field?;
+        match field.number {
+            u::SUCCEEDED => pods.succeeded.push(Uid::parse(field.value.str())),
+            u::FAILED => pods.failed.push(Uid::parse(field.value.str())),
+            _ => {}
+        }
+    }
+    Ok(pods)
+}

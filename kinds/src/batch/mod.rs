@@ -1,0 +1,4 @@
+//! Kinds of the API group `batch`.
+
+pub mod cronjob;
+pub mod job;

@@ -1,0 +1,158 @@
+//! CertificateSigningRequest: what is asked for, by whom, and what was said about it.
+
+use std::sync::Arc;
+
+use crate::decode::{Decode, DecodeError};
+use crate::intern::Str;
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::value::time::Time;
+use crate::wire::schema::{
+    certificate_signing_request as f, certificate_signing_request_condition as c,
+    certificate_signing_request_spec as s, certificate_signing_request_status as t,
+};
+use crate::wire::{Put, WireError, copy_fields, fields, find, splice};
+
+/// A request for a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateSigningRequest {
+    /// Metadata.
+    pub meta: Meta,
+    /// Who is to sign.
+    pub signer: Str,
+    /// The user who asks.
+    pub username: Str,
+    /// What the certificate is for.
+    pub usages: Arc<[Str]>,
+    /// Seconds that it is to be good for, if it says.
+    pub expiration_seconds: Option<i32>,
+    /// What was said about it.
+    pub conditions: Vec<Condition>,
+    /// The certificate as PEM; empty before there is one.
+    pub certificate: Box<[u8]>,
+    raw: Box<[u8]>,
+}
+
+/// A condition of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// `Approved`, `Denied`, `Failed`, or something else.
+    pub kind: Str,
+    /// True when its status is `True`, which is also what a missing status stands for.
+    pub holds: bool,
+    /// When it was last said; zero if unknown.
+    pub updated: Time,
+}
+
+impl CertificateSigningRequest {
+    /// The request itself, as PEM.
+    pub fn request(&self) -> &[u8] {
+        find(self.spec(), s::REQUEST)
+    }
+
+    /// The raw spec.
+    pub fn spec(&self) -> &[u8] {
+        find(&self.raw, f::SPEC)
+    }
+
+    /// True when a condition of this type is there, whatever its status.
+    pub fn has(&self, kind: &str) -> bool {
+        self.conditions.iter().any(|condition| &*condition.kind == kind)
+    }
+
+    /// The object for a PUT with one more condition, true now.
+    ///
+    /// # Errors
+    /// When the object that was read is not well-formed.
+    pub fn with_condition(&self, kind: &str, reason: &str, message: &str, now: Time) -> Result<Vec<u8>, WireError> {
+        self.with_status(None, |status| {
+            status.put_message(t::CONDITIONS, |condition| {
+                condition.put_str(c::TYPE, kind);
+                condition.put_str(c::REASON, reason);
+                condition.put_str(c::MESSAGE, message);
+                if !now.is_zero() {
+                    now.put(condition, c::LAST_UPDATE_TIME);
+                }
+                condition.put_str(c::STATUS, "True");
+            });
+        })
+    }
+
+    /// The object for a PUT with a certificate as PEM.
+    ///
+    /// # Errors
+    /// When the object that was read is not well-formed.
+    pub fn with_certificate(&self, pem: &str) -> Result<Vec<u8>, WireError> {
+        self.with_status(Some(t::CERTIFICATE), |status| status.put_str(t::CERTIFICATE, pem))
+    }
+
+    fn with_status(&self, replaced: Option<u32>, put: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>, WireError> {
+        let mut status = Vec::new();
+        copy_fields(find(&self.raw, f::STATUS), &mut status, |field| Some(field.number) != replaced)?;
+        put(&mut status);
+        let keep = |field: &crate::wire::Field<'_>| field.number != f::STATUS;
+        splice::edited(&self.raw, &[], keep, |out| out.put_bytes(f::STATUS, &status))
+    }
+}
+
+impl Kind for CertificateSigningRequest {
+    const RESOURCE: Resource = Resource {
+        group: "certificates.k8s.io",
+        version: "v1",
+        kind: "CertificateSigningRequest",
+        plural: "certificatesigningrequests",
+        namespaced: false,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let interner = &context.interner;
+        let (mut signer, mut username, mut usages, mut expiration_seconds) = ("", "", Vec::new(), None);
+        for field in fields(find(object, f::SPEC)) {
+            let field = field?;
+            match field.number {
+                s::SIGNER_NAME => signer = field.value.str(),
+                s::USERNAME => username = field.value.str(),
+                s::USAGES => usages.push(interner.str(field.value.str())),
+                s::EXPIRATION_SECONDS => expiration_seconds = Some(field.value.i32()),
+                _ => {}
+            }
+        }
+        let mut conditions = Vec::new();
+        for field in fields(find(object, f::STATUS)) {
+            let field = field?;
+            if field.number == t::CONDITIONS {
+                conditions.push(Condition::decode(context, field.value.bytes())?);
+            }
+        }
+        Ok(Self {
+            meta: Meta::decode(interner, find(object, f::METADATA), |_, _| {})?,
+            signer: interner.str(signer),
+            username: interner.str(username),
+            usages: interner.list(&usages),
+            expiration_seconds,
+            conditions,
+            certificate: find(find(object, f::STATUS), t::CERTIFICATE).into(),
+            raw: splice::edited(object, &[], |_| true, |_| {})?.into(),
+        })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+impl Condition {
+    fn decode(context: &Decode, message: &[u8]) -> Result<Self, WireError> {
+        let (mut kind, mut status, mut updated) = ("", "", Time::default());
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                c::TYPE => kind = field.value.str(),
+                c::STATUS => status = field.value.str(),
+                c::LAST_UPDATE_TIME => updated = Time::decode(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        Ok(Self { kind: context.interner.str(kind), holds: matches!(status, "True" | ""), updated })
+    }
+}

@@ -1,0 +1,76 @@
+//! ClusterTrustBundle: a signer's certificates for everybody.
+
+use crate::decode::{Decode, DecodeError};
+use crate::intern::Str;
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::wire::schema::{cluster_trust_bundle as f, cluster_trust_bundle_spec as s};
+use crate::wire::{Put, WireError, fields, find, splice};
+
+/// A ClusterTrustBundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterTrustBundle {
+    /// Metadata.
+    pub meta: Meta,
+    /// The signer that it belongs to; empty for none.
+    pub signer: Str,
+    /// The certificates as PEM.
+    pub bundle: Box<str>,
+    raw: Box<[u8]>,
+}
+
+impl ClusterTrustBundle {
+    /// The object for a POST.
+    pub fn new_object(name: &str, signer: &str, bundle: &str) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| meta.put_str(crate::wire::schema::object_meta::NAME, name));
+        object.put_message(f::SPEC, |spec| {
+            spec.put_str(s::SIGNER_NAME, signer);
+            spec.put_str(s::TRUST_BUNDLE, bundle);
+        });
+        object
+    }
+
+    /// The object for a PUT with other certificates.
+    ///
+    /// # Errors
+    /// When the object that was read is not well-formed.
+    pub fn update(&self, bundle: &str) -> Result<Vec<u8>, WireError> {
+        let mut spec = Vec::new();
+        crate::wire::copy_fields(find(&self.raw, f::SPEC), &mut spec, |field| field.number != s::TRUST_BUNDLE)?;
+        spec.put_str(s::TRUST_BUNDLE, bundle);
+        splice::edited(&self.raw, &[], |field| field.number != f::SPEC, |out| out.put_bytes(f::SPEC, &spec))
+    }
+}
+
+impl Kind for ClusterTrustBundle {
+    const RESOURCE: Resource = Resource {
+        group: "certificates.k8s.io",
+        version: "v1",
+        kind: "ClusterTrustBundle",
+        plural: "clustertrustbundles",
+        namespaced: false,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let (mut signer, mut bundle) = ("", "");
+        for field in fields(find(object, f::SPEC)) {
+            let field = field?;
+            match field.number {
+                s::SIGNER_NAME => signer = field.value.str(),
+                s::TRUST_BUNDLE => bundle = field.value.str(),
+                _ => {}
+            }
+        }
+        Ok(Self {
+            meta: Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?,
+            signer: context.interner.str(signer),
+            bundle: bundle.into(),
+            raw: object.into(),
+        })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}

@@ -1,0 +1,219 @@
+//! Endpoints: the addresses behind a Service, in subsets of equal ports.
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::intern::{Interner, Labels, Str, label};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::metadata_edit::Head;
+use crate::networking::endpoint::{Port, PortFields, Target};
+use crate::template::raw_object::annotated_meta;
+use crate::value::ip::Ip;
+use crate::wire::schema::{endpoint_address as a, endpoint_subset as s, endpoints as f, subset_port as p};
+use crate::wire::{Put, WireError, copy_fields, fields, splice};
+
+/// Says that an object leaves addresses out because there are too many (core/v1, EndpointsOverCapacity).
+pub const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
+/// Who holds a lock that is kept in an annotation (client-go, LeaderElectionRecordAnnotationKey).
+pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+
+const PORT: PortFields =
+    PortFields { name: p::NAME, protocol: p::PROTOCOL, number: p::PORT, app_protocol: p::APP_PROTOCOL };
+
+/// An Endpoints object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoints {
+    /// Metadata.
+    pub meta: Meta,
+    /// Annotations but for `kubectl apply`'s.
+    pub annotations: Labels,
+    /// Addresses, by ports.
+    pub subsets: Box<[Subset]>,
+    /// The object without managed fields and subsets; only with [`Endpoints::WHOLE`].
+    raw: Box<[u8]>,
+}
+
+/// Addresses that have the same ports.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Subset {
+    /// Addresses to be used.
+    pub ready: Vec<Address>,
+    /// Addresses not to be used yet.
+    pub not_ready: Vec<Address>,
+    /// Ports.
+    pub ports: Vec<Port>,
+}
+
+/// An address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// The address itself.
+    pub ip: Ip,
+    /// Name in DNS, if it has one.
+    pub hostname: Str,
+    /// The node that it is on.
+    pub node: Option<Str>,
+    /// The object behind it.
+    pub target: Option<Target>,
+}
+
+impl Endpoints {
+    /// Section: what a PUT needs.
+    pub const WHOLE: Sections = Sections(1);
+
+    /// The value of an annotation.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        label(&self.annotations, key)
+    }
+
+    /// The object for a PUT with new metadata and subsets. `None` without [`Endpoints::WHOLE`].
+    ///
+    /// # Errors
+    /// When the object that was read is not well-formed.
+    pub fn update(&self, head: &Head<'_>, subsets: &[Subset]) -> Option<Result<Vec<u8>, WireError>> {
+        (!self.raw.is_empty()).then(|| {
+            let mut object = head.rewrite(&self.raw)?;
+            copy_fields(&self.raw, &mut object, |field| field.number != f::METADATA)?;
+            subsets.iter().for_each(|subset| subset.put(&mut object));
+            Ok(object)
+        })
+    }
+
+    /// A new object.
+    pub fn create(namespace: &str, name: &str, head: &Head<'_>, subsets: &[Subset]) -> Vec<u8> {
+        let mut object = head.create(namespace, name);
+        subsets.iter().for_each(|subset| subset.put(&mut object));
+        object
+    }
+}
+
+impl Subset {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut subset = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            let bytes = field.value.bytes();
+            match field.number {
+                s::ADDRESSES => subset.ready.push(Address::decode(interner, bytes)?),
+                s::NOT_READY_ADDRESSES => subset.not_ready.push(Address::decode(interner, bytes)?),
+                s::PORTS => subset.ports.push(Port::decode(interner, PORT, bytes)?),
+                _ => {}
+            }
+        }
+        for list in [&mut subset.ready, &mut subset.not_ready] {
+            list.shrink_to_fit();
+        }
+        Ok(subset)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_message(f::SUBSETS, |message| {
+            self.ready.iter().for_each(|address| address.put(message, s::ADDRESSES));
+            self.not_ready.iter().for_each(|address| address.put(message, s::NOT_READY_ADDRESSES));
+            self.ports.iter().for_each(|port| port.put(message, s::PORTS, PORT));
+        });
+    }
+}
+
+impl Address {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut address = Self { ip: Ip::parse(""), hostname: interner.str(""), node: None, target: None };
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                a::IP => address.ip = Ip::parse(field.value.str()),
+                a::HOSTNAME => address.hostname = interner.str(field.value.str()),
+                a::NODE_NAME => address.node = Some(interner.str(field.value.str())),
+                a::TARGET_REF => address.target = Some(Target::decode(interner, field.value.bytes())?),
+                _ => {}
+            }
+        }
+        Ok(address)
+    }
+
+    fn put(&self, out: &mut Vec<u8>, number: u32) {
+        out.put_message(number, |message| {
+            message.put_str(a::IP, &self.ip.to_string());
+            if let Some(target) = &self.target {
+                target.put(message, a::TARGET_REF);
+            }
+            message.put_str(a::HOSTNAME, &self.hostname);
+            if let Some(node) = &self.node {
+                message.put_str(a::NODE_NAME, node);
+            }
+        });
+    }
+}
+
+impl Kind for Endpoints {
+    const RESOURCE: Resource =
+        Resource { group: "", version: "v1", kind: "Endpoints", plural: "endpoints", namespaced: true };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let (mut meta, mut subsets) = (&[][..], Vec::new());
+        for field in fields(object) {
+            let field = field?;
+            match field.number {
+                f::METADATA => meta = field.value.bytes(),
+                f::SUBSETS => subsets.push(Subset::decode(&context.interner, field.value.bytes())?),
+                _ => {}
+            }
+        }
+        let (meta, annotations) = annotated_meta(&context.interner, meta)?;
+        let whole = context.sections.contains(Self::WHOLE);
+        let raw =
+            if whole { splice::edited(object, &[], |field| field.number != f::SUBSETS, |_| {})? } else { Vec::new() };
+        Ok(Self { meta, annotations, subsets: subsets.into(), raw: raw.into() })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::metadata_edit::Annotations;
+    use crate::wire::schema::object_meta;
+
+    #[test]
+    fn what_is_written_is_read_back_and_what_is_not_known_survives() {
+        let context = Decode { interner: Arc::default(), sections: Endpoints::WHOLE };
+        let labels: Labels = Arc::new([("app".into(), "web".into())]);
+        let port =
+            Port { name: "http".into(), protocol: "TCP".into(), number: Some(80), app_protocol: Some("h2c".into()) };
+        let target = Target::Pod { namespace: "ns".into(), name: "web-1".into(), uid: crate::meta::Uid::parse("x") };
+        let address = |ip: &str| Address {
+            ip: Ip::parse(ip),
+            hostname: "a".into(),
+            node: Some("n".into()),
+            target: Some(target.clone()),
+        };
+        let subsets =
+            [Subset { ready: vec![address("10.0.0.1")], not_ready: vec![address("10.0.0.2")], ports: vec![port] }];
+        let head = Head { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
+        let mut created = Vec::new();
+        created.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+            meta.extend(crate::wire::find(&Endpoints::create("ns", "web", &head, &subsets), f::METADATA));
+            meta.put_str(99, "unknown");
+        });
+        created.put_str(77, "unknown too");
+        let read = Endpoints::decode(&context, &created).expect("well-formed");
+        assert_eq!((read.annotation("why"), &read.meta.labels), (Some("because"), &labels));
+        let edits = [("why", None), ("what", Some("this"))];
+        let empty: Labels = Arc::new([]);
+        let head = Head { labels: &empty, annotations: Annotations::Edited(&edits), owner: None };
+        let updated = read.update(&head, &subsets).expect("whole").expect("well-formed");
+        let again = Endpoints::decode(&context, &updated).expect("well-formed");
+        assert_eq!((again.annotation("why"), again.annotation("what")), (None, Some("this")));
+        assert_eq!((&*again.subsets, again.meta.labels.len(), again.meta.version), (&subsets[..], 0, 7));
+        let meta = crate::wire::find(&updated, f::METADATA);
+        assert_eq!(
+            (crate::wire::find(meta, 99), crate::wire::find(&updated, 77)),
+            (&b"unknown"[..], &b"unknown too"[..])
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! Namespace: whether it lives.
+
+use crate::decode::{Decode, DecodeError};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::wire::schema::{namespace as f, namespace_status};
+use crate::wire::{fields, find};
+
+/// A namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace {
+    /// Metadata.
+    pub meta: Meta,
+    /// True while its phase is `Active`.
+    pub active: bool,
+}
+
+impl Kind for Namespace {
+    const RESOURCE: Resource =
+        Resource { group: "", version: "v1", kind: "Namespace", plural: "namespaces", namespaced: false };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let (mut meta, mut active) = (&[][..], false);
+        for field in fields(object) {
+            let field = field?;
+            match field.number {
+                f::METADATA => meta = field.value.bytes(),
+                f::STATUS => active = find(field.value.bytes(), namespace_status::PHASE) == b"Active",
+                _ => {}
+            }
+        }
+        Ok(Self { meta: Meta::decode(&context.interner, meta, |_, _| {})?, active })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}

@@ -1,0 +1,197 @@
+//! Namespace, as the one needs it that ends it: finalizers and conditions, and the rest for writing it back.
+
+use crate::core::namespace::Namespace;
+use crate::decode::{Decode, DecodeError};
+use crate::intern::{Interner, Str};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::value::condition::{Condition, ConditionFields, splice};
+use crate::wire::schema::{
+    namespace as f, namespace_condition, namespace_spec, namespace_status, pod, pod_spec, pod_status,
+};
+use crate::wire::splice::without_managed_fields;
+use crate::wire::{Put, fields, find};
+
+const CONDITION: ConditionFields = ConditionFields {
+    kind: namespace_condition::TYPE,
+    status: namespace_condition::STATUS,
+    reason: namespace_condition::REASON,
+    message: namespace_condition::MESSAGE,
+    last_update: None,
+    last_transition: namespace_condition::LAST_TRANSITION_TIME,
+};
+
+/// A namespace that is being deleted. It is read when needed, and never kept in a store.
+#[derive(Debug, Clone)]
+pub struct NamespaceEnding {
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.finalizers`: while there are any, the server keeps the namespace.
+    pub finalizers: Vec<Str>,
+    /// Its phase is `Terminating`.
+    pub terminating: bool,
+    /// Its conditions, in their order.
+    pub conditions: Vec<Condition>,
+    raw: Vec<u8>,
+}
+
+impl NamespaceEnding {
+    /// The object for a PUT of its status.
+    pub fn status_update(&self, conditions: &[Condition]) -> Vec<u8> {
+        let mut object = self.metadata();
+        object.put_bytes(f::SPEC, find(&self.raw, f::SPEC));
+        let ours = [namespace_status::PHASE, namespace_status::CONDITIONS];
+        let status = splice(find(&self.raw, f::STATUS), &ours, |status| {
+            status.put_str(namespace_status::PHASE, "Terminating");
+            conditions.iter().for_each(|condition| condition.put(status, namespace_status::CONDITIONS, &CONDITION));
+        });
+        object.put_bytes(f::STATUS, &status);
+        object
+    }
+
+    /// The object for a PUT of its finalizers, with these and no others.
+    pub fn finalize(&self, finalizers: &[Str]) -> Vec<u8> {
+        let mut object = self.metadata();
+        let spec = splice(find(&self.raw, f::SPEC), &[namespace_spec::FINALIZERS], |spec| {
+            finalizers.iter().for_each(|finalizer| spec.put_str(namespace_spec::FINALIZERS, finalizer));
+        });
+        object.put_bytes(f::SPEC, &spec);
+        object
+    }
+
+    /// Whether the namespace stays although `finalizer` goes.
+    pub fn outlasts(&self, finalizer: &str) -> bool {
+        !self.meta.finalizers.is_empty() || self.finalizers.iter().any(|other| &**other != finalizer)
+    }
+
+    fn metadata(&self) -> Vec<u8> {
+        let (mut object, mut meta) = (Vec::new(), Vec::new());
+        // It was read once already, so that it is known to be well-formed.
+        let copied = without_managed_fields(find(&self.raw, f::METADATA), &mut meta);
+        debug_assert!(copied.is_ok());
+        object.put_bytes(f::METADATA, &meta);
+        object
+    }
+}
+
+impl Kind for NamespaceEnding {
+    const RESOURCE: Resource = Namespace::RESOURCE;
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let meta = Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?;
+        let (mut finalizers, mut terminating, mut conditions) = (Vec::new(), false, Vec::new());
+        for field in fields(find(object, f::SPEC)) {
+            let field = field?;
+            if field.number == namespace_spec::FINALIZERS {
+                finalizers.push(context.interner.str(field.value.str()));
+            }
+        }
+        for field in fields(find(object, f::STATUS)) {
+            let field = field?;
+            match field.number {
+                namespace_status::PHASE => terminating = field.value.bytes() == b"Terminating",
+                namespace_status::CONDITIONS => {
+                    conditions.push(Condition::decode(&context.interner, &CONDITION, field.value.bytes())?);
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { meta, finalizers, terminating, conditions, raw: object.to_vec() })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+/// The metadata of a pod, by its message.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn pod_meta(interner: &Interner, object: &[u8]) -> Result<Meta, DecodeError> {
+    Meta::decode(interner, find(object, pod::METADATA), |_, _| {})
+}
+
+/// Seconds that a pod may take to end, by its message; zero when it has ended.
+pub fn pod_grace(object: &[u8]) -> i64 {
+    if matches!(find(find(object, pod::STATUS), pod_status::PHASE), b"Succeeded" | b"Failed") {
+        return 0;
+    }
+    let spec = fields(find(object, pod::SPEC)).flatten();
+    spec.filter(|field| field.number == pod_spec::TERMINATION_GRACE_PERIOD_SECONDS)
+        .last()
+        .map_or(0, |field| field.value.i64().max(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::value::time::Time;
+    use crate::wire::schema::object_meta;
+
+    fn message(phase: &str) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "n");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+            meta.put_str(object_meta::MANAGED_FIELDS, "long");
+            meta.put_entry(object_meta::ANNOTATIONS, "a", "kept");
+        });
+        object.put_message(f::SPEC, |spec| {
+            spec.put_str(namespace_spec::FINALIZERS, "kubernetes");
+            spec.put_str(namespace_spec::FINALIZERS, "other");
+        });
+        object.put_message(f::STATUS, |status| status.put_str(namespace_status::PHASE, phase));
+        object
+    }
+
+    fn decode(object: &[u8]) -> NamespaceEnding {
+        let context = Decode { interner: Arc::default(), sections: crate::decode::Sections::default() };
+        NamespaceEnding::decode(&context, object).expect("a namespace")
+    }
+
+    #[test]
+    fn what_is_written_back_is_what_was_read_with_our_changes() {
+        let read = decode(&message("Active"));
+        assert_eq!((read.finalizers.len(), read.terminating, read.conditions.len()), (2, false, 0));
+        let condition = Condition {
+            kind: "NamespaceContentRemaining".into(),
+            status: "True".into(),
+            reason: "SomeResourcesRemain".into(),
+            message: "some".into(),
+            last_update: Time(0),
+            last_transition: Time(5),
+        };
+        let written = read.status_update(std::slice::from_ref(&condition));
+        assert!(find(find(&written, f::METADATA), object_meta::MANAGED_FIELDS).is_empty());
+        assert!(!find(find(&written, f::METADATA), object_meta::ANNOTATIONS).is_empty());
+        let again = decode(&written);
+        assert_eq!(
+            (again.finalizers, again.terminating, again.conditions),
+            (read.finalizers.clone(), true, vec![condition])
+        );
+        let finalized = decode(&read.finalize(&["other".into()]));
+        assert_eq!(finalized.finalizers, [Str::from("other")]);
+    }
+
+    #[test]
+    fn a_pod_that_ended_takes_no_more_time() {
+        let pod = |phase: &str, grace: Option<i64>| {
+            let mut object = Vec::new();
+            object.put_message(pod::SPEC, |spec| {
+                if let Some(grace) = grace {
+                    spec.put_int(pod_spec::TERMINATION_GRACE_PERIOD_SECONDS, grace);
+                }
+            });
+            object.put_message(pod::STATUS, |status| status.put_str(pod_status::PHASE, phase));
+            object
+        };
+        for (phase, grace, expected) in
+            [("Running", Some(30), 30), ("Pending", None, 0), ("Failed", Some(30), 0), ("Succeeded", Some(30), 0)]
+        {
+            assert_eq!(pod_grace(&pod(phase, grace)), expected, "{phase} {grace:?}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a PersistentVolumeClaim counts for in a quota: its storage, its class, and its attributes' classes.
+
+use crate::intern::{Interner, Str};
+use crate::value::resource_list::{Amount, Amounts, read_entry};
+use crate::wire::schema::{
+    modify_volume_status, object_meta, persistent_volume_claim as f, persistent_volume_claim_spec as s,
+    persistent_volume_claim_status as t, volume_resources,
+};
+use crate::wire::{WireError, fields, find, map_entry};
+
+/// The annotation that stood for the class once, and still goes before it.
+const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
+/// What a claim counts for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StorageClaim {
+    /// Name of its storage class; `None` without one.
+    pub class: Option<Str>,
+    /// Bytes that it asks for, or that were set aside for it if these are more.
+    pub storage: Option<Amount>,
+    /// Names of the classes of attributes that it has or is to get.
+    pub attributes: Vec<Str>,
+}
+
+impl StorageClaim {
+    /// Reads a claim (the inside of its envelope).
+    pub(crate) fn read(interner: &Interner, object: &[u8]) -> Result<Self, WireError> {
+        let (mut class, mut asked, mut set_aside) =
+            (find(find(object, f::SPEC), s::STORAGE_CLASS_NAME), Amounts::new(), Amounts::new());
+        for field in fields(find(object, f::METADATA)) {
+            let field = field?;
+            if field.number == object_meta::ANNOTATIONS {
+                let (key, value) = map_entry(field.value.bytes())?;
+                if key == CLASS {
+                    class = value.as_bytes();
+                }
+            }
+        }
+        let spec = find(object, f::SPEC);
+        for field in fields(find(spec, s::RESOURCES)) {
+            let field = field?;
+            if field.number == volume_resources::REQUESTS {
+                read_entry(&mut asked, field.value.bytes())?;
+            }
+        }
+        let status = find(object, f::STATUS);
+        for field in fields(status) {
+            let field = field?;
+            if field.number == t::ALLOCATED_RESOURCES {
+                read_entry(&mut set_aside, field.value.bytes())?;
+            }
+        }
+        let asked = asked.get("storage").map(|amount| amount.rounded_up());
+        let storage = asked.map(|asked| set_aside.get("storage").map_or(asked, |other| asked.max(other.rounded_up())));
+        let modified = find(status, t::MODIFY_VOLUME_STATUS);
+        let mut attributes: Vec<Str> = [
+            find(spec, s::VOLUME_ATTRIBUTES_CLASS_NAME),
+            find(status, t::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME),
+            find(modified, modify_volume_status::TARGET_VOLUME_ATTRIBUTES_CLASS_NAME),
+        ]
+        .into_iter()
+        .filter(|name| !name.is_empty())
+        .map(|name| interner.str(std::str::from_utf8(name).unwrap_or_default()))
+        .collect();
+        attributes.sort_unstable();
+        attributes.dedup();
+        let class = std::str::from_utf8(class).unwrap_or_default();
+        Ok(Self { class: (!class.is_empty()).then(|| interner.str(class)), storage, attributes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Put;
+    use crate::wire::schema::quantity;
+
+    fn storage(out: &mut Vec<u8>, number: u32, text: &str) {
+        out.put_message(number, |entry| {
+            entry.put_str(1, "storage");
+            entry.put_message(2, |message| message.put_str(quantity::STRING, text));
+        });
+    }
+
+    #[test]
+    fn the_larger_of_what_is_asked_and_what_is_set_aside_counts() {
+        for (asked, set_aside, expected) in
+            [("1Gi", None, "1Gi"), ("1Gi", Some("2Gi"), "2Gi"), ("2Gi", Some("1Gi"), "2Gi"), ("1500m", None, "2")]
+        {
+            let mut object = Vec::new();
+            object.put_message(f::METADATA, |meta| meta.put_entry(object_meta::ANNOTATIONS, CLASS, "gold"));
+            object.put_message(f::SPEC, |spec| {
+                spec.put_message(s::RESOURCES, |resources| storage(resources, volume_resources::REQUESTS, asked));
+                spec.put_str(s::STORAGE_CLASS_NAME, "silver");
+                spec.put_str(s::VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
+            });
+            object.put_message(f::STATUS, |status| {
+                set_aside.iter().for_each(|text| storage(status, t::ALLOCATED_RESOURCES, text));
+                status.put_str(t::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
+            });
+            let read = StorageClaim::read(&Interner::default(), &object).expect("well-formed");
+            assert_eq!(read.storage.expect("there").to_string(), expected, "{asked} {set_aside:?}");
+            assert_eq!((read.class.as_deref(), read.attributes), (Some("gold"), vec!["fast".into()]));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Whether a pod was evicted, or is about to be disrupted: what few pods have.
+
+use crate::value::time::Time;
+use crate::wire::schema::{pod_condition, pod_status};
+use crate::wire::{WireError, fields};
+
+/// The condition of a pod that is about to be ended by somebody else than its owner.
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+/// The reason of a status by which the kubelet says that it evicted the pod.
+const EVICTED: &str = "Evicted";
+
+/// The reason of a condition that the kubelet sets, which may take any time to come true.
+const BY_KUBELET: &str = "TerminationByKubelet";
+
+/// What is told about a pod's disruption.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Disruption {
+    /// The kubelet evicted it.
+    pub evicted: bool,
+    /// Since when the condition [`DISRUPTION_TARGET`] is true; `None` if it is not.
+    pub target_since: Option<Time>,
+    /// The kubelet itself has set that condition.
+    pub by_kubelet: bool,
+}
+
+impl Disruption {
+    /// Reads a pod's status; `None` if it tells of no disruption.
+    pub(super) fn read(status: &[u8]) -> Result<Option<Box<Self>>, WireError> {
+        let mut read = Self::default();
+        for field in fields(status) {
+            let field = field?;
+            match field.number {
+                pod_status::REASON => read.evicted = field.value.str() == EVICTED,
+                pod_status::CONDITIONS => read.read_condition(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        Ok((read != Self::default()).then(|| Box::new(read)))
+    }
+
+    fn read_condition(&mut self, message: &[u8]) -> Result<(), WireError> {
+        let (mut kind, mut status, mut reason, mut since) = ("", "", "", Time::default());
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                pod_condition::TYPE => kind = field.value.str(),
+                pod_condition::STATUS => status = field.value.str(),
+                pod_condition::REASON => reason = field.value.str(),
+                pod_condition::LAST_TRANSITION_TIME => since = Time::decode(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        if (kind, status) == (DISRUPTION_TARGET, "True") {
+            (self.target_since, self.by_kubelet) = (Some(since), reason == BY_KUBELET);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Put;
+
+    fn condition(kind: &str, status: &str, reason: &str) -> impl FnOnce(&mut Vec<u8>) {
+        move |condition| {
+            condition.put_str(pod_condition::TYPE, kind);
+            condition.put_str(pod_condition::STATUS, status);
+            condition.put_str(pod_condition::REASON, reason);
+            Time(7).put(condition, pod_condition::LAST_TRANSITION_TIME);
+        }
+    }
+
+    #[test]
+    fn most_pods_have_nothing_to_tell() {
+        for (kind, status, reason, expected) in [
+            ("Ready", "True", "", None),
+            (DISRUPTION_TARGET, "False", "", None),
+            (DISRUPTION_TARGET, "True", "EvictionByEvictionAPI", Some(false)),
+            (DISRUPTION_TARGET, "True", BY_KUBELET, Some(true)),
+        ] {
+            let mut message = Vec::new();
+            message.put_message(pod_status::CONDITIONS, condition(kind, status, reason));
+            let read = Disruption::read(&message).expect("well-formed");
+            let expected = expected
+                .map(|by_kubelet| Box::new(Disruption { evicted: false, target_since: Some(Time(7)), by_kubelet }));
+            assert_eq!(read, expected, "{kind} {status} {reason}");
+        }
+        let mut message = Vec::new();
+        message.put_str(pod_status::REASON, EVICTED);
+        assert!(Disruption::read(&message).expect("well-formed").is_some_and(|read| read.evicted));
+    }
+}

@@ -1,0 +1,210 @@
+//! A pod as those see it who fill its readiness gates: which it has, and what is said of them.
+//!
+//! A record of its own, so that nobody else's pods grow by it; a process that needs it watches pods in this form only.
+
+use crate::decode::{Decode, DecodeError};
+use crate::intern::Str;
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, Parts};
+use crate::wire::schema::{pod_condition, pod_readiness_gate, pod_spec, pod_status};
+use crate::wire::{WireError, fields, find};
+
+/// `status` of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Status {
+    /// There is no such condition.
+    #[default]
+    Unset,
+    /// `True`
+    True,
+    /// `False`
+    False,
+    /// `Unknown`
+    Unknown,
+}
+
+impl Status {
+    fn parse(word: &str) -> Self {
+        match word {
+            "True" => Self::True,
+            "False" => Self::False,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The API's word; empty for [`Status::Unset`].
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unset => "",
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// A readiness gate, and the condition that it waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gate {
+    /// The condition's type.
+    pub condition: Str,
+    /// The condition's status.
+    pub status: Status,
+    /// Its reason, for machines.
+    pub reason: Str,
+    /// Its message, for people.
+    pub message: Str,
+}
+
+/// A pod with its readiness gates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatedPod {
+    /// Metadata.
+    pub meta: Meta,
+    /// All of its containers are ready: only gates may keep it from being so.
+    pub containers_ready: bool,
+    /// Its gates; nearly all pods have none.
+    pub gates: Box<[Gate]>,
+}
+
+impl GatedPod {
+    /// Gates whose condition's type begins so.
+    pub fn gates_of<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Gate> {
+        self.gates.iter().filter(move |gate| gate.condition.starts_with(prefix))
+    }
+
+    /// Whether it waits for gates of this prefix and for nothing else.
+    pub fn waits_only_for(&self, prefix: &str) -> bool {
+        let open = |gate: &&Gate| gate.status != Status::True;
+        let mut open = self.gates.iter().filter(open).peekable();
+        self.containers_ready && open.peek().is_some() && open.all(|gate| gate.condition.starts_with(prefix))
+    }
+}
+
+impl Kind for GatedPod {
+    const RESOURCE: Resource = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+    const MANY: bool = true;
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let Parts { meta, spec, status } = Parts::read(object)?;
+        let mut pod = Self {
+            meta: Meta::decode(&context.interner, meta, |_, _| {})?,
+            containers_ready: false,
+            gates: gates(context, spec)?,
+        };
+        for field in fields(status) {
+            let field = field?;
+            if field.number == pod_status::CONDITIONS {
+                pod.read_condition(context, field.value.bytes())?;
+            }
+        }
+        Ok(pod)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+fn gates(context: &Decode, spec: &[u8]) -> Result<Box<[Gate]>, WireError> {
+    let mut gates = Vec::new();
+    for field in fields(spec) {
+        let field = field?;
+        if field.number == pod_spec::READINESS_GATES {
+            let condition = find(field.value.bytes(), pod_readiness_gate::CONDITION_TYPE);
+            let empty = context.interner.str("");
+            gates.push(Gate {
+                condition: context.interner.str(std::str::from_utf8(condition).unwrap_or_default()),
+                status: Status::Unset,
+                reason: empty.clone(),
+                message: empty,
+            });
+        }
+    }
+    Ok(gates.into())
+}
+
+impl GatedPod {
+    fn read_condition(&mut self, context: &Decode, message: &[u8]) -> Result<(), WireError> {
+        let (mut kind, mut status, mut reason, mut text) = ("", "", "", "");
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                pod_condition::TYPE => kind = field.value.str(),
+                pod_condition::STATUS => status = field.value.str(),
+                pod_condition::REASON => reason = field.value.str(),
+                pod_condition::MESSAGE => text = field.value.str(),
+                _ => {}
+            }
+        }
+        if kind == "ContainersReady" {
+            self.containers_ready = status == "True";
+        }
+        for gate in self.gates.iter_mut().filter(|gate| *gate.condition == *kind) {
+            gate.status = Status::parse(status);
+            gate.reason = context.interner.str(reason);
+            gate.message = context.interner.str(text);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::decode::Sections;
+    use crate::wire::Put;
+    use crate::wire::schema::object_meta;
+
+    fn pod(gates: &[&str], conditions: &[(&str, &str)]) -> GatedPod {
+        let mut object = Vec::new();
+        object.put_message(Parts::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "web-0");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        });
+        object.put_message(Parts::SPEC, |spec| {
+            for gate in gates {
+                spec.put_message(pod_spec::READINESS_GATES, |out| {
+                    out.put_str(pod_readiness_gate::CONDITION_TYPE, gate);
+                });
+            }
+        });
+        object.put_message(Parts::STATUS, |out| {
+            for (kind, status) in conditions {
+                out.put_message(pod_status::CONDITIONS, |out| {
+                    out.put_str(pod_condition::TYPE, kind);
+                    out.put_str(pod_condition::STATUS, status);
+                    out.put_str(pod_condition::REASON, "Why");
+                });
+            }
+        });
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        GatedPod::decode(&context, &object).expect("well-formed")
+    }
+
+    #[test]
+    fn gates_have_what_their_conditions_say() {
+        let read = pod(&["a.example/x", "b.example/y"], &[("b.example/y", "False"), ("Ready", "True")]);
+        let said: Vec<_> = read.gates.iter().map(|gate| (&*gate.condition, gate.status, &*gate.reason)).collect();
+        assert_eq!(said, [("a.example/x", Status::Unset, ""), ("b.example/y", Status::False, "Why")]);
+        assert_eq!(read.gates_of("b.").count(), 1);
+        assert!(pod(&[], &[("Ready", "True")]).gates.is_empty());
+    }
+
+    #[test]
+    fn who_waits_only_for_a_clouds_gates_may_have_traffic() {
+        let ready = ("ContainersReady", "True");
+        for (gates, conditions, expected) in [
+            (&["a.example/x"][..], &[ready][..], true),
+            (&["a.example/x", "b.example/y"], &[ready], false),
+            (&["a.example/x", "b.example/y"], &[ready, ("b.example/y", "True")], true),
+            (&["a.example/x"], &[ready, ("a.example/x", "True")], false),
+            (&["a.example/x"], &[("ContainersReady", "False")], false),
+            (&[], &[ready], false),
+        ] {
+            assert_eq!(pod(gates, conditions).waits_only_for("a.example/"), expected, "{gates:?} {conditions:?}");
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Pod: placement, phase, readiness and what ranks it for deletion.
+
+mod claims;
+mod devices;
+mod disruption;
+mod ending;
+pub mod gated;
+mod network;
+mod requests;
+pub mod secrets;
+mod target;
+mod usage;
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::intern::Str;
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, Parts};
+use crate::scheduling::taint::{NO_EXECUTE, Tolerations};
+use crate::value::time::Time;
+use crate::wire::schema::{container, container_status, pod_condition, pod_spec, pod_status};
+use crate::wire::{WireError, fields};
+
+pub use claims::Claims;
+pub use devices::{Devices, UsedClaim};
+pub use disruption::{DISRUPTION_TARGET, Disruption};
+pub use ending::Ending;
+pub use network::{NamedPort, Network};
+pub use requests::{Asked, Part, Readiness, Requests};
+pub use usage::{PackedUsage, Usage};
+
+/// Pods with a lower cost are deleted first.
+pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// `status.phase`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Phase {
+    /// Accepted, not running yet; also what an empty phase stands for.
+    #[default]
+    Pending,
+    /// The node was lost sight of (deprecated).
+    Unknown,
+    /// At least one container runs.
+    Running,
+    /// All containers ended well.
+    Succeeded,
+    /// A container failed for good.
+    Failed,
+}
+
+impl Phase {
+    fn parse(text: &str) -> Self {
+        match text {
+            "Running" => Self::Running,
+            "Succeeded" => Self::Succeeded,
+            "Failed" => Self::Failed,
+            "Unknown" => Self::Unknown,
+            _ => Self::Pending,
+        }
+    }
+}
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// Metadata.
+    pub meta: Meta,
+    /// The node it is bound to; empty before that.
+    pub node: Str,
+    /// Phase.
+    pub phase: Phase,
+    /// True when its Ready condition is true.
+    pub ready: bool,
+    /// When the Ready condition last changed.
+    pub ready_since: Time,
+    /// Most restarts of any of its regular containers.
+    pub restarts: i32,
+    /// Most restarts of any of its sidecars.
+    pub sidecar_restarts: i32,
+    /// What its deletion costs.
+    pub deletion_cost: i32,
+    /// How it ended; only with [`Pod::ENDING`], and only of a Job's pod or of one without a controller.
+    pub ending: Option<Box<Ending>>,
+    /// Tolerations of `NoExecute` taints; only with [`Pod::TOLERATIONS`].
+    pub tolerations: Option<Tolerations>,
+    /// What is told about its disruption, if anything is; only with [`Pod::DISRUPTION`].
+    pub disruption: Option<Box<Disruption>>,
+    /// How it is reached; only with [`Pod::NETWORK`].
+    pub network: Option<Box<Network>>,
+    /// The claims behind its volumes, if there are any; only with [`Pod::CLAIMS`], and only of a StatefulSet's pod or of
+    /// one without a controller.
+    pub claims: Option<Box<Claims>>,
+    /// The node it is aimed at while it has none; only with [`Pod::TARGET`], and only of a DaemonSet's pod or of one
+    /// without a controller.
+    pub target: Option<Box<Str>>,
+    /// What it counts for in a quota; only with [`Pod::USAGE`].
+    pub usage: Option<PackedUsage>,
+    /// What it asks for and how it came up; only with [`Pod::REQUESTS`].
+    pub requests: Option<Box<Requests>>,
+    /// The ResourceClaims that it uses, if it uses any; only with [`Pod::DEVICES`].
+    pub devices: Option<Box<Devices>>,
+}
+
+impl Pod {
+    /// Section: how it ended.
+    pub const ENDING: Sections = Sections(1 << 0);
+    /// Section: what it bears of its node's taints.
+    pub const TOLERATIONS: Sections = Sections(1 << 1);
+    /// Section: how it is reached.
+    pub const NETWORK: Sections = Sections(1 << 2);
+    /// Section: the claims behind its volumes.
+    pub const CLAIMS: Sections = Sections(1 << 3);
+    /// Section: where it is aimed at.
+    pub const TARGET: Sections = Sections(1 << 4);
+    /// Section: whether it was evicted or is about to be disrupted.
+    pub const DISRUPTION: Sections = Sections(1 << 5);
+    /// Section: what it counts for in a quota.
+    pub const USAGE: Sections = Sections(1 << 6);
+    /// Section: what it asks for and how it came up.
+    pub const REQUESTS: Sections = Sections(1 << 7);
+    /// Section: which ResourceClaims it uses.
+    pub const DEVICES: Sections = Sections(1 << 8);
+}
+
+impl Pod {
+    /// Neither finished nor being deleted (pkg/controller, IsPodActive).
+    pub fn is_active(&self) -> bool {
+        !self.is_terminal() && !self.meta.is_deleting()
+    }
+
+    /// Being deleted and not finished (pkg/controller, IsPodTerminating).
+    pub fn is_terminating(&self) -> bool {
+        !self.is_terminal() && self.meta.is_deleting()
+    }
+
+    /// True when something that this record knows differs, other than the version of the object and how it is reached.
+    pub fn differs(&self, other: &Self) -> bool {
+        let fields = |pod: &Self| {
+            (
+                pod.node.clone(),
+                pod.phase,
+                pod.ready,
+                pod.ready_since,
+                pod.restarts,
+                pod.sidecar_restarts,
+                pod.deletion_cost,
+            )
+        };
+        fields(self) != fields(other)
+            || self.ending != other.ending
+            || self.target != other.target
+            || self.meta.differs(&other.meta)
+    }
+
+    /// Succeeded or failed.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self.phase, Phase::Succeeded | Phase::Failed)
+    }
+}
+
+impl Kind for Pod {
+    const RESOURCE: Resource = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+    const MANY: bool = true;
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let Parts { meta, spec, status } = Parts::read(object)?;
+        let mut deletion_cost = 0;
+        let meta_bytes = meta;
+        let meta = Meta::decode(&context.interner, meta, |key, value| {
+            if key == DELETION_COST {
+                deletion_cost = parse_deletion_cost(value);
+            }
+        })?;
+        let mut pod = Self {
+            meta,
+            node: context.interner.str(""),
+            phase: Phase::default(),
+            ready: false,
+            ready_since: Time::default(),
+            restarts: 0,
+            sidecar_restarts: 0,
+            deletion_cost,
+            ending: None,
+            tolerations: None,
+            disruption: None,
+            network: None,
+            claims: None,
+            target: None,
+            usage: None,
+            requests: None,
+            devices: None,
+        };
+        if context.sections.contains(Self::TOLERATIONS) {
+            pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
+        }
+        if context.sections.contains(Self::USAGE) {
+            pod.usage = Some(PackedUsage::read(&context.interner, meta_bytes, spec, status)?);
+        }
+        if context.sections.contains(Self::DEVICES) {
+            pod.devices = devices::read(&context.interner, spec, status)?;
+        }
+        if context.sections.contains(Self::DISRUPTION) {
+            pod.disruption = Disruption::read(status)?;
+        }
+        let has_place = pod.meta.controller().is_none_or(|controller| &*controller.kind == "StatefulSet");
+        if context.sections.contains(Self::CLAIMS) && has_place {
+            pod.claims = claims::read(&context.interner, spec)?;
+        }
+        let sidecars = pod.read_spec(context, spec)?;
+        pod.read_status(status, &sidecars)?;
+        pod.read_target(context, spec);
+        pod.read_ending(context, (meta_bytes, status), &sidecars)?;
+        if context.sections.contains(Self::NETWORK) {
+            pod.network = Some(Box::new(Network::read(&context.interner, spec, status)?));
+        }
+        if context.sections.contains(Self::REQUESTS) {
+            pod.requests = Some(Box::new(Requests::read(&context.interner, spec, status)?));
+        }
+        Ok(pod)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+impl Pod {
+    /// Reads what matters of the spec; returns the names of its sidecars.
+    fn read_spec<'a>(&mut self, context: &Decode, spec: &'a [u8]) -> Result<Vec<&'a str>, WireError> {
+        let mut sidecars = Vec::new();
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                pod_spec::NODE_NAME => self.node = context.interner.str(field.value.str()),
+                pod_spec::INIT_CONTAINERS => sidecars.extend(sidecar(field.value.bytes())?),
+                _ => {}
+            }
+        }
+        Ok(sidecars)
+    }
+
+    fn read_ending(
+        &mut self,
+        context: &Decode,
+        (meta, status): (&[u8], &[u8]),
+        sidecars: &[&str],
+    ) -> Result<(), WireError> {
+        let of_a_job = self.meta.controller().is_none_or(|controller| &*controller.kind == "Job");
+        if context.sections.contains(Self::ENDING) && of_a_job {
+            let mut ending = Ending::default();
+            ending.read(&context.interner, meta, status, sidecars)?;
+            self.ending = Some(Box::new(ending));
+        }
+        Ok(())
+    }
+
+    fn read_status(&mut self, status: &[u8], sidecars: &[&str]) -> Result<(), WireError> {
+        for field in fields(status) {
+            let field = field?;
+            match field.number {
+                pod_status::PHASE => self.phase = Phase::parse(field.value.str()),
+                pod_status::CONDITIONS => self.read_condition(field.value.bytes())?,
+                pod_status::CONTAINER_STATUSES => {
+                    self.restarts = self.restarts.max(restarts(field.value.bytes())?.1);
+                }
+                pod_status::INIT_CONTAINER_STATUSES => {
+                    let (name, count) = restarts(field.value.bytes())?;
+                    if sidecars.contains(&name) {
+                        self.sidecar_restarts = self.sidecar_restarts.max(count);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn read_condition(&mut self, message: &[u8]) -> Result<(), WireError> {
+        let (mut kind, mut status, mut since) = ("", "", Time::default());
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                pod_condition::TYPE => kind = field.value.str(),
+                pod_condition::STATUS => status = field.value.str(),
+                pod_condition::LAST_TRANSITION_TIME => since = Time::decode(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        if kind == "Ready" {
+            self.ready = status == "True";
+            self.ready_since = since;
+        }
+        Ok(())
+    }
+}
+
+/// The container's name if it is an init container that always restarts.
+fn sidecar(message: &[u8]) -> Result<Option<&str>, WireError> {
+    let (mut name, mut always) = ("", false);
+    for field in fields(message) {
+        let field = field?;
+        match field.number {
+            container::NAME => name = field.value.str(),
+            container::RESTART_POLICY => always = field.value.str() == "Always",
+            _ => {}
+        }
+    }
+    Ok(always.then_some(name))
+}
+
+/// Name and restart count of a container status.
+fn restarts(message: &[u8]) -> Result<(&str, i32), WireError> {
+    let (mut name, mut count) = ("", 0);
+    for field in fields(message) {
+        let field = field?;
+        match field.number {
+            container_status::NAME => name = field.value.str(),
+            container_status::RESTART_COUNT => count = field.value.i32(),
+            _ => {}
+        }
+    }
+    Ok((name, count))
+}
+
+/// A value that is no plain 32-bit number costs nothing (pkg/apis/core/helper, GetDeletionCostFromPodAnnotations).
+fn parse_deletion_cost(text: &str) -> i32 {
+    let canonical = text.parse::<i32>().ok().filter(|cost| cost.to_string() == text || text.starts_with('-'));
+    canonical.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_section_has_a_bit_of_its_own() {
+        let all = [
+            Pod::ENDING,
+            Pod::TOLERATIONS,
+            Pod::NETWORK,
+            Pod::CLAIMS,
+            Pod::TARGET,
+            Pod::DISRUPTION,
+            Pod::USAGE,
+            Pod::REQUESTS,
+            Pod::DEVICES,
+        ];
+        for (index, section) in all.iter().enumerate() {
+            assert!(all[..index].iter().all(|other| other.0 & section.0 == 0), "section {index}");
+        }
+    }
+
+    #[test]
+    fn deletion_costs_are_plain_numbers() {
+        for (text, expected) in [
+            ("10", 10),
+            ("-10", -10),
+            ("0", 0),
+            ("+10", 0),
+            ("010", 0),
+            ("1e3", 0),
+            ("", 0),
+            ("2147483648", 0),
+            ("-2147483648", i32::MIN),
+        ] {
+            assert_eq!(parse_deletion_cost(text), expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! What a pod counts for in a quota: its requests and limits, and the scopes that it is in.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::intern::Interner;
+use crate::value::resource_list::{Amount, Amounts, add, raise, read_entry};
+use crate::wire::schema::{
+    affinity, container, container_status, object_meta, pod_affinity, pod_affinity_term, pod_anti_affinity,
+    pod_condition, pod_extended_resource_claim_status, pod_spec, pod_status, resource_requirements,
+    weighted_pod_affinity_term,
+};
+use crate::wire::{Put, WireError, fields, find};
+
+/// Field numbers of the packed form, which never leaves the process.
+mod packed {
+    pub const REQUEST: u32 = 1;
+    pub const LIMIT: u32 = 2;
+    pub const PRIORITY_CLASS: u32 = 3;
+    pub const TERMINATING: u32 = 4;
+    pub const BEST_EFFORT: u32 = 5;
+    pub const CROSSES: u32 = 6;
+    pub const EXTENDED_CLAIM: u32 = 7;
+    pub const GRACE: u32 = 8;
+}
+
+/// What a pod counts for, packed; pods of one template share it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PackedUsage(Arc<[u8]>);
+
+/// What a pod counts for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Usage<'a> {
+    /// Requests of all its containers and of itself.
+    pub requests: Amounts<'a>,
+    /// Limits of all its containers and of itself.
+    pub limits: Amounts<'a>,
+    /// Name of its priority class; empty without one.
+    pub priority_class: &'a str,
+    /// It has a deadline.
+    pub terminating: bool,
+    /// It asks for neither CPU nor memory.
+    pub best_effort: bool,
+    /// Its (anti-)affinity looks into other namespaces.
+    pub crosses_namespaces: bool,
+    /// Name of the claim that was made for its extended resources; empty without one.
+    pub extended_claim: &'a str,
+    /// Seconds that its deletion leaves it.
+    pub grace: i64,
+}
+
+impl PackedUsage {
+    /// Packs what the parts of a pod tell.
+    pub(super) fn read(interner: &Interner, meta: &[u8], spec: &[u8], status: &[u8]) -> Result<Self, WireError> {
+        let usage = Usage::read(meta, spec, status)?;
+        let mut out = Vec::new();
+        for (number, amounts) in [(packed::REQUEST, &usage.requests), (packed::LIMIT, &usage.limits)] {
+            amounts.iter().for_each(|(name, amount)| out.put_entry(number, name, &amount.to_string()));
+        }
+        out.put_str(packed::PRIORITY_CLASS, usage.priority_class);
+        out.put_bool(packed::TERMINATING, usage.terminating);
+        out.put_bool(packed::BEST_EFFORT, usage.best_effort);
+        out.put_bool(packed::CROSSES, usage.crosses_namespaces);
+        out.put_str(packed::EXTENDED_CLAIM, usage.extended_claim);
+        out.put_int(packed::GRACE, usage.grace);
+        Ok(Self(interner.blob(&out)))
+    }
+
+    /// True when both are one and the same in memory.
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Unpacks it.
+    pub fn unpack(&self) -> Usage<'_> {
+        let mut usage = Usage::default();
+        for field in fields(&self.0).flatten() {
+            match field.number {
+                packed::REQUEST => unpack_amount(&mut usage.requests, field.value.bytes()),
+                packed::LIMIT => unpack_amount(&mut usage.limits, field.value.bytes()),
+                packed::PRIORITY_CLASS => usage.priority_class = field.value.str(),
+                packed::TERMINATING => usage.terminating = field.value.bool(),
+                packed::BEST_EFFORT => usage.best_effort = field.value.bool(),
+                packed::CROSSES => usage.crosses_namespaces = field.value.bool(),
+                packed::EXTENDED_CLAIM => usage.extended_claim = field.value.str(),
+                packed::GRACE => usage.grace = field.value.i64(),
+                _ => {}
+            }
+        }
+        usage
+    }
+}
+
+fn unpack_amount<'a>(amounts: &mut Amounts<'a>, entry: &'a [u8]) {
+    let (name, text) = crate::wire::map_entry(entry).unwrap_or_default();
+    amounts.extend(Amount::parse(text).map(|amount| (name, amount)));
+}
+
+/// Requests and limits, of a container or of a pod.
+#[derive(Debug, Clone, Default)]
+struct Resources<'a> {
+    requests: Amounts<'a>,
+    limits: Amounts<'a>,
+}
+
+impl<'a> Resources<'a> {
+    fn read(message: &'a [u8]) -> Result<Self, WireError> {
+        let mut read = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                resource_requirements::REQUESTS => read_entry(&mut read.requests, field.value.bytes())?,
+                resource_requirements::LIMITS => read_entry(&mut read.limits, field.value.bytes())?,
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+
+    /// What the pod as a whole may ask for (component-helpers/resource, IsSupportedPodLevelResource).
+    fn of_the_pod(mut self) -> Self {
+        let supported = |name: &&str| matches!(*name, "cpu" | "memory") || name.starts_with("hugepages-");
+        self.requests.retain(|name, _| supported(name));
+        self.limits.retain(|name, _| supported(name));
+        self
+    }
+
+    fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.limits.is_empty()
+    }
+
+    fn wants_nothing(&self) -> bool {
+        let nothing = |amounts: &Amounts<'_>| {
+            ["cpu", "memory"].iter().all(|name| amounts.get(name).is_none_or(|amount| amount.is_zero()))
+        };
+        nothing(&self.requests) && nothing(&self.limits)
+    }
+}
+
+#[derive(Debug)]
+struct Container<'a> {
+    name: &'a str,
+    asked: Resources<'a>,
+    sidecar: bool,
+}
+
+impl<'a> Container<'a> {
+    fn read(message: &'a [u8]) -> Result<Self, WireError> {
+        let mut read = Self { name: "", asked: Resources::default(), sidecar: false };
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                container::NAME => read.name = field.value.str(),
+                container::RESOURCES => read.asked = Resources::read(field.value.bytes())?,
+                container::RESTART_POLICY => read.sidecar = field.value.str() == "Always",
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+}
+
+/// What the kubelet says that a container has.
+#[derive(Debug, Default)]
+struct Given<'a> {
+    allocated: Amounts<'a>,
+    actual: Resources<'a>,
+}
+
+#[derive(Debug, Default)]
+struct Pod<'a> {
+    containers: Vec<Container<'a>>,
+    init: Vec<Container<'a>>,
+    given: HashMap<&'a str, Given<'a>>,
+    /// A change of its resources was asked for that its node will never grant.
+    infeasible: bool,
+    whole: Resources<'a>,
+    overhead: Amounts<'a>,
+    qos: &'a str,
+}
+
+/// One of the views of what a container asks for.
+type View<'v, 'a> = &'v dyn Fn(&Container<'a>, Option<&Given<'a>>) -> Amounts<'a>;
+
+impl<'a> Pod<'a> {
+    /// Adds containers up: init containers run one after the other before the others, sidecars beside all that come
+    /// later (component-helpers/resource, aggregateContainerResourcesByFn).
+    fn sum(&self, view: View<'_, 'a>) -> Amounts<'a> {
+        let of = |container: &Container<'a>| view(container, self.given.get(container.name));
+        let (mut sum, mut sidecars, mut most) = (Amounts::new(), Amounts::new(), Amounts::new());
+        self.containers.iter().for_each(|container| add(&mut sum, &of(container)));
+        for container in &self.init {
+            let mut amounts = of(container);
+            if container.sidecar {
+                add(&mut sum, &amounts);
+                add(&mut sidecars, &amounts);
+                amounts = sidecars.clone();
+            } else {
+                add(&mut amounts, &sidecars);
+            }
+            raise(&mut most, &amounts);
+        }
+        raise(&mut sum, &most);
+        sum
+    }
+
+    /// What is asked for, unless that will never be granted; else what was granted, or is used
+    /// (component-helpers/resource, PodRequests).
+    fn requests(&self) -> Amounts<'a> {
+        let asked = |container: &Container<'a>| {
+            if self.infeasible { Amounts::new() } else { container.asked.requests.clone() }
+        };
+        let allocated = |given: Option<&Given<'a>>| {
+            given.map(|given| &given.allocated).filter(|amounts| !amounts.is_empty()).cloned()
+        };
+        let actual = |given: Option<&Given<'a>>| {
+            given.map(|given| &given.actual.requests).filter(|amounts| !amounts.is_empty()).cloned()
+        };
+        let mut sum = self.sum(&|container, given| allocated(given).unwrap_or_else(|| asked(container)));
+        let actual = self
+            .sum(&|container, given| actual(given).or_else(|| allocated(given)).unwrap_or_else(|| asked(container)));
+        raise(&mut sum, &actual);
+        if !self.infeasible {
+            raise(&mut sum, &self.sum(&|container, _| container.asked.requests.clone()));
+        }
+        sum.extend(self.whole.requests.iter().map(|(name, amount)| (*name, *amount)));
+        add(&mut sum, &self.overhead);
+        sum
+    }
+
+    /// As [`Pod::requests`] (component-helpers/resource, PodLimits): overhead only raises limits that there are.
+    fn limits(&self) -> Amounts<'a> {
+        let mut sum = self.sum(&|container, given| {
+            let actual = given.map(|given| &given.actual.limits).filter(|amounts| !amounts.is_empty());
+            match actual {
+                Some(actual) => actual.clone(),
+                None if self.infeasible => Amounts::new(),
+                None => container.asked.limits.clone(),
+            }
+        });
+        if !self.infeasible {
+            raise(&mut sum, &self.sum(&|container, _| container.asked.limits.clone()));
+        }
+        sum.extend(self.whole.limits.iter().map(|(name, amount)| (*name, *amount)));
+        for (name, amount) in &self.overhead {
+            if let Some(limit) = sum.get_mut(name).filter(|limit| !limit.is_zero()) {
+                *limit = limit.plus(*amount);
+            }
+        }
+        sum
+    }
+
+    /// The server's word, or else: nobody asks for CPU or memory (pkg/apis/core/v1/helper/qos, ComputePodQOS).
+    fn is_best_effort(&self) -> bool {
+        match self.qos {
+            "" if !self.whole.is_empty() => self.whole.wants_nothing(),
+            "" => self.containers.iter().chain(&self.init).all(|container| container.asked.wants_nothing()),
+            class => class == "BestEffort",
+        }
+    }
+
+    fn read_status(&mut self, status: &'a [u8]) -> Result<(), WireError> {
+        for field in fields(status) {
+            let field = field?;
+            let message = field.value.bytes();
+            match field.number {
+                pod_status::QOS_CLASS => self.qos = field.value.str(),
+                pod_status::CONTAINER_STATUSES | pod_status::INIT_CONTAINER_STATUSES => {
+                    let (mut name, mut given) = ("", Given::default());
+                    for field in fields(message) {
+                        let field = field?;
+                        match field.number {
+                            container_status::NAME => name = field.value.str(),
+                            container_status::ALLOCATED_RESOURCES => {
+                                read_entry(&mut given.allocated, field.value.bytes())?;
+                            }
+                            container_status::RESOURCES => given.actual = Resources::read(field.value.bytes())?,
+                            _ => {}
+                        }
+                    }
+                    self.given.entry(name).or_insert(given);
+                }
+                pod_status::CONDITIONS if find(message, pod_condition::TYPE) == b"PodResizePending" => {
+                    self.infeasible = find(message, pod_condition::REASON) == b"Infeasible";
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Affinity and anti-affinity have the same fields.
+const _: () = {
+    assert!(
+        pod_affinity::REQUIRED == pod_anti_affinity::REQUIRED
+            && pod_affinity::PREFERRED == pod_anti_affinity::PREFERRED
+    );
+};
+
+impl<'a> Usage<'a> {
+    fn read(meta: &'a [u8], spec: &'a [u8], status: &'a [u8]) -> Result<Self, WireError> {
+        let (mut usage, mut pod) = (Self::default(), Pod::default());
+        for field in fields(spec) {
+            let field = field?;
+            let message = field.value.bytes();
+            match field.number {
+                pod_spec::CONTAINERS => pod.containers.push(Container::read(message)?),
+                pod_spec::INIT_CONTAINERS => pod.init.push(Container::read(message)?),
+                pod_spec::OVERHEAD => read_entry(&mut pod.overhead, message)?,
+                pod_spec::RESOURCES => pod.whole = Resources::read(message)?.of_the_pod(),
+                pod_spec::PRIORITY_CLASS_NAME => usage.priority_class = field.value.str(),
+                pod_spec::ACTIVE_DEADLINE_SECONDS => usage.terminating = field.value.i64() >= 0,
+                pod_spec::AFFINITY => usage.crosses_namespaces = crosses_namespaces(message)?,
+                _ => {}
+            }
+        }
+        pod.read_status(status)?;
+        for field in fields(meta) {
+            let field = field?;
+            if field.number == object_meta::DELETION_GRACE_PERIOD_SECONDS {
+                usage.grace = field.value.i64();
+            }
+        }
+        let claim =
+            find(find(status, pod_status::EXTENDED_RESOURCE_CLAIM_STATUS), pod_extended_resource_claim_status::NAME);
+        usage.extended_claim = std::str::from_utf8(claim).unwrap_or_default();
+        (usage.requests, usage.limits, usage.best_effort) = (pod.requests(), pod.limits(), pod.is_best_effort());
+        Ok(usage)
+    }
+}
+
+/// True when a term of affinity or anti-affinity names other namespaces (pkg/quota/v1/evaluator/core,
+/// usesCrossNamespacePodAffinity).
+fn crosses_namespaces(message: &[u8]) -> Result<bool, WireError> {
+    let crosses = |term: &[u8]| {
+        fields(term)
+            .flatten()
+            .any(|field| matches!(field.number, pod_affinity_term::NAMESPACES | pod_affinity_term::NAMESPACE_SELECTOR))
+    };
+    for field in fields(message) {
+        let field = field?;
+        if !matches!(field.number, affinity::POD_AFFINITY | affinity::POD_ANTI_AFFINITY) {
+            continue;
+        }
+        for term in fields(field.value.bytes()) {
+            let term = term?;
+            let crossing = match term.number {
+                pod_affinity::REQUIRED => crosses(term.value.bytes()),
+                pod_affinity::PREFERRED => {
+                    crosses(find(term.value.bytes(), weighted_pod_affinity_term::POD_AFFINITY_TERM))
+                }
+                _ => false,
+            };
+            if crossing {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::schema::quantity;
+
+    fn amounts(out: &mut Vec<u8>, number: u32, amounts: &[(&str, &str)]) {
+        for (name, amount) in amounts {
+            out.put_message(number, |entry| {
+                entry.put_str(1, name);
+                entry.put_message(2, |message| message.put_str(quantity::STRING, amount));
+            });
+        }
+    }
+
+    fn put_container(out: &mut Vec<u8>, number: u32, name: &str, requests: &[(&str, &str)], sidecar: bool) {
+        out.put_message(number, |message| {
+            message.put_str(container::NAME, name);
+            message.put_message(container::RESOURCES, |resources| {
+                amounts(resources, resource_requirements::REQUESTS, requests);
+                amounts(resources, resource_requirements::LIMITS, requests);
+            });
+            if sidecar {
+                message.put_str(container::RESTART_POLICY, "Always");
+            }
+        });
+    }
+
+    fn packed(spec: &[u8], status: &[u8]) -> PackedUsage {
+        PackedUsage::read(&Interner::default(), &[], spec, status).expect("well-formed")
+    }
+
+    fn texts(amounts: &Amounts<'_>) -> Vec<String> {
+        amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect()
+    }
+
+    #[test]
+    fn init_containers_and_sidecars_count_as_they_run() {
+        let mut spec = Vec::new();
+        put_container(&mut spec, pod_spec::CONTAINERS, "a", &[("cpu", "1"), ("memory", "64Mi")], false);
+        put_container(&mut spec, pod_spec::CONTAINERS, "b", &[("cpu", "500m")], false);
+        put_container(&mut spec, pod_spec::INIT_CONTAINERS, "side", &[("cpu", "100m")], true);
+        put_container(&mut spec, pod_spec::INIT_CONTAINERS, "init", &[("cpu", "3"), ("memory", "32Mi")], false);
+        amounts(&mut spec, pod_spec::OVERHEAD, &[("cpu", "10m"), ("ephemeral-storage", "1Gi")]);
+        let packed = packed(&spec, &[]);
+        let usage = packed.unpack();
+        assert_eq!(texts(&usage.requests), ["cpu=3110m", "ephemeral-storage=1Gi", "memory=64Mi"]);
+        assert_eq!(texts(&usage.limits), ["cpu=3110m", "memory=64Mi"]);
+        assert!(!usage.best_effort);
+    }
+
+    #[test]
+    fn a_resize_counts_until_it_is_refused_for_good() {
+        let mut spec = Vec::new();
+        put_container(&mut spec, pod_spec::CONTAINERS, "a", &[("cpu", "4")], false);
+        let status = |reason: &str| {
+            let mut status = Vec::new();
+            status.put_message(pod_status::CONTAINER_STATUSES, |message| {
+                message.put_str(container_status::NAME, "a");
+                amounts(message, container_status::ALLOCATED_RESOURCES, &[("cpu", "1")]);
+            });
+            status.put_message(pod_status::CONDITIONS, |condition| {
+                condition.put_str(pod_condition::TYPE, "PodResizePending");
+                condition.put_str(pod_condition::REASON, reason);
+            });
+            status
+        };
+        for (reason, expected) in [("Deferred", "cpu=4"), ("Infeasible", "cpu=1")] {
+            let packed = packed(&spec, &status(reason));
+            assert_eq!(texts(&packed.unpack().requests), [expected], "{reason}");
+        }
+    }
+
+    #[test]
+    fn scopes_are_read() {
+        let nothing = packed(&[], &[]);
+        assert_eq!(nothing.unpack(), Usage { best_effort: true, ..Usage::default() });
+        let mut spec = Vec::new();
+        spec.put_str(pod_spec::PRIORITY_CLASS_NAME, "high");
+        spec.put_int(pod_spec::ACTIVE_DEADLINE_SECONDS, 0);
+        spec.put_message(pod_spec::AFFINITY, |message| {
+            message.put_message(affinity::POD_ANTI_AFFINITY, |message| {
+                message.put_message(pod_affinity::PREFERRED, |message| {
+                    message.put_message(weighted_pod_affinity_term::POD_AFFINITY_TERM, |term| {
+                        term.put_message(pod_affinity_term::NAMESPACE_SELECTOR, |_| {});
+                    });
+                });
+            });
+        });
+        let mut status = Vec::new();
+        status.put_str(pod_status::QOS_CLASS, "Burstable");
+        let packed = packed(&spec, &status);
+        let usage = packed.unpack();
+        assert_eq!((usage.priority_class, usage.terminating, usage.crosses_namespaces), ("high", true, true));
+        assert!(!usage.best_effort, "the server says otherwise");
+    }
+}

@@ -1,0 +1,100 @@
+//! ReplicationController: a ReplicaSet of an older version, whose selector is a plain map of labels.
+
+use crate::apps::replicaset::ReplicaSet;
+use crate::decode::{Decode, DecodeError};
+use crate::intern::Interner;
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::value::selector::Selector;
+use crate::wire::schema::{
+    replica_set, replica_set_condition, replica_set_spec, replica_set_status, replication_controller as f,
+    replication_controller_condition as c, replication_controller_spec as s, replication_controller_status as t,
+};
+use crate::wire::{WireError, fields, map_entry};
+
+/// A ReplicationController.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicationController {
+    /// All that it has, as a ReplicaSet; a ReplicaSet's sections hold for it too.
+    pub set: ReplicaSet,
+}
+
+/// Both kinds have the same fields under the same numbers, but for the selector's type.
+const _: () = {
+    assert!(f::METADATA == replica_set::METADATA && f::SPEC == replica_set::SPEC && f::STATUS == replica_set::STATUS);
+    assert!(s::REPLICAS == replica_set_spec::REPLICAS && s::SELECTOR == replica_set_spec::SELECTOR);
+    assert!(s::TEMPLATE == replica_set_spec::TEMPLATE && s::MIN_READY_SECONDS == replica_set_spec::MIN_READY_SECONDS);
+    assert!(t::REPLICAS == replica_set_status::REPLICAS && t::READY_REPLICAS == replica_set_status::READY_REPLICAS);
+    assert!(t::FULLY_LABELED_REPLICAS == replica_set_status::FULLY_LABELED_REPLICAS);
+    assert!(t::AVAILABLE_REPLICAS == replica_set_status::AVAILABLE_REPLICAS);
+    assert!(t::OBSERVED_GENERATION == replica_set_status::OBSERVED_GENERATION);
+    assert!(t::CONDITIONS == replica_set_status::CONDITIONS);
+    assert!(c::TYPE == replica_set_condition::TYPE && c::STATUS == replica_set_condition::STATUS);
+    assert!(c::LAST_TRANSITION_TIME == replica_set_condition::LAST_TRANSITION_TIME);
+    assert!(c::REASON == replica_set_condition::REASON && c::MESSAGE == replica_set_condition::MESSAGE);
+};
+
+/// The map's entries, in the order of their keys.
+fn selector(interner: &Interner, spec: &[u8]) -> Result<Selector, WireError> {
+    let mut labels = Vec::new();
+    for field in fields(spec) {
+        let field = field?;
+        if field.number == s::SELECTOR {
+            labels.push(map_entry(field.value.bytes())?);
+        }
+    }
+    labels.sort_unstable();
+    Ok(if labels.is_empty() { Selector::Nothing } else { Selector::of_labels(interner, labels) })
+}
+
+impl Kind for ReplicationController {
+    const RESOURCE: Resource = Resource {
+        group: "",
+        version: "v1",
+        kind: "ReplicationController",
+        plural: "replicationcontrollers",
+        namespaced: true,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        Ok(Self { set: ReplicaSet::decode_with(context, object, selector)? })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.set.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Put;
+    use crate::wire::schema::object_meta;
+
+    fn with_selector(labels: &[(&str, &str)]) -> ReplicationController {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "web");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        });
+        object.put_message(f::SPEC, |spec| {
+            spec.put_int(s::REPLICAS, 3);
+            labels.iter().for_each(|(key, value)| spec.put_entry(s::SELECTOR, key, value));
+        });
+        object.put_message(f::STATUS, |status| status.put_int(t::READY_REPLICAS, 2));
+        let context = Decode { interner: Default::default(), sections: ReplicaSet::TEMPLATE };
+        ReplicationController::decode(&context, &object).expect("well-formed")
+    }
+
+    #[test]
+    fn the_map_selects_what_has_all_its_labels() {
+        let controller = with_selector(&[("tier", "front"), ("app", "web")]);
+        assert_eq!((controller.set.replicas, controller.set.status.ready_replicas), (3, 2));
+        assert_eq!(controller.set.status.terminating_replicas, None);
+        let label = |key: &str, value: &str| (key.into(), value.into());
+        assert!(controller.set.selector.matches(&[label("app", "web"), label("tier", "front")]));
+        assert!(!controller.set.selector.matches(&[label("app", "web")]));
+        assert_eq!(controller.set.selector.query().as_deref(), Some("app in (web),tier in (front)"));
+        assert_eq!(with_selector(&[]).set.selector, Selector::Nothing, "no selector selects nothing");
+    }
+}

@@ -1,0 +1,256 @@
+//! Secret: tokens of service accounts and of bootstrapping nodes. The data of all others is not read at all.
+
+use std::fmt;
+use std::sync::Arc;
+
+use zeroize::Zeroize;
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::intern::Str;
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, Uid};
+use crate::wire::schema::secret as f;
+use crate::wire::splice::{self, data_entry, put_data};
+use crate::wire::{WireError, fields};
+
+/// Type of secrets with a service account's token.
+pub const ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
+/// Type of secrets with a token for nodes that join.
+pub const BOOTSTRAP_TOKEN: &str = "bootstrap.kubernetes.io/token";
+/// Annotation with the name of a token's service account.
+pub const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
+/// Annotation with the uid of a token's service account.
+pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+
+/// Bytes that are never printed, and are overwritten when they are dropped.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Hidden(Box<[u8]>);
+
+impl Hidden {
+    /// Hides bytes.
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The bytes.
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+/// What a secret holds, as far as controllers care.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// Anything.
+    Other,
+    /// A service account's token.
+    AccountToken(Box<AccountToken>),
+    /// A token for nodes that join.
+    BootstrapToken(Box<BootstrapToken>),
+}
+
+/// A service account's token, without the token itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountToken {
+    /// Name of the service account; empty without the annotation.
+    pub account: Str,
+    /// Uid of the service account, if the annotation names one.
+    pub account_uid: Option<Uid>,
+    /// `ca.crt`
+    pub ca: Arc<[u8]>,
+    /// True when `namespace` is not empty.
+    pub has_namespace: bool,
+    /// True when `token` is not empty.
+    pub has_token: bool,
+}
+
+/// A token for nodes that join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BootstrapToken {
+    /// `token-id`
+    pub id: Box<str>,
+    /// `token-secret`
+    pub secret: Hidden,
+    /// `expiration`; empty if absent.
+    pub expiration: Box<str>,
+    /// True when `usage-bootstrap-signing` is `true`.
+    pub signs: bool,
+}
+
+/// A secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Secret {
+    /// Metadata.
+    pub meta: Meta,
+    /// What it holds.
+    pub content: Content,
+    /// The object as the server sent it; only with [`Secret::WHOLE`].
+    raw: Option<Hidden>,
+}
+
+impl Secret {
+    /// Section: what a PUT needs. For single objects that are about to be written.
+    pub const WHOLE: Sections = Sections(1);
+
+    /// The content, if that is a service account's token.
+    pub fn account_token(&self) -> Option<&AccountToken> {
+        match &self.content {
+            Content::AccountToken(token) => Some(token),
+            _ => None,
+        }
+    }
+
+    /// The content, if that is a bootstrap token.
+    pub fn bootstrap_token(&self) -> Option<&BootstrapToken> {
+        match &self.content {
+            Content::BootstrapToken(token) => Some(token),
+            _ => None,
+        }
+    }
+
+    /// The object for a PUT with other annotations and entries of its data. `None` without [`Secret::WHOLE`].
+    pub fn update(&self, annotations: &[(&str, &str)], data: &[(&str, &[u8])]) -> Option<Result<Vec<u8>, WireError>> {
+        let keep = |field: &crate::wire::Field<'_>| {
+            field.number != f::DATA
+                || !data_entry(field.value.bytes()).is_ok_and(|(key, _)| data.iter().any(|(set, _)| *set == key))
+        };
+        let put = |out: &mut Vec<u8>| data.iter().for_each(|(key, value)| put_data(out, f::DATA, key, value));
+        self.raw.as_ref().map(|raw| splice::edited(raw.expose(), annotations, keep, put))
+    }
+}
+
+impl Kind for Secret {
+    const RESOURCE: Resource =
+        Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let (mut meta, mut kind) = (&[][..], "");
+        for field in fields(object) {
+            let field = field?;
+            match field.number {
+                f::METADATA => meta = field.value.bytes(),
+                f::TYPE => kind = field.value.str(),
+                _ => {}
+            }
+        }
+        let (mut account, mut uid) = (context.interner.str(""), None);
+        let meta = Meta::decode(&context.interner, meta, |key, value| match key {
+            ACCOUNT_NAME => account = context.interner.str(value),
+            ACCOUNT_UID if !value.is_empty() => uid = Some(Uid::parse(value)),
+            _ => {}
+        })?;
+        let content = match kind {
+            ACCOUNT_TOKEN => Content::AccountToken(Box::new(AccountToken::decode(context, object, account, uid)?)),
+            BOOTSTRAP_TOKEN => Content::BootstrapToken(Box::new(BootstrapToken::decode(object)?)),
+            _ => Content::Other,
+        };
+        Ok(Self { meta, content, raw: context.sections.contains(Self::WHOLE).then(|| Hidden::new(object)) })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+fn data(object: &[u8]) -> impl Iterator<Item = Result<(&str, &[u8]), WireError>> {
+    fields(object).filter_map(|field| match field {
+        Ok(field) => (field.number == f::DATA).then(|| data_entry(field.value.bytes())),
+        Err(error) => Some(Err(error)),
+    })
+}
+
+impl AccountToken {
+    fn decode(context: &Decode, object: &[u8], account: Str, account_uid: Option<Uid>) -> Result<Self, WireError> {
+        let mut token =
+            Self { account, account_uid, ca: context.interner.blob(&[]), has_namespace: false, has_token: false };
+        for entry in data(object) {
+            match entry? {
+                ("ca.crt", value) => token.ca = context.interner.blob(value),
+                ("namespace", value) => token.has_namespace = !value.is_empty(),
+                ("token", value) => token.has_token = !value.is_empty(),
+                _ => {}
+            }
+        }
+        Ok(token)
+    }
+}
+
+impl BootstrapToken {
+    fn decode(object: &[u8]) -> Result<Self, WireError> {
+        let text = |value| Box::from(String::from_utf8_lossy(value));
+        let mut token = Self { id: Box::default(), secret: Hidden::new(&[]), expiration: Box::default(), signs: false };
+        for entry in data(object) {
+            match entry? {
+                ("token-id", value) => token.id = text(value),
+                ("token-secret", value) => token.secret = Hidden::new(value),
+                ("expiration", value) => token.expiration = text(value),
+                ("usage-bootstrap-signing", value) => token.signs = value == b"true",
+                _ => {}
+            }
+        }
+        Ok(token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Put;
+    use crate::wire::schema::object_meta;
+
+    fn secret(kind: &str, data: &[(&str, &str)]) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "s");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+            meta.put_entry(object_meta::ANNOTATIONS, ACCOUNT_NAME, "robot");
+        });
+        data.iter().for_each(|(key, value)| put_data(&mut object, f::DATA, key, value.as_bytes()));
+        object.put_str(f::TYPE, kind);
+        object
+    }
+
+    fn decode(object: &[u8]) -> Secret {
+        let context = Decode { interner: Arc::default(), sections: Secret::WHOLE };
+        Secret::decode(&context, object).expect("a secret")
+    }
+
+    #[test]
+    fn only_tokens_are_read() {
+        let token = decode(&secret(ACCOUNT_TOKEN, &[("ca.crt", "CA"), ("token", "t"), ("namespace", "")]));
+        let token = token.account_token().expect("an account's token");
+        assert_eq!((&*token.account, &token.account_uid, &*token.ca), ("robot", &None, &b"CA"[..]));
+        assert!(token.has_token && !token.has_namespace);
+
+        let data = [("token-id", "abcdef"), ("token-secret", "s3cr3t"), ("usage-bootstrap-signing", "true")];
+        let token = decode(&secret(BOOTSTRAP_TOKEN, &data));
+        let token = token.bootstrap_token().expect("a bootstrap token");
+        assert_eq!((&*token.id, token.secret.expose(), token.signs), ("abcdef", &b"s3cr3t"[..], true));
+        assert!(!format!("{token:?}").contains("s3cr3t"));
+
+        assert_eq!(decode(&secret("Opaque", &data)).content, Content::Other);
+    }
+
+    #[test]
+    fn an_update_sets_entries_and_keeps_the_rest() {
+        let old = decode(&secret(ACCOUNT_TOKEN, &[("ca.crt", "old"), ("extra", "kept")]));
+        let new = old.update(&[(ACCOUNT_UID, "u")], &[("ca.crt", b"new"), ("token", b"t")]);
+        let new = new.expect("it was read whole").expect("well-formed");
+        let entries: Vec<_> = data(&new).map(|entry| entry.expect("well-formed")).collect();
+        assert_eq!(entries, [("extra", &b"kept"[..]), ("ca.crt", b"new"), ("token", b"t")]);
+        let token = decode(&new);
+        assert_eq!(token.account_token().expect("still a token").account_uid, Some(Uid::parse("u")));
+    }
+}

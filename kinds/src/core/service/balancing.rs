@@ -1,0 +1,146 @@
+//! The part of a Service that is about its load balancer.
+
+use crate::decode::DecodeError;
+use crate::intern::{Interner, Str};
+use crate::wire::schema::{
+    client_ip_config, load_balancer_ingress as i, load_balancer_status, port_status as e, service_spec as s,
+    service_status, session_affinity_config,
+};
+use crate::wire::{WireError, fields, find};
+
+/// What a Service asks of a load balancer, and the status that tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Balancing {
+    /// `spec.loadBalancerClass`; an empty one is set, too.
+    pub class: Option<Str>,
+    /// `spec.loadBalancerSourceRanges`, as given.
+    pub source_ranges: Vec<Str>,
+    /// `spec.loadBalancerIP`; empty if there is none.
+    pub requested_ip: Str,
+    /// `spec.externalIPs`.
+    pub external_ips: Vec<Str>,
+    /// `spec.allocateLoadBalancerNodePorts`, which is true unless it says no.
+    pub allocate_node_ports: bool,
+    /// `spec.sessionAffinity` is `ClientIP`.
+    pub client_ip_affinity: bool,
+    /// `spec.sessionAffinityConfig.clientIP.timeoutSeconds`.
+    pub affinity_seconds: Option<i32>,
+    /// `spec.ipFamilyPolicy`; empty if there is none.
+    pub ip_family_policy: Str,
+    /// `spec.externalTrafficPolicy` is `Local`.
+    pub external_local: bool,
+    /// `spec.internalTrafficPolicy` is `Local`.
+    pub internal_local: bool,
+    /// `spec.healthCheckNodePort`; zero if there is none.
+    pub health_check_node_port: i32,
+    /// `status.loadBalancer.ingress`.
+    pub ingress: Vec<Ingress>,
+}
+
+/// One of `status.loadBalancer.ingress`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ingress {
+    /// Its address; empty if it has none.
+    pub ip: Box<str>,
+    /// Its name; empty if it has none.
+    pub hostname: Box<str>,
+    /// `VIP`, `Proxy`, or empty.
+    pub ip_mode: Box<str>,
+    /// What is said of its ports.
+    pub ports: Vec<PortError>,
+}
+
+/// One of an ingress's `ports`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PortError {
+    /// The Service's port.
+    pub port: i32,
+    /// Its protocol.
+    pub protocol: Box<str>,
+    /// Why it does not work, if it does not.
+    pub error: Option<Box<str>>,
+}
+
+impl Balancing {
+    pub(super) fn decode(strings: &Interner, spec: &[u8], status: &[u8]) -> Result<Self, DecodeError> {
+        let mut asked = Self {
+            class: None,
+            source_ranges: Vec::new(),
+            requested_ip: strings.str(""),
+            external_ips: Vec::new(),
+            allocate_node_ports: true,
+            client_ip_affinity: false,
+            affinity_seconds: None,
+            ip_family_policy: strings.str(""),
+            external_local: false,
+            internal_local: false,
+            health_check_node_port: 0,
+            ingress: Vec::new(),
+        };
+        for field in fields(spec) {
+            let field = field?;
+            let text = || strings.str(field.value.str());
+            match field.number {
+                s::LOAD_BALANCER_CLASS => asked.class = Some(text()),
+                s::LOAD_BALANCER_SOURCE_RANGES => asked.source_ranges.push(text()),
+                s::LOAD_BALANCER_IP => asked.requested_ip = text(),
+                s::EXTERNAL_IPS => asked.external_ips.push(text()),
+                s::ALLOCATE_LOAD_BALANCER_NODE_PORTS => asked.allocate_node_ports = field.value.bool(),
+                s::SESSION_AFFINITY => asked.client_ip_affinity = field.value.bytes() == b"ClientIP",
+                s::SESSION_AFFINITY_CONFIG => asked.affinity_seconds = affinity_seconds(field.value.bytes())?,
+                s::IP_FAMILY_POLICY => asked.ip_family_policy = text(),
+                s::EXTERNAL_TRAFFIC_POLICY => asked.external_local = field.value.bytes() == b"Local",
+                s::INTERNAL_TRAFFIC_POLICY => asked.internal_local = field.value.bytes() == b"Local",
+                s::HEALTH_CHECK_NODE_PORT => asked.health_check_node_port = field.value.i32(),
+                _ => {}
+            }
+        }
+        for field in fields(find(status, service_status::LOAD_BALANCER)) {
+            let field = field?;
+            if field.number == load_balancer_status::INGRESS {
+                asked.ingress.push(Ingress::decode(field.value.bytes())?);
+            }
+        }
+        Ok(asked)
+    }
+}
+
+fn affinity_seconds(config: &[u8]) -> Result<Option<i32>, WireError> {
+    let mut seconds = None;
+    for field in fields(find(config, session_affinity_config::CLIENT_IP)) {
+        let field = field?;
+        if field.number == client_ip_config::TIMEOUT_SECONDS {
+            seconds = Some(field.value.i32());
+        }
+    }
+    Ok(seconds)
+}
+
+impl Ingress {
+    fn decode(message: &[u8]) -> Result<Self, WireError> {
+        let mut ingress = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                i::IP => ingress.ip = field.value.str().into(),
+                i::HOSTNAME => ingress.hostname = field.value.str().into(),
+                i::IP_MODE => ingress.ip_mode = field.value.str().into(),
+                i::PORTS => {
+                    let mut port = PortError::default();
+                    for field in fields(field.value.bytes()) {
+                        let field = field?;
+                        match field.number {
+                            e::PORT => port.port = field.value.i32(),
+                            e::PROTOCOL => port.protocol = field.value.str().into(),
+                            e::ERROR => port.error = Some(field.value.str().into()),
+                            _ => {}
+                        }
+                    }
+                    ingress.ports.push(port);
+                }
+                _ => {}
+            }
+        }
+        Ok(ingress)
+    }
+}

@@ -1,0 +1,210 @@
+//! Service: who is behind it, on which ports, and what is asked of a load balancer in front of it.
+
+mod balancing;
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::intern::{Labels, Str, label};
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, Parts};
+use crate::template::raw_object::annotated_meta;
+use crate::value::int_or_string::IntOrString;
+use crate::value::ip::{Family, Ip};
+use crate::wire::schema::{service_port as p, service_spec as s};
+use crate::wire::{WireError, fields, map_entry};
+
+pub use balancing::{Balancing, Ingress, PortError};
+
+/// How the endpoints of a Service are spread over zones; `Auto` turns hints on (core/v1, AnnotationTopologyMode).
+pub const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
+/// The name of before; it wins where both are given (core/v1, DeprecatedAnnotationTopologyAwareHints).
+pub const TOPOLOGY_AWARE_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+
+/// A Service's `spec.type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServiceType {
+    /// Reached from inside.
+    #[default]
+    ClusterIp,
+    /// Reached at a port of each node too.
+    NodePort,
+    /// Reached through a load balancer too.
+    LoadBalancer,
+    /// Another name for something outside.
+    ExternalName,
+}
+
+impl ServiceType {
+    fn parse(word: &str) -> Self {
+        match word {
+            "NodePort" => Self::NodePort,
+            "LoadBalancer" => Self::LoadBalancer,
+            "ExternalName" => Self::ExternalName,
+            _ => Self::ClusterIp,
+        }
+    }
+}
+
+/// One of `spec.ports`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Its name; empty if it has none.
+    pub name: Str,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: Str,
+    /// Its application protocol, as given.
+    pub app_protocol: Option<Str>,
+    /// The port at the Service's own address.
+    pub port: i32,
+    /// The port of the pods: a number, or a container port's name.
+    pub target_port: IntOrString,
+    /// The port of the nodes; zero if it has none.
+    pub node_port: i32,
+}
+
+/// A Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Metadata.
+    pub meta: Meta,
+    /// Annotations but for `kubectl apply`'s.
+    pub annotations: Labels,
+    /// `spec.type`.
+    pub kind: ServiceType,
+    /// Labels of the pods behind it; empty: somebody else says what is behind it.
+    pub selector: Labels,
+    /// Ports, in their order.
+    pub ports: Vec<ServicePort>,
+    /// `spec.clusterIP` and `spec.clusterIPs`, the former first and once; `None` is the word for a headless Service.
+    pub cluster_ips: Vec<Str>,
+    /// `spec.ipFamilies`: `IPv4`, `IPv6`.
+    pub ip_families: Vec<Str>,
+    /// Pods count as ready from their start.
+    pub publish_not_ready_addresses: bool,
+    /// `spec.trafficDistribution`, as given.
+    pub traffic_distribution: Option<Str>,
+    /// What is asked of a load balancer; only with [`Service::BALANCING`], and only for Services that have anything
+    /// to do with one.
+    pub balancing: Option<Box<Balancing>>,
+}
+
+impl Service {
+    /// Section: what is asked of a load balancer, and what came of it.
+    pub const BALANCING: Sections = Sections(1);
+
+    /// The value of an annotation.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        label(&self.annotations, key)
+    }
+
+    /// It has no address of its own.
+    pub fn is_headless(&self) -> bool {
+        self.cluster_ips.first().is_some_and(|ip| &**ip == "None")
+    }
+
+    /// It has no address of its own, be it for ever or for now (pkg/apis/core/v1/helper, IsServiceIPSet, reversed).
+    pub fn is_without_ip(&self) -> bool {
+        self.cluster_ips.first().is_none_or(|ip| ip.is_empty()) || self.is_headless()
+    }
+
+    /// The family of its first address, if it has one.
+    pub fn cluster_ip_family(&self) -> Option<Family> {
+        let first = self.cluster_ips.first().filter(|_| !self.is_without_ip())?;
+        Some(Ip::parse(first).family().unwrap_or(Family::V4))
+    }
+
+    /// The families that it names, the primary one first.
+    pub fn families(&self) -> impl Iterator<Item = Family> {
+        self.ip_families.iter().filter_map(|name| Family::parse(name))
+    }
+
+    /// True when annotations ask for topology aware hints (k8s.io/endpointslice, hintsEnabled).
+    pub fn wants_topology_hints(&self) -> bool {
+        let mode = self.annotation(TOPOLOGY_AWARE_HINTS).or_else(|| self.annotation(TOPOLOGY_MODE));
+        matches!(mode, Some("Auto" | "auto"))
+    }
+}
+
+impl ServicePort {
+    fn decode(context: &Decode, message: &[u8]) -> Result<Self, WireError> {
+        let strings = &context.interner;
+        let mut port = Self {
+            name: strings.str(""),
+            protocol: strings.str("TCP"),
+            app_protocol: None,
+            port: 0,
+            target_port: IntOrString::Int(0),
+            node_port: 0,
+        };
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                p::NAME => port.name = strings.str(field.value.str()),
+                p::PROTOCOL if !field.value.bytes().is_empty() => port.protocol = strings.str(field.value.str()),
+                p::APP_PROTOCOL => port.app_protocol = Some(strings.str(field.value.str())),
+                p::PORT => port.port = field.value.i32(),
+                p::TARGET_PORT => port.target_port = IntOrString::decode(field.value.bytes())?,
+                p::NODE_PORT => port.node_port = field.value.i32(),
+                _ => {}
+            }
+        }
+        Ok(port)
+    }
+}
+
+impl Kind for Service {
+    const RESOURCE: Resource =
+        Resource { group: "", version: "v1", kind: "Service", plural: "services", namespaced: true };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let Parts { meta, spec, status } = Parts::read(object)?;
+        let strings = &context.interner;
+        let (meta, annotations) = annotated_meta(strings, meta)?;
+        let mut service = Self {
+            meta,
+            annotations,
+            kind: ServiceType::default(),
+            selector: strings.labels(Vec::new()),
+            ports: Vec::new(),
+            cluster_ips: Vec::new(),
+            ip_families: Vec::new(),
+            publish_not_ready_addresses: false,
+            traffic_distribution: None,
+            balancing: None,
+        };
+        let (mut selector, mut first) = (Vec::new(), None);
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                s::TYPE => service.kind = ServiceType::parse(field.value.str()),
+                s::SELECTOR => {
+                    let (key, value) = map_entry(field.value.bytes())?;
+                    selector.push((strings.str(key), strings.str(value)));
+                }
+                s::PORTS => service.ports.push(ServicePort::decode(context, field.value.bytes())?),
+                s::CLUSTER_IP => first = Some(field.value.str()).filter(|ip| !ip.is_empty()),
+                s::CLUSTER_IPS => service.cluster_ips.push(field.value.str().into()),
+                s::IP_FAMILIES => service.ip_families.push(strings.str(field.value.str())),
+                s::PUBLISH_NOT_READY_ADDRESSES => service.publish_not_ready_addresses = field.value.bool(),
+                s::TRAFFIC_DISTRIBUTION => service.traffic_distribution = Some(strings.str(field.value.str())),
+                _ => {}
+            }
+        }
+        if let Some(first) = first.filter(|first| service.cluster_ips.iter().all(|ip| **ip != **first)) {
+            service.cluster_ips.insert(0, first.into());
+        }
+        service.selector = strings.labels(selector);
+        if context.sections.contains(Self::BALANCING) {
+            let balancing = Balancing::decode(strings, spec, status)?;
+            let wanted = service.kind == ServiceType::LoadBalancer || !balancing.ingress.is_empty();
+            service.balancing = wanted.then(|| Box::new(balancing));
+        }
+        Ok(service)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! Metadata rewritten for a PUT, or made for a POST: labels as given, annotations edited or replaced.
+
+use crate::intern::Labels;
+use crate::meta::OwnerRef;
+use crate::wire::schema::object_meta as f;
+use crate::wire::splice::without_managed_fields;
+use crate::wire::{Put, WireError, copy_fields, find, map_entry};
+
+/// Metadata is field 1 of every object.
+const METADATA: u32 = 1;
+
+/// What annotations an object is to have.
+#[derive(Debug, Clone, Copy)]
+pub enum Annotations<'a> {
+    /// These values, or none of that key; others stay.
+    Edited(&'a [(&'a str, Option<&'a str>)]),
+    /// These and no others.
+    Exactly(&'a Labels),
+}
+
+/// New metadata.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'a> {
+    /// All labels.
+    pub labels: &'a Labels,
+    /// Annotations.
+    pub annotations: Annotations<'a>,
+    /// The only owner, if owners are to be replaced.
+    pub owner: Option<&'a OwnerRef>,
+}
+
+impl Head<'_> {
+    fn put(&self, meta: &mut Vec<u8>) {
+        for (key, value) in &**self.labels {
+            meta.put_entry(f::LABELS, key, value);
+        }
+        match self.annotations {
+            Annotations::Edited(edits) => {
+                for (key, value) in edits {
+                    value.iter().for_each(|value| meta.put_entry(f::ANNOTATIONS, key, value));
+                }
+            }
+            Annotations::Exactly(all) => all.iter().for_each(|(key, value)| meta.put_entry(f::ANNOTATIONS, key, value)),
+        }
+        if let Some(owner) = self.owner {
+            owner.put(meta, f::OWNER_REFERENCES);
+        }
+    }
+
+    fn keeps_annotation(&self, entry: &[u8]) -> bool {
+        match self.annotations {
+            Annotations::Edited(edits) => {
+                !map_entry(entry).is_ok_and(|(key, _)| edits.iter().any(|(edited, _)| *edited == key))
+            }
+            Annotations::Exactly(_) => false,
+        }
+    }
+
+    /// The beginning of an object for a PUT: the metadata of `object` without managed fields (a PUT without them leaves
+    /// the server's alone), with this head instead of what it had.
+    ///
+    /// # Errors
+    /// When `object` is not well-formed.
+    pub fn rewrite(&self, object: &[u8]) -> Result<Vec<u8>, WireError> {
+        let (mut trimmed, mut meta) = (Vec::new(), Vec::new());
+        without_managed_fields(find(object, METADATA), &mut trimmed)?;
+        copy_fields(&trimmed, &mut meta, |field| match field.number {
+            f::LABELS => false,
+            f::ANNOTATIONS => self.keeps_annotation(field.value.bytes()),
+            f::OWNER_REFERENCES => self.owner.is_none(),
+            _ => true,
+        })?;
+        self.put(&mut meta);
+        let mut rewritten = Vec::with_capacity(meta.len() + 16);
+        rewritten.put_bytes(METADATA, &meta);
+        Ok(rewritten)
+    }
+
+    /// The beginning of a new object. A name that ends with `-` is one for the server to complete.
+    pub fn create(&self, namespace: &str, name: &str) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(METADATA, |meta| {
+            meta.put_str(if name.ends_with('-') { f::GENERATE_NAME } else { f::NAME }, name);
+            meta.put_str(f::NAMESPACE, namespace);
+            self.put(meta);
+        });
+        object
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::intern::Interner;
+    use crate::meta::{Meta, Uid};
+
+    fn read(object: &[u8]) -> (Meta, Vec<(String, String)>) {
+        let mut annotations = Vec::new();
+        let keep = |key: &str, value: &str| annotations.push((key.to_owned(), value.to_owned()));
+        let meta = Meta::decode(&Interner::default(), find(object, METADATA), keep).expect("well-formed");
+        (meta, annotations)
+    }
+
+    #[test]
+    fn what_is_not_in_the_head_survives() {
+        let mut object = Vec::new();
+        object.put_message(METADATA, |meta| {
+            meta.put_str(f::NAME, "web");
+            meta.put_str(f::RESOURCE_VERSION, "7");
+            meta.put_entry(f::LABELS, "old", "1");
+            meta.put_entry(f::ANNOTATIONS, "kept", "1");
+            meta.put_entry(f::ANNOTATIONS, "set", "old");
+            meta.put_entry(f::ANNOTATIONS, "removed", "1");
+            meta.put_str(f::MANAGED_FIELDS, "large");
+            meta.put_str(f::FINALIZERS, "held");
+            meta.put_str(99, "unknown");
+        });
+        let labels: Labels = Arc::new([("app".into(), "web".into())]);
+        let edits = [("set", Some("new")), ("removed", None)];
+        let head = Head { labels: &labels, annotations: Annotations::Edited(&edits), owner: None };
+        let rewritten = head.rewrite(&object).expect("well-formed");
+        let (meta, annotations) = read(&rewritten);
+        assert_eq!((meta.version, &meta.labels, &*meta.finalizers[0]), (7, &labels, "held"));
+        assert_eq!(annotations, [("kept".into(), "1".into()), ("set".into(), "new".into())]);
+        assert_eq!(find(find(&rewritten, METADATA), 99), b"unknown");
+        assert!(find(find(&rewritten, METADATA), f::MANAGED_FIELDS).is_empty());
+    }
+
+    #[test]
+    fn owners_and_all_annotations_can_be_replaced() {
+        let owner = |uid: &str| OwnerRef {
+            api_version: "v1".into(),
+            kind: "Endpoints".into(),
+            name: "web".into(),
+            uid: Uid::parse(uid),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        };
+        let empty: Labels = Arc::new([]);
+        let (former, new) = (owner("a"), owner("b"));
+        let edits = [("why", Some("because"))];
+        let head = Head { labels: &empty, annotations: Annotations::Edited(&edits), owner: Some(&former) };
+        let mut created = Vec::new();
+        created.put_message(METADATA, |meta| {
+            meta.put_str(f::RESOURCE_VERSION, "1");
+            meta.extend(find(&head.create("ns", "web-1"), METADATA));
+        });
+        let (meta, annotations) = read(&created);
+        assert_eq!((&*meta.owners, annotations.len()), (std::slice::from_ref(&former), 1));
+        let head = Head { labels: &empty, annotations: Annotations::Exactly(&empty), owner: Some(&new) };
+        let (meta, annotations) = read(&head.rewrite(&created).expect("well-formed"));
+        assert_eq!((&*meta.owners, annotations.len()), (std::slice::from_ref(&new), 0));
+        assert_eq!(find(find(&head.create("ns", "web-"), METADATA), f::GENERATE_NAME), b"web-");
+    }
+}

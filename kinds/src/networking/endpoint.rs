@@ -1,0 +1,171 @@
+//! What Endpoints and EndpointSlices have in common: ports, and the object behind an address.
+
+use std::sync::Arc;
+
+use crate::intern::{Interner, Str};
+use crate::meta::Uid;
+use crate::wire::schema::object_reference as f;
+use crate::wire::{Put, WireError, fields};
+
+/// When the change that an object shows began, for those who measure how long it took
+/// (core/v1, EndpointsLastChangeTriggerTime).
+pub const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+/// Marks what belongs to a Service without an address of its own (core/v1, IsHeadlessService).
+pub const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// A port of a subset or slice.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port {
+    /// Name, empty for the only port.
+    pub name: Str,
+    /// Protocol, such as `TCP`.
+    pub protocol: Str,
+    /// Number; `None` stands for all.
+    pub number: Option<i32>,
+    /// What is spoken on it.
+    pub app_protocol: Option<Str>,
+}
+
+impl Interner {
+    /// The shared copy of a list of endpoints' ports.
+    pub fn ports(&self, ports: &[Port]) -> Arc<[Port]> {
+        self.records(ports)
+    }
+}
+
+/// Field numbers of a kind's port message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PortFields {
+    pub name: u32,
+    pub protocol: u32,
+    pub number: u32,
+    pub app_protocol: u32,
+}
+
+impl Port {
+    pub(crate) fn decode(interner: &Interner, f: PortFields, message: &[u8]) -> Result<Self, WireError> {
+        let mut port = Self { name: interner.str(""), protocol: interner.str("TCP"), number: None, app_protocol: None };
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                n if n == f.name => port.name = interner.str(field.value.str()),
+                n if n == f.protocol => port.protocol = interner.str(field.value.str()),
+                n if n == f.number => port.number = Some(field.value.i32()),
+                n if n == f.app_protocol => port.app_protocol = Some(interner.str(field.value.str())),
+                _ => {}
+            }
+        }
+        Ok(port)
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>, number: u32, f: PortFields) {
+        out.put_message(number, |message| {
+            message.put_str(f.name, &self.name);
+            message.put_str(f.protocol, &self.protocol);
+            if let Some(number) = self.number {
+                message.put_int(f.number, number.into());
+            }
+            if let Some(app_protocol) = &self.app_protocol {
+                message.put_str(f.app_protocol, app_protocol);
+            }
+        });
+    }
+}
+
+/// The object behind an address, without the version that it once had.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// A pod, with nothing said of it but what names it.
+    Pod {
+        /// Its namespace.
+        namespace: Str,
+        /// Its name.
+        name: Str,
+        /// Its uid.
+        uid: Uid,
+    },
+    /// Anything else.
+    Other(Box<Reference>),
+}
+
+/// An `ObjectReference`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Reference {
+    /// `kind`
+    pub kind: Str,
+    /// `namespace`
+    pub namespace: Str,
+    /// `name`
+    pub name: Str,
+    /// `uid`
+    pub uid: Uid,
+    /// `apiVersion`
+    pub api_version: Str,
+    /// `fieldPath`
+    pub field_path: Str,
+}
+
+impl Target {
+    /// Namespace of the object.
+    pub fn namespace(&self) -> &Str {
+        match self {
+            Self::Pod { namespace, .. } => namespace,
+            Self::Other(reference) => &reference.namespace,
+        }
+    }
+
+    /// Name of the object.
+    pub fn name(&self) -> &Str {
+        match self {
+            Self::Pod { name, .. } => name,
+            Self::Other(reference) => &reference.name,
+        }
+    }
+
+    /// Uid of the object.
+    pub fn uid(&self) -> &Uid {
+        match self {
+            Self::Pod { uid, .. } => uid,
+            Self::Other(reference) => &reference.uid,
+        }
+    }
+
+    pub(crate) fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut read = Reference::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                f::KIND => read.kind = interner.str(field.value.str()),
+                f::NAMESPACE => read.namespace = interner.str(field.value.str()),
+                f::NAME => read.name = field.value.str().into(),
+                f::UID => read.uid = Uid::parse(field.value.str()),
+                f::API_VERSION => read.api_version = interner.str(field.value.str()),
+                f::FIELD_PATH => read.field_path = field.value.str().into(),
+                _ => {}
+            }
+        }
+        let plain = &*read.kind == "Pod" && read.api_version.is_empty() && read.field_path.is_empty();
+        Ok(if plain {
+            Self::Pod { namespace: read.namespace, name: read.name, uid: read.uid }
+        } else {
+            Self::Other(Box::new(read))
+        })
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>, number: u32) {
+        let kind = match self {
+            Self::Pod { .. } => "Pod",
+            Self::Other(reference) => &reference.kind,
+        };
+        out.put_message(number, |message| {
+            message.put_str(f::KIND, kind);
+            message.put_str(f::NAMESPACE, self.namespace());
+            message.put_str(f::NAME, self.name());
+            message.put_str(f::UID, &self.uid().to_string());
+            if let Self::Other(reference) = self {
+                message.put_str(f::API_VERSION, &reference.api_version);
+                message.put_str(f::FIELD_PATH, &reference.field_path);
+            }
+        });
+    }
+}

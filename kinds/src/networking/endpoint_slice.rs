@@ -1,0 +1,381 @@
+//! EndpointSlice: a part of the endpoints behind a Service, of one address type and with one set of ports.
+
+use std::sync::Arc;
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::intern::{Interner, Labels, Str, label};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::metadata_edit::Head;
+use crate::networking::endpoint::{Port, PortFields, Target};
+use crate::template::raw_object::annotated_meta;
+use crate::value::ip::{Family, Ip};
+use crate::wire::schema::{
+    endpoint as e, endpoint_conditions as c, endpoint_hints as h, endpoint_slice as f, for_node, for_zone,
+    slice_port as p,
+};
+use crate::wire::{Put, WireError, fields, find, splice};
+
+/// Label: the Service that a slice belongs to (discovery/v1, LabelServiceName).
+pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Label: who takes care of a slice (discovery/v1, LabelManagedBy).
+pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// [`MANAGED_BY`] of slices that are made from a Service's pods.
+pub const FROM_PODS: &str = "endpointslice-controller.k8s.io";
+/// [`MANAGED_BY`] of slices that are made from Endpoints.
+pub const MIRRORED: &str = "endpointslicemirroring-controller.k8s.io";
+
+const PORT: PortFields =
+    PortFields { name: p::NAME, protocol: p::PROTOCOL, number: p::PORT, app_protocol: p::APP_PROTOCOL };
+
+/// An EndpointSlice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointSlice {
+    /// Metadata.
+    pub meta: Meta,
+    /// What is in it. Of slices that nobody here takes care of, the family only, but for [`EndpointSlice::TARGETS`].
+    pub contents: Contents,
+    /// Annotations of [`MIRRORED`] slices but for `kubectl apply`'s; empty for others.
+    pub annotations: Labels,
+    /// The object without managed fields, endpoints and ports.
+    raw: Box<[u8]>,
+}
+
+/// What is in a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contents {
+    /// The family of its addresses; `None` for names.
+    pub family: Option<Family>,
+    /// Its ports.
+    pub ports: Arc<[Port]>,
+    /// Its endpoints.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// An endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its addresses, all of the slice's family; one for nearly all.
+    pub addresses: Box<[Ip]>,
+    /// What it is fit for.
+    pub conditions: Conditions,
+    /// Name in DNS, if it has one.
+    pub hostname: Option<Str>,
+    /// The object behind it.
+    pub target: Option<Target>,
+    /// The node that it is on.
+    pub node: Option<Str>,
+    /// The zone that it is in.
+    pub zone: Option<Str>,
+    /// Who should use it.
+    pub hints: Option<Box<Hints>>,
+}
+
+/// `conditions` of an endpoint; each may be unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Conditions {
+    /// Traffic is to be sent to it.
+    pub ready: Option<bool>,
+    /// It can take traffic, even while it terminates.
+    pub serving: Option<bool>,
+    /// It is going away.
+    pub terminating: Option<bool>,
+}
+
+/// `hints` of an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hints {
+    /// Zones whose traffic it should take.
+    pub zones: Vec<Str>,
+    /// Nodes whose traffic it should take.
+    pub nodes: Vec<Str>,
+}
+
+impl EndpointSlice {
+    /// Section: ports, endpoints and what a PUT needs, of the slices that are [`FROM_PODS`] or [`MIRRORED`].
+    pub const CONTENTS: Sections = Sections(1);
+    /// Section: ports and endpoints of all slices, whoever takes care of them.
+    pub const TARGETS: Sections = Sections(2);
+
+    /// The Service that it belongs to.
+    pub fn service(&self) -> Option<&str> {
+        label(&self.meta.labels, SERVICE_NAME).filter(|name| !name.is_empty())
+    }
+
+    /// Who takes care of it.
+    pub fn manager(&self) -> Option<&str> {
+        label(&self.meta.labels, MANAGED_BY)
+    }
+
+    /// The object for a PUT with other metadata and contents.
+    ///
+    /// # Errors
+    /// When the object that was read is not well-formed.
+    pub fn update(&self, head: &Head<'_>, contents: &Contents) -> Result<Vec<u8>, WireError> {
+        let mut object = head.rewrite(&self.raw)?;
+        crate::wire::copy_fields(&self.raw, &mut object, |field| field.number != f::METADATA)?;
+        contents.put(&mut object);
+        Ok(object)
+    }
+}
+
+impl Contents {
+    /// A new slice; its name begins with `prefix`.
+    pub fn create(&self, namespace: &str, prefix: &str, head: &Head<'_>) -> Vec<u8> {
+        let mut object = head.create(namespace, prefix);
+        self.put(&mut object);
+        object
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        if let Some(family) = self.family {
+            out.put_str(f::ADDRESS_TYPE, family.name());
+        }
+        self.endpoints.iter().for_each(|endpoint| endpoint.put(out));
+        self.ports.iter().for_each(|port| port.put(out, f::PORTS, PORT));
+    }
+}
+
+impl Endpoint {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut addresses = Vec::with_capacity(1);
+        let mut endpoint = Self {
+            addresses: Box::default(),
+            conditions: Conditions::default(),
+            hostname: None,
+            target: None,
+            node: None,
+            zone: None,
+            hints: None,
+        };
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                e::ADDRESSES => addresses.push(Ip::parse(field.value.str())),
+                e::CONDITIONS => endpoint.conditions = Conditions::decode(field.value.bytes())?,
+                e::HOSTNAME => endpoint.hostname = Some(interner.str(field.value.str())),
+                e::TARGET_REF => endpoint.target = Some(Target::decode(interner, field.value.bytes())?),
+                e::NODE_NAME => endpoint.node = Some(interner.str(field.value.str())),
+                e::ZONE => endpoint.zone = Some(interner.str(field.value.str())),
+                e::HINTS => endpoint.hints = Some(Box::new(Hints::decode(interner, field.value.bytes())?)),
+                _ => {}
+            }
+        }
+        endpoint.addresses = addresses.into();
+        Ok(endpoint)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_message(f::ENDPOINTS, |message| {
+            self.addresses.iter().for_each(|address| message.put_str(e::ADDRESSES, &address.to_string()));
+            message.put_message(e::CONDITIONS, |conditions| self.conditions.put(conditions));
+            if let Some(hostname) = &self.hostname {
+                message.put_str(e::HOSTNAME, hostname);
+            }
+            if let Some(target) = &self.target {
+                target.put(message, e::TARGET_REF);
+            }
+            if let Some(node) = &self.node {
+                message.put_str(e::NODE_NAME, node);
+            }
+            if let Some(zone) = &self.zone {
+                message.put_str(e::ZONE, zone);
+            }
+            if let Some(hints) = &self.hints {
+                message.put_message(e::HINTS, |message| hints.put(message));
+            }
+        });
+    }
+}
+
+impl Conditions {
+    fn decode(message: &[u8]) -> Result<Self, WireError> {
+        let mut conditions = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                c::READY => conditions.ready = Some(field.value.bool()),
+                c::SERVING => conditions.serving = Some(field.value.bool()),
+                c::TERMINATING => conditions.terminating = Some(field.value.bool()),
+                _ => {}
+            }
+        }
+        Ok(conditions)
+    }
+
+    fn put(self, out: &mut Vec<u8>) {
+        for (number, value) in [(c::READY, self.ready), (c::SERVING, self.serving), (c::TERMINATING, self.terminating)]
+        {
+            if let Some(value) = value {
+                out.put_bool(number, value);
+            }
+        }
+    }
+}
+
+impl Hints {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut hints = Self::default();
+        let name = |message, number| interner.str(std::str::from_utf8(find(message, number)).unwrap_or_default());
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                h::FOR_ZONES => hints.zones.push(name(field.value.bytes(), for_zone::NAME)),
+                h::FOR_NODES => hints.nodes.push(name(field.value.bytes(), for_node::NAME)),
+                _ => {}
+            }
+        }
+        Ok(hints)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        for zone in &self.zones {
+            out.put_message(h::FOR_ZONES, |message| message.put_str(for_zone::NAME, zone));
+        }
+        for node in &self.nodes {
+            out.put_message(h::FOR_NODES, |message| message.put_str(for_node::NAME, node));
+        }
+    }
+}
+
+impl Kind for EndpointSlice {
+    const RESOURCE: Resource = Resource {
+        group: "discovery.k8s.io",
+        version: "v1",
+        kind: "EndpointSlice",
+        plural: "endpointslices",
+        namespaced: true,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let interner = &context.interner;
+        let (mut meta, mut family) = (&[][..], None);
+        for field in fields(object) {
+            let field = field?;
+            match field.number {
+                f::METADATA => meta = field.value.bytes(),
+                f::ADDRESS_TYPE => family = Family::parse(field.value.str()),
+                _ => {}
+            }
+        }
+        let (meta, message) = (Meta::decode(interner, meta, |_, _| {})?, meta);
+        let mut slice = Self {
+            meta,
+            contents: Contents { family, ports: interner.ports(&[]), endpoints: Vec::new() },
+            annotations: interner.labels(Vec::new()),
+            raw: Box::default(),
+        };
+        let manager = slice.manager();
+        let mirrored = manager == Some(MIRRORED);
+        let written = context.sections.contains(Self::CONTENTS) && (mirrored || manager == Some(FROM_PODS));
+        if !written && !context.sections.contains(Self::TARGETS) {
+            return Ok(slice);
+        }
+        let mut ports = Vec::new();
+        for field in fields(object) {
+            let field = field?;
+            match field.number {
+                f::PORTS => ports.push(Port::decode(interner, PORT, field.value.bytes())?),
+                f::ENDPOINTS => slice.contents.endpoints.push(Endpoint::decode(interner, field.value.bytes())?),
+                _ => {}
+            }
+        }
+        slice.contents.ports = interner.ports(&ports);
+        slice.contents.endpoints.shrink_to_fit();
+        if !written {
+            return Ok(slice);
+        }
+        if mirrored {
+            slice.annotations = annotated_meta(interner, message)?.1;
+        }
+        let keep = |field: &crate::wire::Field<'_>| !matches!(field.number, f::PORTS | f::ENDPOINTS | f::ADDRESS_TYPE);
+        slice.raw = splice::edited(object, &[], keep, |_| {})?.into();
+        Ok(slice)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata_edit::Annotations;
+    use crate::wire::schema::object_meta;
+
+    fn endpoint() -> Endpoint {
+        Endpoint {
+            addresses: [Ip::parse("10.0.0.1")].into(),
+            conditions: Conditions { ready: Some(true), serving: None, terminating: Some(false) },
+            hostname: Some("web-0".into()),
+            target: Some(Target::Pod {
+                namespace: "ns".into(),
+                name: "web-0".into(),
+                uid: crate::meta::Uid::parse("x"),
+            }),
+            node: Some("node".into()),
+            zone: Some("zone".into()),
+            hints: Some(Box::new(Hints { zones: vec!["zone".into()], nodes: vec!["node".into()] })),
+        }
+    }
+
+    fn decode(manager: &str, sections: Sections) -> EndpointSlice {
+        let context = Decode { interner: Arc::default(), sections };
+        let port = Port { name: "".into(), protocol: "UDP".into(), number: Some(53), app_protocol: None };
+        let labels: Labels = Arc::new([(MANAGED_BY.into(), manager.into()), (SERVICE_NAME.into(), "dns".into())]);
+        let contents = Contents { family: Some(Family::V6), ports: Arc::new([port]), endpoints: vec![endpoint()] };
+        let head = Head { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
+        let created = contents.create("ns", "dns-1", &head);
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+            meta.extend(find(&created, f::METADATA));
+        });
+        crate::wire::copy_fields(&created, &mut object, |field| field.number != f::METADATA).expect("well-formed");
+        object.put_str(99, "unknown");
+        EndpointSlice::decode(&context, &object).expect("well-formed")
+    }
+
+    #[test]
+    fn anybodys_slices_are_read_whole_if_asked() {
+        let theirs = decode("example.com/them", EndpointSlice::CONTENTS);
+        assert!(theirs.contents.endpoints.is_empty() && theirs.contents.ports.is_empty());
+        for manager in ["example.com/them", FROM_PODS] {
+            let slice = decode(manager, EndpointSlice::TARGETS);
+            assert_eq!((slice.contents.endpoints.len(), slice.contents.ports.len()), (1, 1), "{manager}");
+            assert!(slice.raw.is_empty(), "nobody writes it");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let slice = decode(FROM_PODS, EndpointSlice::CONTENTS);
+        assert_eq!((slice.service(), slice.contents.family), (Some("dns"), Some(Family::V6)));
+        assert_eq!(slice.contents.endpoints, [endpoint()]);
+        let empty = Contents { endpoints: Vec::new(), ..slice.contents.clone() };
+        let head = Head { labels: &slice.meta.labels, annotations: Annotations::Edited(&[]), owner: None };
+        let updated = slice.update(&head, &empty).expect("well-formed");
+        let context = Decode { interner: Arc::default(), sections: EndpointSlice::CONTENTS };
+        let again = EndpointSlice::decode(&context, &updated).expect("well-formed");
+        assert_eq!((again.contents, again.meta.version), (empty, 7));
+        assert_eq!(find(&updated, 99), b"unknown");
+    }
+
+    #[test]
+    fn contents_are_kept_where_somebody_here_needs_them() {
+        for (manager, sections, endpoints, annotations) in [
+            (FROM_PODS, EndpointSlice::CONTENTS, 1, 0),
+            (MIRRORED, EndpointSlice::CONTENTS, 1, 1),
+            ("somebody", EndpointSlice::CONTENTS, 0, 0),
+            (FROM_PODS, Sections::default(), 0, 0),
+        ] {
+            let slice = decode(manager, sections);
+            assert_eq!(
+                (slice.contents.endpoints.len(), slice.annotations.len()),
+                (endpoints, annotations),
+                "{manager}"
+            );
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! IPAddress: an address that a Service has, by its name.
+
+use crate::decode::{Decode, DecodeError};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::wire::find;
+use crate::wire::schema::ip_address as f;
+
+/// An IPAddress.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IpAddress {
+    /// Metadata; the name is the address in its canonical spelling.
+    pub meta: Meta,
+}
+
+impl Kind for IpAddress {
+    const RESOURCE: Resource = Resource {
+        group: "networking.k8s.io",
+        version: "v1",
+        kind: "IPAddress",
+        plural: "ipaddresses",
+        namespaced: false,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        Ok(Self { meta: Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})? })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}

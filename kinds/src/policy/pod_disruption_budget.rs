@@ -1,0 +1,293 @@
+//! PodDisruptionBudget: which pods it protects, how many of them must stay, and what its status says.
+
+use std::sync::Arc;
+
+use crate::decode::{Decode, DecodeError};
+use crate::intern::Str;
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::value::int_or_string::IntOrString;
+use crate::value::selector::Selector;
+use crate::value::time::Time;
+use crate::wire::schema::{
+    condition as c, pod_disruption_budget as f, pod_disruption_budget_spec as s, pod_disruption_budget_status as t,
+};
+use crate::wire::splice::edited;
+use crate::wire::{self, Put, WireError, fields, find};
+
+/// The condition that says whether pods may be disrupted.
+pub const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
+
+/// A PodDisruptionBudget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodDisruptionBudget {
+    /// Metadata.
+    pub meta: Meta,
+    /// The pods that it protects.
+    pub selector: Selector,
+    /// How many must be there.
+    pub min_available: Option<IntOrString>,
+    /// How many may be missing; before [`PodDisruptionBudget::min_available`].
+    pub max_unavailable: Option<IntOrString>,
+    /// Status.
+    pub status: BudgetStatus,
+    /// The selector as the server sent it.
+    raw_selector: Box<[u8]>,
+    /// Metadata without managed fields, and status: what a PUT of the status needs.
+    raw: Arc<[u8]>,
+}
+
+/// `status` of a PodDisruptionBudget, without conditions of others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BudgetStatus {
+    /// Generation of the spec that this status is about.
+    pub observed_generation: i64,
+    /// Names of pods whose eviction was granted and is not seen yet, and when it was granted; sorted by name.
+    pub disrupted_pods: Vec<(Str, Time)>,
+    /// How many pods may be disrupted now.
+    pub disruptions_allowed: i32,
+    /// Healthy pods.
+    pub current_healthy: i32,
+    /// How many must be healthy.
+    pub desired_healthy: i32,
+    /// Pods that should be there.
+    pub expected_pods: i32,
+    /// The condition [`DISRUPTION_ALLOWED`], if there is one.
+    pub allowed: Option<AllowedCondition>,
+}
+
+/// The condition [`DISRUPTION_ALLOWED`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AllowedCondition {
+    /// `True` or `False`.
+    pub status: Box<str>,
+    /// Machine-readable reason.
+    pub reason: Box<str>,
+    /// Message for people.
+    pub message: Box<str>,
+    /// Generation of the spec that the condition is about.
+    pub observed_generation: i64,
+    /// When its status changed.
+    pub last_transition: Time,
+}
+
+impl AllowedCondition {
+    fn decode(message: &[u8]) -> Result<Self, WireError> {
+        let mut read = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                c::STATUS => read.status = field.value.str().into(),
+                c::REASON => read.reason = field.value.str().into(),
+                c::MESSAGE => read.message = field.value.str().into(),
+                c::OBSERVED_GENERATION => read.observed_generation = field.value.i64(),
+                c::LAST_TRANSITION_TIME => read.last_transition = Time::decode(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.put_message(t::CONDITIONS, |message| {
+            message.put_str(c::TYPE, DISRUPTION_ALLOWED);
+            message.put_str(c::STATUS, &self.status);
+            message.put_int(c::OBSERVED_GENERATION, self.observed_generation);
+            self.last_transition.put(message, c::LAST_TRANSITION_TIME);
+            message.put_str(c::REASON, &self.reason);
+            message.put_str(c::MESSAGE, &self.message);
+        });
+    }
+}
+
+fn is_allowed_condition(condition: &[u8]) -> bool {
+    find(condition, c::TYPE) == DISRUPTION_ALLOWED.as_bytes()
+}
+
+impl BudgetStatus {
+    fn decode(context: &Decode, message: &[u8]) -> Result<Self, WireError> {
+        let mut status = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                t::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
+                t::DISRUPTED_PODS => {
+                    let entry = field.value.bytes();
+                    let name = std::str::from_utf8(find(entry, 1)).unwrap_or_default();
+                    status.disrupted_pods.push((context.interner.str(name), Time::decode(find(entry, 2))?));
+                }
+                t::DISRUPTIONS_ALLOWED => status.disruptions_allowed = field.value.i32(),
+                t::CURRENT_HEALTHY => status.current_healthy = field.value.i32(),
+                t::DESIRED_HEALTHY => status.desired_healthy = field.value.i32(),
+                t::EXPECTED_PODS => status.expected_pods = field.value.i32(),
+                t::CONDITIONS if is_allowed_condition(field.value.bytes()) => {
+                    status.allowed = Some(AllowedCondition::decode(field.value.bytes())?);
+                }
+                _ => {}
+            }
+        }
+        status.disrupted_pods.sort_unstable();
+        Ok(status)
+    }
+
+    const FIELDS: [u32; 7] = [
+        t::OBSERVED_GENERATION,
+        t::DISRUPTED_PODS,
+        t::DISRUPTIONS_ALLOWED,
+        t::CURRENT_HEALTHY,
+        t::DESIRED_HEALTHY,
+        t::EXPECTED_PODS,
+        t::CONDITIONS,
+    ];
+
+    /// This status over an old one; conditions of others and what is not known here stay.
+    fn splice(&self, old: &[u8]) -> Result<Vec<u8>, WireError> {
+        let mut status = Vec::with_capacity(old.len() + 128);
+        wire::copy_fields(old, &mut status, |field| !Self::FIELDS.contains(&field.number))?;
+        status.put_int(t::OBSERVED_GENERATION, self.observed_generation);
+        for (name, since) in &self.disrupted_pods {
+            status.put_message(t::DISRUPTED_PODS, |entry| {
+                entry.put_str(1, name);
+                since.put(entry, 2);
+            });
+        }
+        status.put_int(t::DISRUPTIONS_ALLOWED, self.disruptions_allowed.into());
+        status.put_int(t::CURRENT_HEALTHY, self.current_healthy.into());
+        status.put_int(t::DESIRED_HEALTHY, self.desired_healthy.into());
+        status.put_int(t::EXPECTED_PODS, self.expected_pods.into());
+        let mut allowed = self.allowed.as_ref();
+        for condition in fields(old).flatten().filter(|field| field.number == t::CONDITIONS) {
+            if is_allowed_condition(condition.value.bytes()) {
+                allowed.take().into_iter().for_each(|allowed| allowed.put(&mut status));
+            } else {
+                status.extend_from_slice(condition.raw);
+            }
+        }
+        allowed.into_iter().for_each(|allowed| allowed.put(&mut status));
+        Ok(status)
+    }
+}
+
+impl PodDisruptionBudget {
+    /// The object for a PUT of this status.
+    pub fn status_update(&self, status: &BudgetStatus) -> Vec<u8> {
+        // The object was read once already, so that it is known to be well-formed.
+        let spliced = status.splice(find(&self.raw, f::STATUS)).unwrap_or_default();
+        let keep = |field: &wire::Field<'_>| field.number != f::STATUS;
+        edited(&self.raw, &[], keep, |object| object.put_bytes(f::STATUS, &spliced)).unwrap_or_default()
+    }
+
+    /// The selector for people, as upstream prints it.
+    pub fn selector_text(&self) -> String {
+        crate::value::selector::as_go_prints(&self.raw_selector)
+    }
+}
+
+impl Kind for PodDisruptionBudget {
+    const RESOURCE: Resource = Resource {
+        group: "policy",
+        version: "v1",
+        kind: "PodDisruptionBudget",
+        plural: "poddisruptionbudgets",
+        namespaced: true,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let mut budget = Self {
+            meta: Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?,
+            selector: Selector::Nothing,
+            min_available: None,
+            max_unavailable: None,
+            status: BudgetStatus::decode(context, find(object, f::STATUS))?,
+            raw_selector: Box::default(),
+            raw: edited(object, &[], |field| field.number == f::STATUS, |_| {})?.into(),
+        };
+        for field in fields(find(object, f::SPEC)) {
+            let field = field?;
+            match field.number {
+                s::MIN_AVAILABLE => budget.min_available = Some(IntOrString::decode(field.value.bytes())?),
+                s::MAX_UNAVAILABLE => budget.max_unavailable = Some(IntOrString::decode(field.value.bytes())?),
+                s::SELECTOR => {
+                    budget.selector = Selector::decode(&context.interner, field.value.bytes())?;
+                    budget.raw_selector = field.value.bytes().into();
+                }
+                _ => {}
+            }
+        }
+        Ok(budget)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::Sections;
+    use crate::wire::schema::{int_or_string, label_selector, object_meta};
+
+    fn object() -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "web");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+            meta.put_str(object_meta::MANAGED_FIELDS, "large");
+        });
+        object.put_message(f::SPEC, |spec| {
+            spec.put_message(s::MAX_UNAVAILABLE, |message| {
+                message.put_int(int_or_string::TYPE, 1);
+                message.put_str(int_or_string::STR_VAL, "25%");
+            });
+            spec.put_message(s::SELECTOR, |message| message.put_entry(label_selector::MATCH_LABELS, "app", "web"));
+        });
+        object.put_message(f::STATUS, |status| {
+            status.put_message(t::CONDITIONS, |condition| condition.put_str(c::TYPE, "Foreign"));
+            status.put_message(t::CONDITIONS, |condition| {
+                condition.put_str(c::TYPE, DISRUPTION_ALLOWED);
+                condition.put_str(c::STATUS, "True");
+            });
+            status.put_message(t::DISRUPTED_PODS, |entry| {
+                entry.put_str(1, "b");
+                Time(5).put(entry, 2);
+            });
+            status.put_str(99, "unknown");
+        });
+        object
+    }
+
+    fn decode(object: &[u8]) -> PodDisruptionBudget {
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        PodDisruptionBudget::decode(&context, object).expect("well-formed")
+    }
+
+    #[test]
+    fn a_status_update_keeps_what_is_not_ours() {
+        let budget = decode(&object());
+        assert_eq!(budget.max_unavailable, Some(IntOrString::Text("25%".into())));
+        assert_eq!(budget.status.disrupted_pods, [("b".into(), Time(5))]);
+        let mut status = budget.status.clone();
+        status.disrupted_pods.clear();
+        status.disruptions_allowed = 3;
+        status.allowed.as_mut().expect("there").reason = "SufficientPods".into();
+        let written = budget.status_update(&status);
+        assert_eq!(decode(&written).status, status);
+        assert!(find(find(&written, f::METADATA), object_meta::MANAGED_FIELDS).is_empty());
+        let raw = find(&written, f::STATUS);
+        assert_eq!(find(raw, 99), b"unknown");
+        let kinds: Vec<&[u8]> = fields(raw)
+            .flatten()
+            .filter(|field| field.number == t::CONDITIONS)
+            .map(|field| find(field.value.bytes(), c::TYPE))
+            .collect();
+        assert_eq!(kinds, [&b"Foreign"[..], DISRUPTION_ALLOWED.as_bytes()]);
+    }
+
+    #[test]
+    fn the_selector_is_printed_as_people_know_it() {
+        let expected =
+            "&LabelSelector{MatchLabels:map[string]string{app: web,},MatchExpressions:[]LabelSelectorRequirement{},}";
+        assert_eq!(decode(&object()).selector_text(), expected);
+    }
+}

@@ -1,0 +1,85 @@
+//! ClusterRole: its rules, and which other roles they are gathered from.
+
+use std::sync::Arc;
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::value::selector::Selector;
+use crate::wire::fields;
+use crate::wire::schema::{aggregation_rule, cluster_role as f, policy_rule as r};
+
+/// A ClusterRole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterRole {
+    /// Metadata.
+    pub meta: Meta,
+    /// Its rules, in order; only with [`ClusterRole::RULES`].
+    pub rules: Box<[Rule]>,
+    /// The selectors of the roles whose rules it gathers; `None` without an aggregation rule.
+    pub aggregates: Option<Box<[Selector]>>,
+}
+
+/// A rule as it stands on the wire, where absent and empty lists are the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Rule(Arc<[u8]>);
+
+impl Rule {
+    /// A list of the rule by its field number in [`crate::wire::schema::policy_rule`].
+    pub fn list(&self, number: u32) -> impl Iterator<Item = &str> {
+        fields(&self.0).flatten().filter(move |field| field.number == number).map(|field| field.value.str())
+    }
+
+    /// The lists of a rule, by their names in JSON.
+    pub const LISTS: [(&'static str, u32); 5] = [
+        ("verbs", r::VERBS),
+        ("apiGroups", r::API_GROUPS),
+        ("resources", r::RESOURCES),
+        ("resourceNames", r::RESOURCE_NAMES),
+        ("nonResourceURLs", r::NON_RESOURCE_URLS),
+    ];
+}
+
+impl ClusterRole {
+    /// Section: the rules.
+    pub const RULES: Sections = Sections(1);
+}
+
+impl Kind for ClusterRole {
+    const RESOURCE: Resource = Resource {
+        group: "rbac.authorization.k8s.io",
+        version: "v1",
+        kind: "ClusterRole",
+        plural: "clusterroles",
+        namespaced: false,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let (mut meta, mut rules, mut aggregates) = (&[][..], Vec::new(), None);
+        for field in fields(object) {
+            let field = field?;
+            match field.number {
+                f::METADATA => meta = field.value.bytes(),
+                f::RULES if context.sections.contains(Self::RULES) => {
+                    rules.push(Rule(context.interner.blob(field.value.bytes())));
+                }
+                f::AGGREGATION_RULE => {
+                    let mut selectors = Vec::new();
+                    for field in fields(field.value.bytes()) {
+                        let field = field?;
+                        if field.number == aggregation_rule::CLUSTER_ROLE_SELECTORS {
+                            selectors.push(Selector::decode(&context.interner, field.value.bytes())?);
+                        }
+                    }
+                    aggregates = Some(selectors.into());
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { meta: Meta::decode(&context.interner, meta, |_, _| {})?, rules: rules.into(), aggregates })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}

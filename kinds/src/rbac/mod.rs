@@ -1,0 +1,3 @@
+//! Kinds of the API group `rbac.authorization.k8s.io`.
+
+pub mod cluster_role;

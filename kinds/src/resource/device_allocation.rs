@@ -1,0 +1,140 @@
+//! The devices that a ResourceClaim got, and the pods that may use them.
+
+use crate::intern::{Interner, Str};
+use crate::meta::Uid;
+use crate::scheduling::taint::Toleration;
+use crate::wire::schema::{
+    allocation_result, claim_consumer as consumer, device_allocation_result,
+    device_request_allocation_result as result, resource_claim_status as f,
+};
+use crate::wire::{WireError, fields, find};
+
+/// What a claim got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocation {
+    /// The devices.
+    pub devices: Box<[AllocatedDevice]>,
+    /// Names and uids of the pods that the claim is reserved for; other consumers are left out.
+    pub pods: Box<[(Str, Uid)]>,
+}
+
+/// A device that a claim got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocatedDevice {
+    /// The driver that published it,
+    pub driver: Str,
+    /// the pool that it is from,
+    pub pool: Str,
+    /// and its name there.
+    pub name: Str,
+    /// `DeviceToleration` messages.
+    tolerations: Box<[Box<[u8]>]>,
+}
+
+impl Allocation {
+    /// Reads a `ResourceClaimStatus` message; `None` when nothing is allocated.
+    pub(crate) fn read(interner: &Interner, status: &[u8]) -> Result<Option<Self>, WireError> {
+        let (mut allocation, mut pods) = (None, Vec::new());
+        for field in fields(status) {
+            let field = field?;
+            match field.number {
+                f::ALLOCATION => allocation = Some(field.value.bytes()),
+                f::RESERVED_FOR => pods.extend(read_pod(interner, field.value.bytes())?),
+                _ => {}
+            }
+        }
+        let Some(allocation) = allocation else { return Ok(None) };
+        let mut devices = Vec::new();
+        for field in fields(find(allocation, allocation_result::DEVICES)) {
+            let field = field?;
+            if field.number == device_allocation_result::RESULTS {
+                devices.push(AllocatedDevice::read(interner, field.value.bytes())?);
+            }
+        }
+        Ok(Some(Self { devices: devices.into(), pods: pods.into() }))
+    }
+}
+
+fn read_pod(interner: &Interner, message: &[u8]) -> Result<Option<(Str, Uid)>, WireError> {
+    let (mut group, mut resource, mut name, mut uid) = ("", "", "", "");
+    for field in fields(message) {
+        let field = field?;
+        match field.number {
+            consumer::API_GROUP => group = field.value.str(),
+            consumer::RESOURCE => resource = field.value.str(),
+            consumer::NAME => name = field.value.str(),
+            consumer::UID => uid = field.value.str(),
+            _ => {}
+        }
+    }
+    Ok(((group, resource) == ("", "pods")).then(|| (interner.str(name), Uid::parse(uid))))
+}
+
+impl AllocatedDevice {
+    fn read(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let empty = interner.str("");
+        let (mut driver, mut pool, mut name) = (empty.clone(), empty.clone(), empty);
+        let mut tolerations = Vec::new();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                result::DRIVER => driver = interner.str(field.value.str()),
+                result::POOL => pool = interner.str(field.value.str()),
+                result::DEVICE => name = interner.str(field.value.str()),
+                result::TOLERATIONS => tolerations.push(field.value.bytes().into()),
+                _ => {}
+            }
+        }
+        Ok(Self { driver, pool, name, tolerations: tolerations.into() })
+    }
+
+    /// What was tolerated when it was allocated; a message that is not well-formed tolerates nothing.
+    pub fn tolerations(&self) -> impl Iterator<Item = Toleration<'_>> {
+        self.tolerations.iter().filter_map(|message| Toleration::decode(message).ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Put;
+    use crate::wire::schema::{device_taint, device_toleration, taint, toleration};
+
+    #[test]
+    fn taints_and_tolerations_of_devices_have_the_form_of_those_of_nodes() {
+        use device_toleration as d;
+        let device = [d::KEY, d::OPERATOR, d::VALUE, d::EFFECT, d::TOLERATION_SECONDS];
+        use toleration as t;
+        assert_eq!(device, [t::KEY, t::OPERATOR, t::VALUE, t::EFFECT, t::TOLERATION_SECONDS]);
+        let device = [device_taint::KEY, device_taint::VALUE, device_taint::EFFECT, device_taint::TIME_ADDED];
+        assert_eq!(device, [taint::KEY, taint::VALUE, taint::EFFECT, taint::TIME_ADDED]);
+    }
+
+    #[test]
+    fn devices_and_pods_are_read() {
+        let mut status = Vec::new();
+        for (resource, name) in [("pods", "p"), ("podgroups", "g")] {
+            status.put_message(f::RESERVED_FOR, |message| {
+                message.put_str(consumer::RESOURCE, resource);
+                message.put_str(consumer::NAME, name);
+                message.put_str(consumer::UID, "u");
+            });
+        }
+        assert_eq!(Allocation::read(&Interner::default(), &status), Ok(None));
+        status.put_message(f::ALLOCATION, |message| {
+            message.put_message(allocation_result::DEVICES, |devices| {
+                devices.put_message(device_allocation_result::RESULTS, |one| {
+                    one.put_str(result::DRIVER, "d");
+                    one.put_str(result::POOL, "p");
+                    one.put_str(result::DEVICE, "gpu-0");
+                    one.put_message(result::TOLERATIONS, |message| message.put_str(device_toleration::KEY, "k"));
+                });
+            });
+        });
+        let read = Allocation::read(&Interner::default(), &status).expect("well-formed").expect("allocated");
+        assert_eq!(*read.pods, [("p".into(), Uid::parse("u"))]);
+        let [device] = &*read.devices else { panic!("{read:?}") };
+        assert_eq!((&*device.driver, &*device.pool, &*device.name), ("d", "p", "gpu-0"));
+        assert_eq!(device.tolerations().map(|toleration| toleration.key).collect::<Vec<_>>(), ["k"]);
+    }
+}

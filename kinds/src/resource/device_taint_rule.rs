@@ -1,0 +1,191 @@
+//! DeviceTaintRule: a taint that an administrator gives to devices, and how its eviction goes on.
+
+use crate::decode::{Decode, DecodeError};
+use crate::intern::{Interner, Str};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::scheduling::taint::Taint;
+use crate::value::time::Time;
+use crate::wire::schema::{
+    condition, device_taint_rule as f, device_taint_rule_spec as s, device_taint_rule_status as t,
+    device_taint_selector as selector,
+};
+use crate::wire::{WireError, fields, find};
+
+/// The condition that says how eviction goes on.
+pub const EVICTION_IN_PROGRESS: &str = "EvictionInProgress";
+
+/// A rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceTaintRule {
+    /// Metadata.
+    pub meta: Meta,
+    /// Which devices it is about; `None`: none at all.
+    pub selector: Option<DeviceSelector>,
+    /// The taint that they get.
+    pub taint: Taint,
+    /// The condition [`EVICTION_IN_PROGRESS`], if it is set.
+    pub progress: Option<Progress>,
+}
+
+/// Which devices are meant; what is not set does not matter.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceSelector {
+    /// Name of the driver.
+    pub driver: Option<Str>,
+    /// Name of the pool.
+    pub pool: Option<Str>,
+    /// Name of the device.
+    pub device: Option<Str>,
+}
+
+/// How eviction goes on, as a condition says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// Whether it goes on: `True` or `False`.
+    pub status: Str,
+    /// The reason.
+    pub reason: Str,
+    /// The message for people.
+    pub message: Box<str>,
+    /// The generation of the rule that it is about.
+    pub generation: i64,
+    /// When it was written.
+    pub since: Time,
+}
+
+impl DeviceTaintRule {
+    /// True when the rule is about a device (pkg/controller/devicetainteviction, ruleMatchesDevice).
+    pub fn is_about(&self, driver: &str, pool: &str, device: &str) -> bool {
+        let fits = |wanted: &Option<Str>, is: &str| wanted.as_ref().is_none_or(|wanted| **wanted == *is);
+        self.selector.as_ref().is_some_and(|selector| {
+            fits(&selector.driver, driver) && fits(&selector.pool, pool) && fits(&selector.device, device)
+        })
+    }
+}
+
+impl DeviceSelector {
+    fn read(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut read = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                selector::DRIVER => read.driver = Some(interner.str(field.value.str())),
+                selector::POOL => read.pool = Some(interner.str(field.value.str())),
+                selector::DEVICE => read.device = Some(interner.str(field.value.str())),
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+}
+
+impl Progress {
+    fn read(interner: &Interner, message: &[u8]) -> Result<Option<Self>, WireError> {
+        let empty = interner.str("");
+        let mut is_it = false;
+        let mut read = Self {
+            status: empty.clone(),
+            reason: empty,
+            message: Box::default(),
+            generation: 0,
+            since: Time::default(),
+        };
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                condition::TYPE => is_it = field.value.str() == EVICTION_IN_PROGRESS,
+                condition::STATUS => read.status = interner.str(field.value.str()),
+                condition::REASON => read.reason = interner.str(field.value.str()),
+                condition::MESSAGE => read.message = field.value.str().into(),
+                condition::OBSERVED_GENERATION => read.generation = field.value.i64(),
+                condition::LAST_TRANSITION_TIME => read.since = Time::decode(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        Ok(is_it.then_some(read))
+    }
+}
+
+impl Kind for DeviceTaintRule {
+    const RESOURCE: Resource = Resource {
+        group: "resource.k8s.io",
+        version: "v1",
+        kind: "DeviceTaintRule",
+        plural: "devicetaintrules",
+        namespaced: false,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let interner = &context.interner;
+        let (mut selector, mut taint) = (None, &[][..]);
+        for field in fields(find(object, f::SPEC)) {
+            let field = field?;
+            match field.number {
+                s::DEVICE_SELECTOR => selector = Some(DeviceSelector::read(interner, field.value.bytes())?),
+                s::TAINT => taint = field.value.bytes(),
+                _ => {}
+            }
+        }
+        let mut progress = None;
+        for field in fields(find(object, f::STATUS)) {
+            let field = field?;
+            if field.number == t::CONDITIONS {
+                progress = Progress::read(interner, field.value.bytes())?.or(progress);
+            }
+        }
+        Ok(Self {
+            meta: Meta::decode(interner, find(object, f::METADATA), |_, _| {})?,
+            selector,
+            // Taints of devices have the form of those of nodes.
+            taint: Taint::decode(interner, taint)?,
+            progress,
+        })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::decode::Sections;
+    use crate::wire::Put;
+    use crate::wire::schema::{device_taint, object_meta};
+
+    #[test]
+    fn a_rule_is_about_what_its_selector_says() {
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        let rule = |fields: Option<&[(u32, &str)]>| {
+            let mut object = Vec::new();
+            object.put_message(f::METADATA, |meta| {
+                meta.put_str(object_meta::NAME, "rule");
+                meta.put_str(object_meta::RESOURCE_VERSION, "1");
+            });
+            object.put_message(f::SPEC, |spec| {
+                if let Some(fields) = fields {
+                    spec.put_message(s::DEVICE_SELECTOR, |message| {
+                        fields.iter().for_each(|(number, text)| message.put_str(*number, text));
+                    });
+                }
+                spec.put_message(s::TAINT, |message| message.put_str(device_taint::EFFECT, "NoExecute"));
+            });
+            DeviceTaintRule::decode(&context, &object).expect("well-formed")
+        };
+        for (fields, expected) in [
+            (None, [false, false]),
+            (Some(&[][..]), [true, true]),
+            (Some(&[(selector::DRIVER, "d")]), [true, true]),
+            (Some(&[(selector::DRIVER, "e")]), [false, false]),
+            (Some(&[(selector::POOL, "p"), (selector::DEVICE, "a")]), [true, false]),
+        ] {
+            let rule = rule(fields);
+            assert_eq!([rule.is_about("d", "p", "a"), rule.is_about("d", "p", "b")], expected, "{fields:?}");
+            assert_eq!((&*rule.taint.effect, rule.progress), ("NoExecute", None));
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Kinds of the API group `resource.k8s.io`.
+
+pub mod device_allocation;
+pub mod device_taint_rule;
+pub mod resource_claim;
+pub mod resource_slice;

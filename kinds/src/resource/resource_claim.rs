@@ -1,0 +1,191 @@
+//! ResourceClaim and DeviceClass: how many devices of which class are claimed, and by what other name they go.
+
+use std::collections::BTreeMap;
+
+use crate::decode::{Decode, DecodeError, Sections};
+use crate::intern::Str;
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::resource::device_allocation::Allocation;
+use crate::wire::schema::{
+    device_claim, device_class as class, device_class_spec, device_request as request, device_sub_request as sub,
+    exact_device_request as exact, resource_claim as f, resource_claim_spec as s,
+};
+use crate::wire::{WireError, fields, find};
+
+/// The annotation on a claim that was made for the extended resources of a pod.
+const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
+
+/// The most devices that a claim can get; one that asks for all counts as so many (api/resource/v1,
+/// AllocationResultsMaxSize).
+const MOST_DEVICES: i64 = 32;
+
+/// A ResourceClaim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceClaim {
+    /// Metadata.
+    pub meta: Meta,
+    /// Device classes and how many devices of each it may get, sorted by class.
+    pub devices: Box<[(Str, i64)]>,
+    /// It was made for the extended resources of the pod that owns it.
+    pub for_extended_resources: bool,
+    /// The devices that it got, if any; only with [`ResourceClaim::ALLOCATION`].
+    pub allocation: Option<Box<Allocation>>,
+}
+
+impl ResourceClaim {
+    /// Section: which devices it got.
+    pub const ALLOCATION: Sections = Sections(1 << 0);
+
+    /// Of alternatives the most counts (pkg/quota/v1/evaluator/core, claimEvaluator.Usage).
+    fn read_request(devices: &mut BTreeMap<Str, i64>, context: &Decode, message: &[u8]) -> Result<(), WireError> {
+        let mut most: BTreeMap<Str, i64> = BTreeMap::new();
+        for field in fields(message) {
+            let field = field?;
+            let asked = match field.number {
+                request::EXACTLY => devices_asked(context, field.value.bytes(), EXACT)?,
+                request::FIRST_AVAILABLE => devices_asked(context, field.value.bytes(), SUB)?,
+                _ => continue,
+            };
+            let known = most.entry(asked.0).or_default();
+            *known = (*known).max(asked.1);
+        }
+        for (class, count) in most {
+            let known = devices.entry(class).or_default();
+            *known = known.saturating_add(count);
+        }
+        Ok(())
+    }
+}
+
+/// Where a request has its class, mode and count.
+type Places = (u32, u32, u32);
+const EXACT: Places = (exact::DEVICE_CLASS_NAME, exact::ALLOCATION_MODE, exact::COUNT);
+const SUB: Places = (sub::DEVICE_CLASS_NAME, sub::ALLOCATION_MODE, sub::COUNT);
+
+fn devices_asked(context: &Decode, message: &[u8], (class, mode, count): Places) -> Result<(Str, i64), WireError> {
+    let (mut name, mut how, mut many) = ("", "", 0);
+    for field in fields(message) {
+        let field = field?;
+        match field.number {
+            number if number == class => name = field.value.str(),
+            number if number == mode => how = field.value.str(),
+            number if number == count => many = field.value.i64(),
+            _ => {}
+        }
+    }
+    let devices = match how {
+        "ExactCount" => many,
+        "All" => MOST_DEVICES,
+        _ => 0,
+    };
+    Ok((context.interner.str(name), devices))
+}
+
+impl Kind for ResourceClaim {
+    const RESOURCE: Resource = Resource {
+        group: "resource.k8s.io",
+        version: "v1",
+        kind: "ResourceClaim",
+        plural: "resourceclaims",
+        namespaced: true,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let mut for_extended_resources = false;
+        let meta = Meta::decode(&context.interner, find(object, f::METADATA), |key, value| {
+            for_extended_resources |= key == EXTENDED && value == "true";
+        })?;
+        let mut devices = BTreeMap::new();
+        for field in fields(find(find(object, f::SPEC), s::DEVICES)) {
+            let field = field?;
+            if field.number == device_claim::REQUESTS {
+                Self::read_request(&mut devices, context, field.value.bytes())?;
+            }
+        }
+        let allocation = match context.sections.contains(Self::ALLOCATION) {
+            true => Allocation::read(&context.interner, find(object, f::STATUS))?.map(Box::new),
+            false => None,
+        };
+        Ok(Self { meta, devices: devices.into_iter().collect(), for_extended_resources, allocation })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+/// A DeviceClass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceClass {
+    /// Metadata.
+    pub meta: Meta,
+    /// The extended resource that stands for its devices, if there is one.
+    pub extended_resource: Option<Str>,
+}
+
+impl Kind for DeviceClass {
+    const RESOURCE: Resource = Resource {
+        group: "resource.k8s.io",
+        version: "v1",
+        kind: "DeviceClass",
+        plural: "deviceclasses",
+        namespaced: false,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let name = find(find(object, class::SPEC), device_class_spec::EXTENDED_RESOURCE_NAME);
+        let name = std::str::from_utf8(name).unwrap_or_default();
+        Ok(Self {
+            meta: Meta::decode(&context.interner, find(object, class::METADATA), |_, _| {})?,
+            extended_resource: (!name.is_empty()).then(|| context.interner.str(name)),
+        })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::wire::Put;
+    use crate::wire::schema::object_meta;
+
+    fn put(out: &mut Vec<u8>, number: u32, (class, mode, count): Places, asked: (&str, &str, i64)) {
+        out.put_message(number, |message| {
+            message.put_str(class, asked.0);
+            message.put_str(mode, asked.1);
+            message.put_int(count, asked.2);
+        });
+    }
+
+    #[test]
+    fn requests_add_up_and_alternatives_do_not() {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "claim");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+            meta.put_entry(object_meta::ANNOTATIONS, EXTENDED, "true");
+        });
+        object.put_message(f::SPEC, |spec| {
+            spec.put_message(s::DEVICES, |devices| {
+                devices.put_message(device_claim::REQUESTS, |one| {
+                    put(one, request::EXACTLY, EXACT, ("gpu", "ExactCount", 2));
+                });
+                devices.put_message(device_claim::REQUESTS, |other| {
+                    put(other, request::FIRST_AVAILABLE, SUB, ("gpu", "ExactCount", 1));
+                    put(other, request::FIRST_AVAILABLE, SUB, ("gpu", "ExactCount", 4));
+                    put(other, request::FIRST_AVAILABLE, SUB, ("nic", "All", 0));
+                });
+            });
+        });
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        let claim = ResourceClaim::decode(&context, &object).expect("well-formed");
+        assert_eq!(*claim.devices, [("gpu".into(), 6), ("nic".into(), 32)]);
+        assert!(claim.for_extended_resources);
+    }
+}

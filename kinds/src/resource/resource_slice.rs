@@ -1,0 +1,89 @@
+//! ResourceSlice: the devices of a pool, and their taints.
+
+use crate::decode::{Decode, DecodeError};
+use crate::intern::{Interner, Str};
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::scheduling::taint::Taint;
+use crate::wire::schema::{device, resource_pool, resource_slice as f, resource_slice_spec as s};
+use crate::wire::{WireError, fields, find};
+
+/// A part of a pool of devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceSlice {
+    /// Metadata.
+    pub meta: Meta,
+    /// The driver that publishes it.
+    pub driver: Str,
+    /// The pool that it is a part of.
+    pub pool: Str,
+    /// The pool's generation: slices of an older one than the newest count no more.
+    pub generation: i64,
+    /// The devices.
+    pub devices: Box<[Device]>,
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its name in the pool.
+    pub name: Str,
+    /// Its taints.
+    pub taints: Box<[Taint]>,
+}
+
+impl Device {
+    fn read(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let (mut name, mut taints) = (interner.str(""), Vec::new());
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                device::NAME => name = interner.str(field.value.str()),
+                // Taints of devices have the form of those of nodes.
+                device::TAINTS => taints.push(Taint::decode(interner, field.value.bytes())?),
+                _ => {}
+            }
+        }
+        Ok(Self { name, taints: taints.into() })
+    }
+}
+
+impl Kind for ResourceSlice {
+    const RESOURCE: Resource = Resource {
+        group: "resource.k8s.io",
+        version: "v1",
+        kind: "ResourceSlice",
+        plural: "resourceslices",
+        namespaced: false,
+    };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let interner = &context.interner;
+        let empty = interner.str("");
+        let (mut driver, mut pool, mut generation, mut devices) = (empty.clone(), empty, 0, Vec::new());
+        for field in fields(find(object, f::SPEC)) {
+            let field = field?;
+            match field.number {
+                s::DRIVER => driver = interner.str(field.value.str()),
+                s::POOL => {
+                    for field in fields(field.value.bytes()) {
+                        let field = field?;
+                        match field.number {
+                            resource_pool::NAME => pool = interner.str(field.value.str()),
+                            resource_pool::GENERATION => generation = field.value.i64(),
+                            _ => {}
+                        }
+                    }
+                }
+                s::DEVICES => devices.push(Device::read(interner, field.value.bytes())?),
+                _ => {}
+            }
+        }
+        let meta = Meta::decode(interner, find(object, f::METADATA), |_, _| {})?;
+        Ok(Self { meta, driver, pool, generation, devices: devices.into() })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}

@@ -1,0 +1,226 @@
+//! Which nodes a pod may run on by its node selector and required node affinity, read once and matched often
+//! (component-helpers/scheduling/corev1/nodeaffinity).
+
+use crate::intern::{Interner, Str, label};
+use crate::meta::Meta;
+use crate::wire::schema::{node_selector as f, node_selector_requirement as requirement, node_selector_term as term};
+use crate::wire::{WireError, fields};
+
+/// The field of a node that terms may name.
+pub const NAME_FIELD: &str = "metadata.name";
+
+/// Any of its terms must match; a selector without terms matches nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeSelector {
+    /// The terms.
+    pub terms: Vec<Term>,
+}
+
+/// All of its requirements must hold.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Term {
+    /// Requirements on labels.
+    pub labels: Vec<Requirement>,
+    /// Requirements on fields.
+    pub fields: Vec<Requirement>,
+}
+
+/// One requirement as it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    /// The label or field.
+    pub key: Str,
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
+    pub operator: Str,
+    /// What it is compared with.
+    pub values: Vec<Str>,
+}
+
+impl NodeSelector {
+    /// Reads a `NodeSelector` message.
+    pub fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut selector = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            if field.number == f::NODE_SELECTOR_TERMS {
+                selector.terms.push(Term::decode(interner, field.value.bytes())?);
+            }
+        }
+        Ok(selector)
+    }
+
+    /// True when a node is among those selected.
+    pub fn matches(&self, node: &Meta) -> bool {
+        self.terms.iter().any(|term| term.matches(node))
+    }
+}
+
+impl Term {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut read = Self::default();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                term::MATCH_EXPRESSIONS => read.labels.push(Requirement::decode(interner, field.value.bytes())?),
+                term::MATCH_FIELDS => read.fields.push(Requirement::decode(interner, field.value.bytes())?),
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+
+    /// An empty term matches nothing.
+    fn matches(&self, node: &Meta) -> bool {
+        !(self.labels.is_empty() && self.fields.is_empty())
+            && self.labels.iter().all(|requirement| requirement.holds_for_labels(&node.labels))
+            && self.fields.iter().all(|requirement| requirement.holds_for_name(&node.name))
+    }
+}
+
+impl Requirement {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let (mut key, mut operator, mut values) = ("", "", Vec::new());
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                requirement::KEY => key = field.value.str(),
+                requirement::OPERATOR => operator = field.value.str(),
+                requirement::VALUES => values.push(interner.str(field.value.str())),
+                _ => {}
+            }
+        }
+        Ok(Self { key: interner.str(key), operator: interner.str(operator), values })
+    }
+
+    /// A requirement that makes no sense does not hold (apimachinery/pkg/labels, NewRequirement).
+    fn holds_for_labels(&self, labels: &[(Str, Str)]) -> bool {
+        let value = label(labels, &self.key);
+        let listed = || value.is_some_and(|value| self.values.iter().any(|wanted| **wanted == *value));
+        let values_are_good = self.values.iter().all(|value| is_label_value(value));
+        values_are_good
+            && match (&*self.operator, &self.values[..]) {
+                ("In", [_, ..]) => listed(),
+                ("NotIn", [_, ..]) => !listed(),
+                ("Exists", []) => value.is_some(),
+                ("DoesNotExist", []) => value.is_none(),
+                ("Gt", [bound]) => compare(value, bound).is_some_and(|(value, bound)| value > bound),
+                ("Lt", [bound]) => compare(value, bound).is_some_and(|(value, bound)| value < bound),
+                _ => false,
+            }
+    }
+
+    /// The only field that nodes are selected by is their name; another one reads as empty.
+    fn holds_for_name(&self, name: &str) -> bool {
+        let value = if &*self.key == NAME_FIELD { name } else { "" };
+        match (&*self.operator, &self.values[..]) {
+            ("In", [wanted]) => **wanted == *value,
+            ("NotIn", [refused]) => **refused != *value,
+            _ => false,
+        }
+    }
+}
+
+fn compare(value: Option<&str>, bound: &str) -> Option<(i64, i64)> {
+    Some((value?.parse().ok()?, bound.parse().ok()?))
+}
+
+/// At most 63 letters, digits, dashes, dots and underscores, with a letter or digit at both ends; or nothing.
+fn is_label_value(text: &str) -> bool {
+    let ends = [text.bytes().next(), text.bytes().last()];
+    text.len() <= 63
+        && ends.into_iter().flatten().all(|end| end.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Put;
+    use crate::wire::schema::object_meta;
+
+    fn requirement(key: &str, operator: &str, values: &[&str]) -> Requirement {
+        let values = values.iter().map(|value| Str::from(*value)).collect();
+        Requirement { key: key.into(), operator: operator.into(), values }
+    }
+
+    #[test]
+    fn requirements_on_labels_hold_as_for_the_scheduler() {
+        let labels = [("cpus".into(), "16".into()), ("zone".into(), "a".into())];
+        for (key, operator, values, expected) in [
+            ("zone", "In", &["a", "b"][..], true),
+            ("zone", "In", &["b"], false),
+            ("zone", "In", &[], false),
+            ("rack", "In", &["a"], false),
+            ("zone", "NotIn", &["b"], true),
+            ("zone", "NotIn", &["a"], false),
+            ("rack", "NotIn", &["a"], true),
+            ("rack", "NotIn", &[], false),
+            ("rack", "NotIn", &["not a label"], false),
+            ("zone", "Exists", &[], true),
+            ("zone", "Exists", &["a"], false),
+            ("rack", "Exists", &[], false),
+            ("rack", "DoesNotExist", &[], true),
+            ("rack", "DoesNotExist", &["a"], false),
+            ("zone", "DoesNotExist", &[], false),
+            ("cpus", "Gt", &["8"], true),
+            ("cpus", "Gt", &["16"], false),
+            ("cpus", "Gt", &["8", "9"], false),
+            ("cpus", "Gt", &["many"], false),
+            ("zone", "Gt", &["8"], false),
+            ("rack", "Gt", &["8"], false),
+            ("cpus", "Lt", &["32"], true),
+            ("cpus", "Lt", &["16"], false),
+            ("zone", "Near", &["a"], false),
+        ] {
+            assert_eq!(
+                requirement(key, operator, values).holds_for_labels(&labels),
+                expected,
+                "{key} {operator} {values:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn requirements_on_fields_know_the_name_only() {
+        for (key, operator, values, expected) in [
+            (NAME_FIELD, "In", &["node-1"][..], true),
+            (NAME_FIELD, "In", &["node-2"], false),
+            (NAME_FIELD, "In", &["node-1", "node-2"], false),
+            (NAME_FIELD, "NotIn", &["node-2"], true),
+            (NAME_FIELD, "NotIn", &["node-1"], false),
+            (NAME_FIELD, "Exists", &[], false),
+            ("spec.unschedulable", "In", &["true"], false),
+            ("spec.unschedulable", "NotIn", &["true"], true),
+        ] {
+            assert_eq!(
+                requirement(key, operator, values).holds_for_name("node-1"),
+                expected,
+                "{key} {operator} {values:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn any_term_may_match_and_all_of_it_must() {
+        let mut node = Vec::new();
+        node.put_str(object_meta::NAME, "node-1");
+        node.put_str(object_meta::RESOURCE_VERSION, "1");
+        node.put_entry(object_meta::LABELS, "zone", "a");
+        let node = Meta::decode(&Interner::default(), &node, |_, _| {}).expect("well-formed");
+        let zone = |zone| vec![requirement("zone", "In", &[zone])];
+        let name = |name| vec![requirement(NAME_FIELD, "In", &[name])];
+        let term = |labels, fields| Term { labels, fields };
+        for (terms, expected) in [
+            (vec![], false),
+            (vec![term(vec![], vec![])], false),
+            (vec![term(zone("a"), vec![])], true),
+            (vec![term(zone("a"), name("node-1"))], true),
+            (vec![term(zone("a"), name("node-2"))], false),
+            (vec![term(zone("b"), name("node-1"))], false),
+            (vec![term(zone("b"), vec![]), term(vec![], name("node-1"))], true),
+            (vec![term(vec![requirement("zone", "Near", &[])], vec![]), term(zone("a"), vec![])], true),
+        ] {
+            assert_eq!(NodeSelector { terms: terms.clone() }.matches(&node), expected, "{terms:?}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! What a pod's spec says about the nodes that it may run on, and how it is aimed at one of them.
+
+use crate::intern::{Interner, Labels, Str, label};
+use crate::meta::Meta;
+use crate::scheduling::node_selector::{NAME_FIELD, NodeSelector};
+use crate::scheduling::taint::{Toleration, Tolerations};
+use crate::wire::schema::{
+    affinity, node_affinity, node_selector, node_selector_requirement, node_selector_term, pod_spec as f,
+};
+use crate::wire::{Put, WireError, copy_fields, fields, find, map_entry};
+
+const REQUIRED: u32 = node_affinity::REQUIRED_DURING_SCHEDULING_IGNORED_DURING_EXECUTION;
+
+/// Where pods of a spec may run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// The one node that the spec names; empty if it names none.
+    pub node_name: Str,
+    /// Labels that the node must have.
+    pub node_selector: Labels,
+    /// The required node affinity.
+    pub required: Option<NodeSelector>,
+    /// Tolerations.
+    pub tolerations: Tolerations,
+    /// True when pods share their node's network.
+    pub host_network: bool,
+}
+
+impl Placement {
+    /// Reads a `PodSpec` message.
+    pub fn decode(interner: &Interner, spec: &[u8]) -> Result<Self, WireError> {
+        let mut node_labels = Vec::new();
+        let mut placement = Self {
+            node_name: interner.str(""),
+            node_selector: interner.labels(Vec::new()),
+            required: None,
+            tolerations: Tolerations::all(interner, spec)?,
+            host_network: false,
+        };
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                f::NODE_NAME => placement.node_name = interner.str(field.value.str()),
+                f::NODE_SELECTOR => {
+                    let (key, value) = map_entry(field.value.bytes())?;
+                    node_labels.push((interner.str(key), interner.str(value)));
+                }
+                f::AFFINITY => placement.required = required(interner, field.value.bytes())?,
+                f::HOST_NETWORK => placement.host_network = field.value.bool(),
+                _ => {}
+            }
+        }
+        placement.node_selector = interner.labels(node_labels);
+        Ok(placement)
+    }
+
+    /// True when node selector and required node affinity allow a node
+    /// (component-helpers/scheduling/corev1/nodeaffinity, RequiredNodeAffinity).
+    pub fn selects(&self, node: &Meta) -> bool {
+        self.node_selector.iter().all(|(key, value)| label(&node.labels, key) == Some(value))
+            && self.required.as_ref().is_none_or(|required| required.matches(node))
+    }
+}
+
+fn required(interner: &Interner, message: &[u8]) -> Result<Option<NodeSelector>, WireError> {
+    match nested(nested(Some(message), affinity::NODE_AFFINITY), REQUIRED) {
+        Some(required) => NodeSelector::decode(interner, required).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The nested message of this number, which may be there and empty.
+fn nested(message: Option<&[u8]>, number: u32) -> Option<&[u8]> {
+    fields(message?).flatten().filter(|field| field.number == number).last().map(|field| field.value.bytes())
+}
+
+/// The node that a spec's required node affinity aims at by name (pkg/controller/daemon/util, GetTargetNodeName).
+pub fn target(spec: &[u8]) -> Option<&str> {
+    let affinity = find(spec, f::AFFINITY);
+    let required = find(find(affinity, affinity::NODE_AFFINITY), REQUIRED);
+    let terms = numbered(required, node_selector::NODE_SELECTOR_TERMS);
+    let named = terms.flat_map(|term| numbered(term, node_selector_term::MATCH_FIELDS)).find(|requirement| {
+        find(requirement, node_selector_requirement::KEY) == NAME_FIELD.as_bytes()
+            && find(requirement, node_selector_requirement::OPERATOR) == b"In"
+    })?;
+    let mut values = numbered(named, node_selector_requirement::VALUES);
+    let only = values.next().filter(|_| values.next().is_none())?;
+    std::str::from_utf8(only).ok()
+}
+
+fn numbered(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
+    fields(message).flatten().filter(move |field| field.number == number).map(|field| field.value.bytes())
+}
+
+/// A pod spec that is to be aimed at one node after the other. Everything else in it stays as it is on the wire.
+#[derive(Debug, Clone)]
+pub struct Aimed {
+    /// The spec without its affinity.
+    rest: Vec<u8>,
+    affinity: Vec<u8>,
+    node_affinity: Vec<u8>,
+    required: Vec<u8>,
+}
+
+impl Aimed {
+    /// Prepares a spec; `tolerations` take the place of those for the same taints, or are added behind all others.
+    pub fn new(spec: &[u8], tolerations: &[Toleration<'_>]) -> Result<Self, WireError> {
+        let mut rest = Vec::with_capacity(spec.len() + 512);
+        let mut missing: Vec<&Toleration<'_>> = tolerations.iter().collect();
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                f::AFFINITY => {}
+                f::TOLERATIONS => {
+                    let given = Toleration::decode(field.value.bytes())?;
+                    match tolerations.iter().find(|toleration| toleration.same_taints(&given)) {
+                        Some(toleration) => {
+                            toleration.put(&mut rest, f::TOLERATIONS);
+                            missing.retain(|missing| *missing != toleration);
+                        }
+                        None => rest.extend_from_slice(field.raw),
+                    }
+                }
+                _ => rest.extend_from_slice(field.raw),
+            }
+        }
+        missing.into_iter().for_each(|toleration| toleration.put(&mut rest, f::TOLERATIONS));
+        let without = |message: &[u8], number| {
+            let mut others = Vec::new();
+            copy_fields(message, &mut others, |field| field.number != number).map(|()| others)
+        };
+        let whole = find(spec, f::AFFINITY);
+        let nodes = find(whole, affinity::NODE_AFFINITY);
+        let required = find(nodes, REQUIRED);
+        Ok(Self {
+            rest,
+            affinity: without(whole, affinity::NODE_AFFINITY)?,
+            node_affinity: without(nodes, REQUIRED)?,
+            required: without(required, node_selector::NODE_SELECTOR_TERMS)?,
+        })
+    }
+
+    /// The spec for a node: its name takes the place of all required terms
+    /// (pkg/controller/daemon/util, ReplaceDaemonSetPodNodeNameNodeAffinity).
+    pub fn at(&self, node: &str) -> Vec<u8> {
+        let mut spec = Vec::with_capacity(self.rest.len() + self.affinity.len() + self.node_affinity.len() + 128);
+        spec.extend_from_slice(&self.rest);
+        spec.put_message(f::AFFINITY, |affinity| {
+            affinity.extend_from_slice(&self.affinity);
+            affinity.put_message(affinity::NODE_AFFINITY, |nodes| {
+                nodes.extend_from_slice(&self.node_affinity);
+                nodes.put_message(REQUIRED, |required| {
+                    required.extend_from_slice(&self.required);
+                    required.put_message(node_selector::NODE_SELECTOR_TERMS, |term| {
+                        term.put_message(node_selector_term::MATCH_FIELDS, |requirement| {
+                            requirement.put_str(node_selector_requirement::KEY, NAME_FIELD);
+                            requirement.put_str(node_selector_requirement::OPERATOR, "In");
+                            requirement.put_str(node_selector_requirement::VALUES, node);
+                        });
+                    });
+                });
+            });
+        });
+        spec
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduling::node_selector::Requirement;
+
+    const UNKNOWN: u32 = 99;
+
+    /// A spec with an unknown field at every level of its affinity.
+    fn spec(tolerations: &[Toleration<'_>]) -> Vec<u8> {
+        let mut spec = Vec::new();
+        spec.put_str(UNKNOWN, "spec");
+        tolerations.iter().for_each(|toleration| toleration.put(&mut spec, f::TOLERATIONS));
+        spec.put_message(f::AFFINITY, |affinity| {
+            affinity.put_str(UNKNOWN, "affinity");
+            affinity.put_message(affinity::NODE_AFFINITY, |nodes| {
+                nodes.put_str(UNKNOWN, "node affinity");
+                nodes.put_message(REQUIRED, |required| {
+                    required.put_str(UNKNOWN, "required");
+                    for zone in ["a", "b"] {
+                        required.put_message(node_selector::NODE_SELECTOR_TERMS, |term| {
+                            term.put_message(node_selector_term::MATCH_EXPRESSIONS, |requirement| {
+                                requirement.put_str(node_selector_requirement::KEY, "zone");
+                                requirement.put_str(node_selector_requirement::OPERATOR, "In");
+                                requirement.put_str(node_selector_requirement::VALUES, zone);
+                            });
+                        });
+                    }
+                });
+            });
+        });
+        spec
+    }
+
+    fn aimed(spec: &[u8], tolerations: &[Toleration<'_>]) -> Vec<u8> {
+        Aimed::new(spec, tolerations).expect("well-formed").at("node-1")
+    }
+
+    #[test]
+    fn aiming_replaces_the_required_terms_and_nothing_else() {
+        let interner = Interner::default();
+        let aimed = aimed(&spec(&[]), &[]);
+        let placement = Placement::decode(&interner, &aimed).expect("well-formed");
+        let [term] = &placement.required.expect("there is one").terms[..] else { panic!("one term") };
+        assert!(term.labels.is_empty());
+        let by_name = Requirement { key: NAME_FIELD.into(), operator: "In".into(), values: vec!["node-1".into()] };
+        assert_eq!(term.fields, [by_name]);
+        let affinity = find(&aimed, f::AFFINITY);
+        let nodes = find(affinity, affinity::NODE_AFFINITY);
+        let unknown = [&aimed[..], affinity, nodes, find(nodes, REQUIRED)].map(|message| find(message, UNKNOWN));
+        assert_eq!(unknown, [&b"spec"[..], b"affinity", b"node affinity", b"required"]);
+    }
+
+    #[test]
+    fn what_is_aimed_has_a_target() {
+        assert_eq!(target(&spec(&[])), None);
+        assert_eq!(target(&aimed(&spec(&[]), &[])), Some("node-1"));
+        assert_eq!(target(&aimed(&[], &[])), Some("node-1"), "also without an affinity of its own");
+        assert_eq!(target(&[]), None);
+    }
+
+    #[test]
+    fn tolerations_take_the_place_of_those_for_the_same_taints() {
+        let (a, b, c) = (Toleration::of("a", ""), Toleration::of("b", ""), Toleration::of("c", ""));
+        let short = |toleration: Toleration<'static>| Toleration { seconds: Some(5), ..toleration };
+        for (given, added, expected) in [
+            (vec![], vec![a], vec![a]),
+            (vec![short(c)], vec![a, b], vec![short(c), a, b]),
+            (vec![short(a), c], vec![b, a], vec![a, c, b]),
+        ] {
+            let aimed = aimed(&spec(&given), &added);
+            let placement = Placement::decode(&Interner::default(), &aimed).expect("well-formed");
+            assert_eq!(placement.tolerations.iter().collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn selectors_and_affinity_must_both_allow_a_node() {
+        let node = |labels: &[(&str, &str)]| {
+            let mut meta = Vec::new();
+            meta.put_str(crate::wire::schema::object_meta::NAME, "node-1");
+            meta.put_str(crate::wire::schema::object_meta::RESOURCE_VERSION, "1");
+            labels.iter().for_each(|(key, value)| meta.put_entry(crate::wire::schema::object_meta::LABELS, key, value));
+            Meta::decode(&Interner::default(), &meta, |_, _| {}).expect("well-formed")
+        };
+        let mut spec = spec(&[]);
+        spec.put_entry(f::NODE_SELECTOR, "disk", "fast");
+        let placement = Placement::decode(&Interner::default(), &spec).expect("well-formed");
+        for (labels, expected) in [
+            (&[("disk", "fast"), ("zone", "b")][..], true),
+            (&[("disk", "fast")], false),
+            (&[("zone", "b")], false),
+            (&[("disk", "slow"), ("zone", "b")], false),
+        ] {
+            assert_eq!(placement.selects(&node(labels)), expected, "{labels:?}");
+        }
+        let anywhere = Placement::decode(&Interner::default(), &[]).expect("well-formed");
+        assert!(anywhere.selects(&node(&[])));
+    }
+
+    #[test]
+    fn an_empty_required_affinity_selects_nothing() {
+        let mut spec = Vec::new();
+        spec.put_message(f::AFFINITY, |affinity| {
+            affinity.put_message(affinity::NODE_AFFINITY, |nodes| nodes.put_message(REQUIRED, |_| {}));
+        });
+        let placement = Placement::decode(&Interner::default(), &spec).expect("well-formed");
+        assert_eq!(placement.required, Some(NodeSelector::default()));
+    }
+}

@@ -1,0 +1,380 @@
+//! Pod templates, kept as raw protobuf: compared as they stand, spliced into new pods, never decoded.
+
+pub mod pod_edit;
+pub mod raw_object;
+
+use std::sync::Arc;
+
+use crate::decode::Decode;
+use crate::intern::{Labels, Str};
+use crate::meta::{ObjectKey, OwnerRef};
+use crate::value::quantity;
+use crate::wire::schema::{
+    claim_template, container, downward_api_projection, downward_api_volume_file, downward_api_volume_source,
+    empty_dir, env_var, env_var_source, ephemeral_volume_source, object_meta, persistent_volume_claim_spec, pod,
+    pod_spec, pod_template_spec, projected_volume_source, quantity as quantity_message, resource_field_selector,
+    resource_requirements, volume, volume_projection, volume_resources, volume_source,
+};
+use crate::wire::{self, Field, Put, Value, WireError, fields, find, map_entry};
+
+/// The label by which a Deployment tells its ReplicaSets' pods apart.
+pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// A pod template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// Labels of the pods to be.
+    pub labels: Labels,
+    /// Raw `metadata`.
+    pub meta: Arc<[u8]>,
+    /// Raw `spec`; shared by all workloads that have the same.
+    pub spec: Arc<[u8]>,
+}
+
+impl Template {
+    /// Reads a `PodTemplateSpec` message.
+    pub fn decode(context: &Decode, message: &[u8]) -> Result<Self, WireError> {
+        let meta = find(message, pod_template_spec::METADATA);
+        let mut labels = Vec::new();
+        for field in fields(meta) {
+            let field = field?;
+            if field.number == object_meta::LABELS {
+                let (key, value) = map_entry(field.value.bytes())?;
+                labels.push((context.interner.str(key), context.interner.str(value)));
+            }
+        }
+        Ok(Self {
+            labels: context.interner.labels(labels),
+            meta: context.interner.blob(meta),
+            spec: context.interner.blob(find(message, pod_template_spec::SPEC)),
+        })
+    }
+
+    /// The template as a `PodTemplateSpec` message.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut message = Vec::with_capacity(self.meta.len() + self.spec.len() + 16);
+        message.put_bytes(pod_template_spec::METADATA, &self.meta);
+        message.put_bytes(pod_template_spec::SPEC, &self.spec);
+        message
+    }
+
+    /// The same template with another value for one label, or without the label.
+    pub fn with_label(&self, key: &str, value: Option<&str>) -> Self {
+        let mut meta = Vec::with_capacity(self.meta.len() + 64);
+        // The message was read once already, so that it is known to be well-formed.
+        let copied = wire::copy_fields(&self.meta, &mut meta, |field| !is_label(field, key));
+        debug_assert!(copied.is_ok());
+        let mut labels: Vec<(Str, Str)> = self.labels.iter().filter(|(name, _)| **name != *key).cloned().collect();
+        if let Some(value) = value {
+            meta.put_entry(object_meta::LABELS, key, value);
+            labels.push((key.into(), value.into()));
+            labels.sort_unstable();
+        }
+        Self { labels: labels.into(), meta: meta.into(), spec: self.spec.clone() }
+    }
+
+    /// A `Pod` message made from this template (pkg/controller, GetPodFromTemplate): labels, annotations and
+    /// finalizers of the template, a generated name, one owner, and the spec as it stands.
+    pub fn pod(&self, owner: &ObjectKey, controller: &OwnerRef) -> Vec<u8> {
+        let mut message = Vec::with_capacity(self.meta.len() + self.spec.len() + 256);
+        message.put_message(pod::METADATA, |meta| {
+            meta.put_str(object_meta::GENERATE_NAME, &pods_prefix(&owner.name));
+            meta.put_str(object_meta::NAMESPACE, &owner.namespace);
+            let copied = wire::copy_fields(&self.meta, meta, |field| {
+                matches!(field.number, object_meta::LABELS | object_meta::ANNOTATIONS | object_meta::FINALIZERS)
+            });
+            debug_assert!(copied.is_ok());
+            controller.put(meta, object_meta::OWNER_REFERENCES);
+        });
+        message.put_bytes(pod::SPEC, &self.spec);
+        message
+    }
+
+    /// True when both templates make the same pods, whatever their hash label says
+    /// (pkg/controller/deployment/util, EqualIgnoreHash). Bytes decide; quantities spelt differently are equal too.
+    pub fn equal_ignoring_hash(&self, other: &Self) -> bool {
+        let spec = || Arc::ptr_eq(&self.spec, &other.spec) || same(&self.spec, &other.spec, Path::PodSpec);
+        same_meta(&self.meta, &other.meta) && spec()
+    }
+
+    /// True when both templates may be the same although [`Template::equal_ignoring_hash`] says no: they differ only in
+    /// fields that one has at zero and the other does not have. An API server that learnt a new field writes it at
+    /// zero, and its predecessor did not; but for an optional field zero and absent are two things. Who is unsure
+    /// reads both from the server, which then writes them in one way.
+    pub fn may_equal_ignoring_hash(&self, other: &Self) -> bool {
+        same_meta(&self.meta, &other.meta) && alike(&self.spec, &other.spec)
+    }
+
+    /// A short hash of the template, in the alphabet of generated names
+    /// (apimachinery/pkg/util/rand, SafeEncodeString). `collisions` moves it on when the name was taken.
+    pub fn hash(&self, collisions: Option<i32>) -> String {
+        let mut hash = FNV_OFFSET;
+        for part in [&self.meta, &self.spec] {
+            hash = part.iter().fold(hash, |hash, byte| fnv1a(hash, *byte));
+        }
+        if let Some(collisions) = collisions {
+            hash = collisions.to_le_bytes().iter().fold(hash, |hash, byte| fnv1a(hash, *byte));
+        }
+        safe_name(hash)
+    }
+}
+
+/// A number as letters that make no words (apimachinery/pkg/util/rand, SafeEncodeString of its digits).
+pub fn safe_name(number: u32) -> String {
+    number.to_string().bytes().map(|digit| SAFE_LETTERS[usize::from(digit) % SAFE_LETTERS.len()] as char).collect()
+}
+
+/// Letters that make no words.
+const SAFE_LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+const FNV_OFFSET: u32 = 2_166_136_261;
+
+fn fnv1a(hash: u32, byte: u8) -> u32 {
+    (hash ^ u32::from(byte)).wrapping_mul(16_777_619)
+}
+
+/// Pods are named after their owner and a dash, unless that would be no valid name prefix (pkg/controller,
+/// getPodsPrefix): a prefix may have one byte more than a name, for the dash at its end is not counted.
+fn pods_prefix(owner: &str) -> String {
+    const LONGEST_PREFIX: usize = 254;
+    if owner.len() < LONGEST_PREFIX { format!("{owner}-") } else { owner.to_owned() }
+}
+
+fn is_label(field: &Field<'_>, key: &str) -> bool {
+    field.number == object_meta::LABELS && map_entry(field.value.bytes()).is_ok_and(|(name, _)| name == key)
+}
+
+/// Template metadata, field by field, without the hash label. Map entries are in key order on the wire.
+fn same_meta(a: &[u8], b: &[u8]) -> bool {
+    let relevant = |message| {
+        let mut kept: Vec<&[u8]> = fields(message)
+            .flatten()
+            .filter(|field| !is_label(field, POD_TEMPLATE_HASH) && !is_empty(field))
+            .map(|field| field.raw)
+            .collect();
+        kept.sort_unstable();
+        kept
+    };
+    relevant(a) == relevant(b)
+}
+
+/// Metadata has no optional scalars in a template: absent, empty and zero are the same.
+fn is_empty(field: &Field<'_>) -> bool {
+    matches!(field.value, Value::Bytes([]) | Value::Varint(0))
+}
+
+/// Places in a pod spec below which quantities are found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Path {
+    PodSpec,
+    Container,
+    Resources,
+    QuantityEntry,
+    Quantity,
+    EnvVar,
+    EnvVarSource,
+    ResourceField,
+    Volume,
+    VolumeSource,
+    EmptyDir,
+    DownwardApi,
+    DownwardApiFile,
+    Projected,
+    Projection,
+    Ephemeral,
+    ClaimTemplate,
+    ClaimSpec,
+}
+
+impl Path {
+    /// Where a field of the message at this path leads, if quantities are found there.
+    fn below(self, number: u32) -> Option<Path> {
+        Some(match (self, number) {
+            (Path::PodSpec, pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS) => Path::Container,
+            (Path::PodSpec, pod_spec::RESOURCES) | (Path::Container, container::RESOURCES) => Path::Resources,
+            (Path::PodSpec, pod_spec::OVERHEAD) => Path::QuantityEntry,
+            (Path::PodSpec, pod_spec::VOLUMES) => Path::Volume,
+            (Path::Resources, resource_requirements::LIMITS | resource_requirements::REQUESTS) => Path::QuantityEntry,
+            (Path::QuantityEntry, 2) => Path::Quantity,
+            (Path::Container, container::ENV) => Path::EnvVar,
+            (Path::EnvVar, env_var::VALUE_FROM) => Path::EnvVarSource,
+            (Path::EnvVarSource, env_var_source::RESOURCE_FIELD_REF) => Path::ResourceField,
+            (Path::ResourceField, resource_field_selector::DIVISOR) => Path::Quantity,
+            (Path::Volume, volume::VOLUME_SOURCE) => Path::VolumeSource,
+            (Path::VolumeSource, volume_source::EMPTY_DIR) => Path::EmptyDir,
+            (Path::EmptyDir, empty_dir::SIZE_LIMIT) => Path::Quantity,
+            (Path::VolumeSource, volume_source::DOWNWARD_API) => Path::DownwardApi,
+            (Path::DownwardApi, downward_api_volume_source::ITEMS) => Path::DownwardApiFile,
+            (Path::DownwardApiFile, downward_api_volume_file::RESOURCE_FIELD_REF) => Path::ResourceField,
+            (Path::VolumeSource, volume_source::PROJECTED) => Path::Projected,
+            (Path::Projected, projected_volume_source::SOURCES) => Path::Projection,
+            (Path::Projection, volume_projection::DOWNWARD_API) => Path::DownwardApi,
+            (Path::VolumeSource, volume_source::EPHEMERAL) => Path::Ephemeral,
+            (Path::Ephemeral, ephemeral_volume_source::VOLUME_CLAIM_TEMPLATE) => Path::ClaimTemplate,
+            (Path::ClaimTemplate, claim_template::SPEC) => Path::ClaimSpec,
+            (Path::ClaimSpec, persistent_volume_claim_spec::RESOURCES) => Path::Resources,
+            _ => return None,
+        })
+    }
+}
+
+const _: () = {
+    // Two pairs of messages share one path above; their numbers must stay the same.
+    assert!(
+        volume_resources::LIMITS == resource_requirements::LIMITS
+            && volume_resources::REQUESTS == resource_requirements::REQUESTS
+    );
+    assert!(downward_api_volume_source::ITEMS == downward_api_projection::ITEMS);
+};
+
+/// Two messages of one type, equal but for the spelling of quantities. Both come from the API server, which writes
+/// fields and map entries in one fixed order.
+fn same(a: &[u8], b: &[u8], path: Path) -> bool {
+    if a == b {
+        return true;
+    }
+    if path == Path::Quantity {
+        let text = |message| std::str::from_utf8(find(message, quantity_message::STRING)).unwrap_or_default();
+        return quantity::equal(text(a), text(b));
+    }
+    let (mut left, mut right) = (fields(a), fields(b));
+    loop {
+        match (left.next(), right.next()) {
+            (None, None) => return true,
+            (Some(Ok(x)), Some(Ok(y))) if x.number == y.number => {
+                let deeper = || match (x.value, y.value, path.below(x.number)) {
+                    (Value::Bytes(x), Value::Bytes(y), Some(below)) => same(x, y, below),
+                    _ => false,
+                };
+                if x.raw != y.raw && !deeper() {
+                    return false;
+                }
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// Two messages of any type, equal but for fields at zero, at any depth. Text may by chance read as a message, which
+/// at worst makes two unlike texts alike.
+fn alike(a: &[u8], b: &[u8]) -> bool {
+    if a == b {
+        return true;
+    }
+    let present = |field: &Result<Field<'_>, WireError>| !matches!(field, Ok(field) if is_empty(field));
+    let (mut left, mut right) = (fields(a).filter(present), fields(b).filter(present));
+    loop {
+        match (left.next(), right.next()) {
+            (None, None) => return true,
+            (Some(Ok(x)), Some(Ok(y))) if x.number == y.number => match (x.value, y.value) {
+                (Value::Bytes(x), Value::Bytes(y)) if alike(x, y) => {}
+                (x, y) if x == y => {}
+                _ => return false,
+            },
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::Sections;
+    use crate::intern::Interner;
+    use crate::meta::Uid;
+
+    fn template(labels: &[(&str, &str)], build: impl FnOnce(&mut Vec<u8>)) -> Template {
+        let mut message = Vec::new();
+        message.put_message(pod_template_spec::METADATA, |meta| {
+            for (key, value) in labels {
+                meta.put_entry(object_meta::LABELS, key, value);
+            }
+        });
+        message.put_message(pod_template_spec::SPEC, build);
+        let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
+        Template::decode(&context, &message).expect("well-formed")
+    }
+
+    fn with_limit(name: &str, limit: &str) -> Template {
+        template(&[("app", "web")], |spec| {
+            spec.put_message(pod_spec::CONTAINERS, |message| {
+                message.put_str(container::NAME, name);
+                message.put_message(container::RESOURCES, |resources| {
+                    resources.put_message(resource_requirements::LIMITS, |entry| {
+                        entry.put_str(1, "cpu");
+                        entry.put_message(2, |quantity| quantity.put_str(quantity_message::STRING, limit));
+                    });
+                });
+            });
+        })
+    }
+
+    #[test]
+    fn equality_ignores_the_hash_label_and_the_spelling_of_quantities() {
+        let plain = with_limit("c", "1");
+        assert!(plain.equal_ignoring_hash(&plain.with_label(POD_TEMPLATE_HASH, Some("abc"))));
+        assert!(plain.equal_ignoring_hash(&with_limit("c", "1000m")));
+        assert!(!plain.equal_ignoring_hash(&with_limit("c", "1001m")));
+        assert!(!with_limit("1", "1").equal_ignoring_hash(&with_limit("1000m", "1")), "a name is no quantity");
+        assert!(!plain.equal_ignoring_hash(&plain.with_label("app", Some("db"))));
+        assert!(!plain.equal_ignoring_hash(&plain.with_label("app", None)));
+    }
+
+    #[test]
+    fn a_field_at_zero_and_an_absent_one_are_neither_equal_nor_surely_different() {
+        let with = |extra: Option<i64>| {
+            template(&[("app", "web")], |spec| {
+                spec.put_message(pod_spec::CONTAINERS, |message| {
+                    message.put_str(container::NAME, "c");
+                    extra.into_iter().for_each(|value| message.put_int(99, value));
+                });
+            })
+        };
+        for (other, equal, may_equal) in [(None, true, true), (Some(0), false, true), (Some(1), false, false)] {
+            assert_eq!(with(None).equal_ignoring_hash(&with(other)), equal, "{other:?}");
+            assert_eq!(with(None).may_equal_ignoring_hash(&with(other)), may_equal, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_label_is_set_and_removed_in_both_forms() {
+        let set = with_limit("c", "1").with_label("a", Some("1"));
+        assert_eq!(set.labels.iter().map(|(key, _)| &**key).collect::<Vec<_>>(), ["a", "app"]);
+        let gone = set.with_label("a", None);
+        assert_eq!(gone.meta, with_limit("c", "1").meta);
+    }
+
+    #[test]
+    fn a_pod_has_the_template_and_one_owner() {
+        let owner = OwnerRef {
+            api_version: "apps/v1".into(),
+            kind: "ReplicaSet".into(),
+            name: "web".into(),
+            uid: Uid::parse("u"),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        };
+        let template = with_limit("c", "1");
+        let message = template.pod(&ObjectKey::new("default", "web"), &owner);
+        let meta = find(&message, pod::METADATA);
+        assert_eq!(find(meta, object_meta::GENERATE_NAME), b"web-");
+        assert_eq!(map_entry(find(meta, object_meta::LABELS)), Ok(("app", "web")));
+        assert!(!find(meta, object_meta::OWNER_REFERENCES).is_empty());
+        assert_eq!(find(&message, pod::SPEC), &*template.spec);
+        assert_eq!(pods_prefix(&"x".repeat(253)).len(), 254);
+        assert_eq!(pods_prefix(&"x".repeat(254)).len(), 254);
+    }
+
+    #[test]
+    fn hashes_are_short_safe_and_moved_by_collisions() {
+        let template = with_limit("c", "1");
+        let hashes =
+            [template.hash(None), template.hash(Some(0)), template.hash(Some(1)), with_limit("d", "1").hash(None)];
+        for (at, hash) in hashes.iter().enumerate() {
+            assert!(
+                (1..=10).contains(&hash.len()) && hash.bytes().all(|letter| SAFE_LETTERS.contains(&letter)),
+                "{hash}"
+            );
+            assert!(!hashes[..at].contains(hash));
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Pods made from a raw template with a few fields set: names, labels, annotations, finalizers, hostname, environment.
+//!
+//! Only the edited fields are touched; everything else of the template goes into the pod as it stands.
+
+use crate::meta::{ObjectKey, OwnerRef};
+use crate::template::Template;
+use crate::wire::schema::{
+    claim_volume_source, container, env_var, env_var_source, object_field_selector, object_meta, pod, pod_spec, volume,
+    volume_source,
+};
+use crate::wire::{self, Field, Put, fields, find, map_entry};
+
+/// An environment variable that takes its value from a field of the pod.
+#[derive(Debug, Clone, Copy)]
+pub struct FieldEnv<'a> {
+    /// Its name; a container that has a variable of this name already keeps that.
+    pub name: &'a str,
+    /// Path of the pod's field.
+    pub path: &'a str,
+}
+
+/// What a pod has that its template does not have.
+#[derive(Debug, Clone, Default)]
+pub struct PodEdits<'a> {
+    /// Its name, if that is not generated.
+    pub name: Option<String>,
+    /// Prefix of its generated name.
+    pub generate_name: String,
+    /// A finalizer, unless the template has it.
+    pub finalizer: Option<&'a str>,
+    /// Labels that are set.
+    pub labels: Vec<(&'a str, String)>,
+    /// Annotations that are set.
+    pub annotations: Vec<(&'a str, String)>,
+    /// Its hostname.
+    pub hostname: Option<String>,
+    /// Its subdomain; empty removes that of the template.
+    pub subdomain: Option<&'a str>,
+    /// Volumes and the claims behind them; they replace volumes of their names.
+    pub claims: Vec<(String, String)>,
+    /// A variable of all containers and init containers.
+    pub env: Option<FieldEnv<'a>>,
+}
+
+/// A `Pod` message made from a template: its labels, annotations and finalizers, one owner, its spec, and the edits.
+pub fn pod_from(template: &Template, owner: &ObjectKey, controller: &OwnerRef, edits: &PodEdits<'_>) -> Vec<u8> {
+    let mut message = Vec::with_capacity(template.meta.len() + template.spec.len() + 512);
+    message.put_message(pod::METADATA, |meta| {
+        if let Some(name) = &edits.name {
+            meta.put_str(object_meta::NAME, name);
+        }
+        meta.put_str(object_meta::GENERATE_NAME, &edits.generate_name);
+        meta.put_str(object_meta::NAMESPACE, &owner.namespace);
+        copy(&template.meta, meta, |field| match field.number {
+            object_meta::LABELS => !sets(&edits.labels, field),
+            object_meta::ANNOTATIONS => !sets(&edits.annotations, field),
+            object_meta::FINALIZERS => Some(field.value.str()) != edits.finalizer,
+            _ => false,
+        });
+        edits.labels.iter().for_each(|(key, value)| meta.put_entry(object_meta::LABELS, key, value));
+        edits.annotations.iter().for_each(|(key, value)| meta.put_entry(object_meta::ANNOTATIONS, key, value));
+        if let Some(finalizer) = edits.finalizer {
+            meta.put_str(object_meta::FINALIZERS, finalizer);
+        }
+        controller.put(meta, object_meta::OWNER_REFERENCES);
+    });
+    message.put_message(pod::SPEC, |spec| put_spec(spec, &template.spec, edits));
+    message
+}
+
+fn put_spec(spec: &mut Vec<u8>, template: &[u8], edits: &PodEdits<'_>) {
+    for field in fields(template).flatten() {
+        match (field.number, edits.env) {
+            (pod_spec::HOSTNAME, _) if edits.hostname.is_some() => {}
+            (pod_spec::SUBDOMAIN, _) if edits.subdomain.is_some() => {}
+            (pod_spec::VOLUMES, _) if is_volume_of(&edits.claims, field.value.bytes()) => {}
+            (pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS, Some(env))
+                if !has_env(field.value.bytes(), env.name) =>
+            {
+                spec.put_message(field.number, |container| {
+                    container.extend_from_slice(field.value.bytes());
+                    put_env(container, env);
+                });
+            }
+            _ => spec.extend_from_slice(field.raw),
+        }
+    }
+    if let Some(hostname) = &edits.hostname {
+        spec.put_str(pod_spec::HOSTNAME, hostname);
+    }
+    if let Some(subdomain) = edits.subdomain.filter(|subdomain| !subdomain.is_empty()) {
+        spec.put_str(pod_spec::SUBDOMAIN, subdomain);
+    }
+    edits.claims.iter().for_each(|(name, claim)| put_claim(spec, name, claim));
+}
+
+fn is_volume_of(claims: &[(String, String)], message: &[u8]) -> bool {
+    let name = find(message, volume::NAME);
+    claims.iter().any(|(volume, _)| volume.as_bytes() == name)
+}
+
+fn put_claim(spec: &mut Vec<u8>, name: &str, claim: &str) {
+    spec.put_message(pod_spec::VOLUMES, |message| {
+        message.put_str(volume::NAME, name);
+        message.put_message(volume::VOLUME_SOURCE, |source| {
+            source.put_message(volume_source::PERSISTENT_VOLUME_CLAIM, |source| {
+                source.put_str(claim_volume_source::CLAIM_NAME, claim);
+            });
+        });
+    });
+}
+
+/// A whole pod (the inside of the envelope) with these labels and these volumes of claims, for a PUT.
+pub fn repaired(object: &[u8], labels: &[(&str, String)], claims: &[(String, String)]) -> Vec<u8> {
+    let mut repaired = Vec::with_capacity(object.len() + 256);
+    for field in fields(object).flatten() {
+        let inner = field.value.bytes();
+        match field.number {
+            pod::METADATA => repaired.put_message(pod::METADATA, |meta| {
+                copy(inner, meta, |field| match field.number {
+                    object_meta::LABELS => !sets(labels, field),
+                    object_meta::MANAGED_FIELDS => false,
+                    _ => true,
+                });
+                labels.iter().for_each(|(key, value)| meta.put_entry(object_meta::LABELS, key, value));
+            }),
+            pod::SPEC => repaired.put_message(pod::SPEC, |spec| {
+                copy(inner, spec, |field| {
+                    field.number != pod_spec::VOLUMES || !is_volume_of(claims, field.value.bytes())
+                });
+                claims.iter().for_each(|(name, claim)| put_claim(spec, name, claim));
+            }),
+            _ => repaired.extend_from_slice(field.raw),
+        }
+    }
+    repaired
+}
+
+fn has_env(message: &[u8], name: &str) -> bool {
+    fields(message)
+        .flatten()
+        .filter(|field| field.number == container::ENV)
+        .any(|field| find(field.value.bytes(), env_var::NAME) == name.as_bytes())
+}
+
+fn put_env(container: &mut Vec<u8>, env: FieldEnv<'_>) {
+    container.put_message(container::ENV, |variable| {
+        variable.put_str(env_var::NAME, env.name);
+        variable.put_message(env_var::VALUE_FROM, |source| {
+            source.put_message(env_var_source::FIELD_REF, |field| {
+                field.put_str(object_field_selector::FIELD_PATH, env.path);
+            });
+        });
+    });
+}
+
+fn sets(edited: &[(&str, String)], entry: &Field<'_>) -> bool {
+    map_entry(entry.value.bytes()).is_ok_and(|(key, _)| edited.iter().any(|(name, _)| *name == key))
+}
+
+fn copy(message: &[u8], out: &mut Vec<u8>, keep: impl FnMut(&Field<'_>) -> bool) {
+    // The template was read once already, so that it is known to be well-formed.
+    let copied = wire::copy_fields(message, out, keep);
+    debug_assert!(copied.is_ok());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::decode::{Decode, Sections};
+    use crate::intern::Interner;
+    use crate::meta::Uid;
+    use crate::wire::schema::pod_template_spec;
+
+    fn template() -> Template {
+        let mut message = Vec::new();
+        message.put_message(pod_template_spec::METADATA, |meta| {
+            meta.put_entry(object_meta::LABELS, "app", "pi");
+            meta.put_entry(object_meta::LABELS, "index", "old");
+            meta.put_str(object_meta::FINALIZERS, "tracking");
+            meta.put_str(object_meta::FINALIZERS, "other");
+        });
+        message.put_message(pod_template_spec::SPEC, |spec| {
+            spec.put_message(pod_spec::CONTAINERS, |container| {
+                container.put_str(container::NAME, "with");
+                container.put_message(container::ENV, |env| env.put_str(env_var::NAME, "INDEX"));
+            });
+            spec.put_message(pod_spec::CONTAINERS, |container| container.put_str(container::NAME, "without"));
+            spec.put_message(pod_spec::INIT_CONTAINERS, |container| container.put_str(container::NAME, "init"));
+            spec.put_str(pod_spec::HOSTNAME, "old");
+            spec.put_str(pod_spec::RESTART_POLICY, "Never");
+        });
+        let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
+        Template::decode(&context, &message).expect("well-formed")
+    }
+
+    fn texts(message: &[u8], number: u32) -> Vec<String> {
+        let field = |field: Field<'_>| String::from_utf8_lossy(field.value.bytes()).into_owned();
+        fields(message).flatten().filter(|field| field.number == number).map(field).collect()
+    }
+
+    fn made(edits: &PodEdits<'_>) -> Vec<u8> {
+        let owner = OwnerRef {
+            api_version: "batch/v1".into(),
+            kind: "Job".into(),
+            name: "pi".into(),
+            uid: Uid::parse("u"),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        };
+        pod_from(&template(), &ObjectKey::new("default", "pi"), &owner, edits)
+    }
+
+    #[test]
+    fn only_what_is_edited_changes() {
+        let env = FieldEnv { name: "INDEX", path: "metadata.labels['index']" };
+        let message = made(&PodEdits {
+            generate_name: "pi-3-".to_owned(),
+            finalizer: Some("tracking"),
+            labels: vec![("index", "3".to_owned())],
+            annotations: vec![("index", "3".to_owned())],
+            hostname: Some("pi-3".to_owned()),
+            env: Some(env),
+            ..PodEdits::default()
+        });
+        let meta = find(&message, pod::METADATA);
+        assert_eq!(texts(meta, object_meta::GENERATE_NAME), ["pi-3-"]);
+        assert_eq!(texts(meta, object_meta::FINALIZERS), ["other", "tracking"]);
+        let labels: Vec<_> = fields(meta)
+            .flatten()
+            .filter(|field| field.number == object_meta::LABELS)
+            .map(|f| map_entry(f.value.bytes()))
+            .collect();
+        assert_eq!(labels, [Ok(("app", "pi")), Ok(("index", "3"))]);
+        let spec = find(&message, pod::SPEC);
+        assert_eq!(texts(spec, pod_spec::HOSTNAME), ["pi-3"]);
+        assert_eq!(texts(spec, pod_spec::RESTART_POLICY), ["Never"]);
+        let variables: Vec<usize> = fields(spec)
+            .flatten()
+            .filter(|field| matches!(field.number, pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS))
+            .map(|field| texts(field.value.bytes(), container::ENV).len())
+            .collect();
+        assert_eq!(variables, [1, 1, 1]);
+        let own = find(find(spec, pod_spec::CONTAINERS), container::ENV);
+        let path =
+            find(find(find(own, env_var::VALUE_FROM), env_var_source::FIELD_REF), object_field_selector::FIELD_PATH);
+        assert_eq!(path, env.path.as_bytes());
+    }
+
+    #[test]
+    fn volumes_of_claims_replace_those_of_their_names() {
+        let pod = |volumes: &[&str]| {
+            let mut message = Vec::new();
+            message.put_message(pod::METADATA, |meta| meta.put_entry(object_meta::LABELS, "index", "old"));
+            message.put_message(pod::SPEC, |spec| {
+                for name in volumes {
+                    spec.put_message(pod_spec::VOLUMES, |message| message.put_str(volume::NAME, name));
+                }
+                spec.put_str(pod_spec::HOSTNAME, "kept");
+            });
+            message
+        };
+        let repaired =
+            repaired(&pod(&["tmp", "data"]), &[("index", "3".to_owned())], &[("data".to_owned(), "data-3".to_owned())]);
+        assert_eq!(map_entry(find(find(&repaired, pod::METADATA), object_meta::LABELS)), Ok(("index", "3")));
+        let spec = find(&repaired, pod::SPEC);
+        let volumes: Vec<_> = fields(spec).flatten().filter(|field| field.number == pod_spec::VOLUMES).collect();
+        let names: Vec<_> = volumes.iter().map(|field| find(field.value.bytes(), volume::NAME)).collect();
+        assert_eq!(names, [&b"tmp"[..], b"data"]);
+        let source =
+            find(find(find(spec, pod_spec::VOLUMES), volume::VOLUME_SOURCE), volume_source::PERSISTENT_VOLUME_CLAIM);
+        assert_eq!(find(source, claim_volume_source::CLAIM_NAME), b"data-3");
+        assert_eq!(texts(spec, pod_spec::HOSTNAME), ["kept"]);
+    }
+
+    #[test]
+    fn a_named_pod_has_its_place() {
+        let message = made(&PodEdits {
+            name: Some("pi-3".to_owned()),
+            generate_name: "pi-".to_owned(),
+            subdomain: Some("names"),
+            claims: vec![("data".to_owned(), "data-pi-3".to_owned())],
+            ..PodEdits::default()
+        });
+        assert_eq!(texts(find(&message, pod::METADATA), object_meta::NAME), ["pi-3"]);
+        let spec = find(&message, pod::SPEC);
+        assert_eq!(texts(spec, pod_spec::SUBDOMAIN), ["names"]);
+        assert_eq!(find(find(spec, pod_spec::VOLUMES), volume::NAME), b"data");
+    }
+
+    #[test]
+    fn without_edits_the_spec_is_the_templates() {
+        let message = made(&PodEdits { generate_name: "pi-".to_owned(), ..PodEdits::default() });
+        assert_eq!(find(&message, pod::SPEC), &*template().spec);
+    }
+}

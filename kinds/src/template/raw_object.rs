@@ -1,0 +1,160 @@
+//! The raw bytes behind a workload's record, from which whole objects are rebuilt for a PUT.
+//!
+//! An update must carry every field of the object, also those that we do not know. So the object is kept as the server
+//! sent it, without `managedFields` (a PUT without them leaves the server's alone) and without the pod template (which
+//! is kept once for all workloads that share it); changed parts are spliced in.
+
+use std::sync::Arc;
+
+use crate::decode::DecodeError;
+use crate::intern::{Interner, Labels, Str};
+use crate::meta::{Meta, Parts};
+use crate::template::Template;
+use crate::value::int_or_string::IntOrString;
+use crate::wire::schema::object_meta;
+use crate::wire::splice::without_managed_fields;
+use crate::wire::{self, Put, WireError, fields, find, map_entry};
+
+/// The annotation of `kubectl apply`: large, and never of interest to a controller.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+const METADATA: u32 = Parts::METADATA;
+const SPEC: u32 = Parts::SPEC;
+const STATUS: u32 = Parts::STATUS;
+/// The template's field in the spec of every workload.
+const TEMPLATE: u32 = 3;
+
+/// New values of annotations; `None` removes one.
+pub type AnnotationEdits = Vec<(Str, Option<Str>)>;
+
+/// A workload as the server sent it, but for managed fields and the template. Empty where no controller writes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Raw(Arc<[u8]>);
+
+impl Raw {
+    /// Keeps what an update needs of an object.
+    pub fn keep(object: &[u8]) -> Result<Self, WireError> {
+        let mut kept = Vec::with_capacity(object.len());
+        for field in fields(object) {
+            let field = field?;
+            let mut inner = Vec::new();
+            match field.number {
+                METADATA => without_managed_fields(field.value.bytes(), &mut inner)?,
+                SPEC => wire::copy_fields(field.value.bytes(), &mut inner, |field| field.number != TEMPLATE)?,
+                _ => {
+                    kept.extend_from_slice(field.raw);
+                    continue;
+                }
+            }
+            kept.put_bytes(field.number, &inner);
+        }
+        Ok(Self(kept.into()))
+    }
+
+    /// Raw spec, without its template.
+    pub fn spec(&self) -> &[u8] {
+        find(&self.0, SPEC)
+    }
+
+    /// Raw status.
+    pub fn status(&self) -> &[u8] {
+        find(&self.0, STATUS)
+    }
+
+    /// The object for a PUT: `edits` to annotations, the spec fields in `dropped` replaced by what `put` appends, and
+    /// the template.
+    pub fn update(
+        &self,
+        edits: &AnnotationEdits,
+        template: &Template,
+        dropped: &[u32],
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Vec<u8> {
+        let mut object = Vec::with_capacity(self.0.len() + template.spec.len() + 256);
+        self.put_metadata(&mut object, edits);
+        object.put_message(SPEC, |spec| {
+            // The object was read once already, so that it is known to be well-formed.
+            let copied = wire::copy_fields(find(&self.0, SPEC), spec, |field| !dropped.contains(&field.number));
+            debug_assert!(copied.is_ok());
+            put(spec);
+            spec.put_bytes(TEMPLATE, &template.encode());
+        });
+        object.put_bytes(STATUS, self.status());
+        object
+    }
+
+    /// The object for a PUT of its status: the server takes metadata and status from it and ignores the spec.
+    pub fn status_update(&self, edits: &AnnotationEdits, status: &[u8]) -> Vec<u8> {
+        let mut object = Vec::with_capacity(self.0.len() + 128);
+        self.put_metadata(&mut object, edits);
+        object.put_bytes(STATUS, status);
+        object
+    }
+
+    fn put_metadata(&self, object: &mut Vec<u8>, edits: &AnnotationEdits) {
+        object.put_message(METADATA, |meta| {
+            let copied = wire::copy_fields(find(&self.0, METADATA), meta, |field| {
+                field.number != object_meta::ANNOTATIONS
+                    || !map_entry(field.value.bytes())
+                        .is_ok_and(|(key, _)| edits.iter().any(|(edited, _)| **edited == *key))
+            });
+            debug_assert!(copied.is_ok());
+            for (key, value) in edits {
+                if let Some(value) = value {
+                    meta.put_entry(object_meta::ANNOTATIONS, key, value);
+                }
+            }
+        });
+    }
+}
+
+/// Metadata with all annotations but `kubectl apply`'s.
+pub fn annotated_meta(interner: &Interner, message: &[u8]) -> Result<(Meta, Labels), DecodeError> {
+    let mut annotations = Vec::new();
+    let meta = Meta::decode(interner, message, |key, value| {
+        if key != LAST_APPLIED {
+            annotations.push((interner.str(key), interner.str(value)));
+        }
+    })?;
+    Ok((meta, interner.labels(annotations)))
+}
+
+/// How pods are replaced by those of a new template, as Deployments and DaemonSets say it.
+pub(crate) struct Replacing<'a> {
+    /// The strategy's type, such as `RollingUpdate`.
+    pub kind: &'a str,
+    pub max_unavailable: Option<IntOrString>,
+    pub max_surge: Option<IntOrString>,
+}
+
+/// The field numbers of a kind's strategy.
+pub(crate) struct ReplacingFields {
+    pub kind: u32,
+    pub rolling_update: u32,
+    pub max_unavailable: u32,
+    pub max_surge: u32,
+}
+
+impl<'a> Replacing<'a> {
+    /// Reads a strategy's message.
+    pub fn read(message: &'a [u8], f: &ReplacingFields) -> Result<Self, WireError> {
+        let mut read = Self { kind: "", max_unavailable: None, max_surge: None };
+        for field in fields(message) {
+            let field = field?;
+            if field.number == f.kind {
+                read.kind = field.value.str();
+            } else if field.number == f.rolling_update {
+                for field in fields(field.value.bytes()) {
+                    let field = field?;
+                    let bound = || IntOrString::decode(field.value.bytes()).map(Some);
+                    match field.number {
+                        n if n == f.max_unavailable => read.max_unavailable = bound()?,
+                        n if n == f.max_surge => read.max_surge = bound()?,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(read)
+    }
+}

@@ -1,0 +1,91 @@
+//! Conditions as workload statuses carry them, and the splicing of statuses.
+
+use crate::intern::{Interner, Str};
+use crate::value::time::Time;
+use crate::wire::{self, Put, WireError, fields};
+
+/// One condition of a status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// Type, such as `Available`.
+    pub kind: Str,
+    /// `True`, `False` or `Unknown`.
+    pub status: Str,
+    /// Machine-readable reason.
+    pub reason: Str,
+    /// Message for people.
+    pub message: Box<str>,
+    /// When status, reason or (for progress) anything else changed; zero for kinds that do not have it.
+    pub last_update: Time,
+    /// When the status changed.
+    pub last_transition: Time,
+}
+
+/// Field numbers of a kind's condition message.
+#[derive(Debug, Clone, Copy)]
+pub struct ConditionFields {
+    /// `type`
+    pub kind: u32,
+    /// `status`
+    pub status: u32,
+    /// `reason`
+    pub reason: u32,
+    /// `message`
+    pub message: u32,
+    /// `lastUpdateTime`, if the kind has it.
+    pub last_update: Option<u32>,
+    /// `lastTransitionTime`
+    pub last_transition: u32,
+}
+
+impl Condition {
+    /// Reads a condition message.
+    pub fn decode(interner: &Interner, f: &ConditionFields, message: &[u8]) -> Result<Self, WireError> {
+        let empty = interner.str("");
+        let mut condition = Self {
+            kind: empty.clone(),
+            status: empty.clone(),
+            reason: empty,
+            message: Box::default(),
+            last_update: Time::default(),
+            last_transition: Time::default(),
+        };
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                n if n == f.kind => condition.kind = interner.str(field.value.str()),
+                n if n == f.status => condition.status = interner.str(field.value.str()),
+                n if n == f.reason => condition.reason = interner.str(field.value.str()),
+                n if n == f.message => condition.message = field.value.str().into(),
+                n if n == f.last_transition => condition.last_transition = Time::decode(field.value.bytes())?,
+                n if Some(n) == f.last_update => condition.last_update = Time::decode(field.value.bytes())?,
+                _ => {}
+            }
+        }
+        Ok(condition)
+    }
+
+    /// Appends the condition as field `number`.
+    pub fn put(&self, out: &mut Vec<u8>, number: u32, f: &ConditionFields) {
+        out.put_message(number, |message| {
+            message.put_str(f.kind, &self.kind);
+            message.put_str(f.status, &self.status);
+            message.put_str(f.reason, &self.reason);
+            message.put_str(f.message, &self.message);
+            self.last_transition.put(message, f.last_transition);
+            if let Some(number) = f.last_update {
+                self.last_update.put(message, number);
+            }
+        });
+    }
+}
+
+/// A status with our fields replaced and all others kept.
+pub fn splice(old: &[u8], ours: &[u32], put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut status = Vec::with_capacity(old.len() + 128);
+    // The status was read once already, so that it is known to be well-formed.
+    let copied = wire::copy_fields(old, &mut status, |field| !ours.contains(&field.number));
+    debug_assert!(copied.is_ok());
+    put(&mut status);
+    status
+}

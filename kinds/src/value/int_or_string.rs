@@ -1,0 +1,65 @@
+//! A number or a percentage (apimachinery/pkg/util/intstr).
+
+use crate::intern::Str;
+use crate::wire::schema::int_or_string as f;
+use crate::wire::{WireError, fields};
+
+/// A count, or a text that should be a percentage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IntOrString {
+    /// A plain number.
+    Int(i32),
+    /// Text, such as `25%`.
+    Text(Str),
+}
+
+impl IntOrString {
+    /// Reads an `IntOrString` message.
+    pub fn decode(message: &[u8]) -> Result<Self, WireError> {
+        let (mut kind, mut int, mut text) = (0, 0, "");
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                f::TYPE => kind = field.value.i64(),
+                f::INT_VAL => int = field.value.i32(),
+                f::STR_VAL => text = field.value.str(),
+                _ => {}
+            }
+        }
+        Ok(if kind == 0 { Self::Int(int) } else { Self::Text(text.into()) })
+    }
+
+    /// The count that this stands for out of `total`; `None` when the text is no percentage
+    /// (apimachinery/pkg/util/intstr, GetScaledValueFromIntOrPercent).
+    pub fn scaled(&self, total: i32, round_up: bool) -> Option<i32> {
+        let percent = match self {
+            Self::Int(count) => return Some(*count),
+            Self::Text(text) => i64::from(text.strip_suffix('%')?.parse::<i32>().ok()?),
+        };
+        let share = percent * i64::from(total);
+        let rounded = if round_up { -(-share).div_euclid(100) } else { share.div_euclid(100) };
+        i32::try_from(rounded).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_round_as_asked() {
+        let text = |text: &str| IntOrString::Text(text.into());
+        for (value, total, up, expected) in [
+            (IntOrString::Int(3), 10, true, Some(3)),
+            (text("25%"), 10, true, Some(3)),
+            (text("25%"), 10, false, Some(2)),
+            (text("1%"), 2, true, Some(1)),
+            (text("1%"), 2, false, Some(0)),
+            (text("100%"), 7, false, Some(7)),
+            (text("25"), 10, false, None),
+            (text("a%"), 10, false, None),
+        ] {
+            assert_eq!(value.scaled(total, up), expected, "{value:?} of {total}");
+        }
+    }
+}

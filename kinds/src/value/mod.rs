@@ -1,0 +1,10 @@
+//! Values that appear in objects of many kinds: quantities, label selectors, IP addresses, conditions.
+
+pub mod condition;
+pub mod int_or_string;
+pub mod ip;
+pub mod quantity;
+pub mod resource_list;
+pub mod selector;
+mod selector_text;
+pub mod time;

@@ -1,0 +1,224 @@
+//! Amounts of resources: added, compared and written as the API writes them (apimachinery/pkg/api/resource, Quantity).
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::value::quantity::nanos;
+use crate::wire::schema::quantity as f;
+use crate::wire::{WireError, fields, find};
+
+/// How an amount is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    /// `1500m`, `2`, `3k`
+    Decimal,
+    /// `128Mi`
+    Binary,
+    /// `3e3`
+    Exponent,
+}
+
+/// An amount of something, exact to a billionth. Equality and order are those of the value.
+#[derive(Debug, Clone, Copy)]
+pub struct Amount {
+    nanos: i128,
+    format: Format,
+}
+
+/// One, in billionths.
+const ONE: i128 = 1_000_000_000;
+
+impl Amount {
+    /// Nothing.
+    pub const ZERO: Self = Self { nanos: 0, format: Format::Decimal };
+
+    /// So many things.
+    pub fn count(things: i64) -> Self {
+        Self { nanos: i128::from(things) * ONE, format: Format::Decimal }
+    }
+
+    /// Reads a quantity; `None` if it is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let suffix = text.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-'));
+        let format = match suffix.as_bytes() {
+            [_, b'i'] => Format::Binary,
+            [b'e' | b'E', _, ..] => Format::Exponent,
+            _ => Format::Decimal,
+        };
+        Some(Self { nanos: nanos(text)?, format })
+    }
+
+    /// True for nothing.
+    pub fn is_zero(self) -> bool {
+        self.nanos == 0
+    }
+
+    /// The sum, written as the first of both that is not zero.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let format = if self.is_zero() { other.format } else { self.format };
+        Self { nanos: self.nanos.saturating_add(other.nanos), format }
+    }
+
+    /// What is left after taking `other` away; may be negative.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self { nanos: self.nanos.saturating_sub(other.nanos), ..self }
+    }
+
+    /// This, so many times.
+    #[must_use]
+    pub fn times(self, count: usize) -> Self {
+        Self { nanos: self.nanos.saturating_mul(i128::try_from(count).unwrap_or(i128::MAX)), ..self }
+    }
+
+    /// The next whole number that is not smaller.
+    #[must_use]
+    pub fn rounded_up(self) -> Self {
+        Self { nanos: -(-self.nanos).div_euclid(ONE) * ONE, ..self }
+    }
+}
+
+impl PartialEq for Amount {
+    fn eq(&self, other: &Self) -> bool {
+        self.nanos == other.nanos
+    }
+}
+
+impl Eq for Amount {}
+
+impl PartialOrd for Amount {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Amount {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.nanos.cmp(&other.nanos)
+    }
+}
+
+impl fmt::Display for Amount {
+    /// The canonical form: the largest suffix that leaves a whole number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DECIMAL: [(&str, i32); 10] =
+            [("E", 18), ("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3), ("", 0), ("m", -3), ("u", -6), ("n", -9)];
+        const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+        if self.is_zero() {
+            return f.write_str("0");
+        }
+        if self.format == Format::Binary && self.nanos.abs() >= 1024 * ONE {
+            let (mut value, mut power) = (self.rounded_up().nanos / ONE, 0);
+            while value % 1024 == 0 && power + 1 < BINARY.len() {
+                (value, power) = (value / 1024, power + 1);
+            }
+            return write!(f, "{value}{}", BINARY[power]);
+        }
+        let unit = |power: i32| 10i128.pow((power + 9).unsigned_abs());
+        let fits = DECIMAL.into_iter().find(|(_, power)| self.nanos % unit(*power) == 0);
+        let (suffix, power) = fits.unwrap_or(("n", -9));
+        let value = self.nanos / unit(power);
+        match self.format {
+            Format::Exponent if power != 0 => write!(f, "{value}e{power}"),
+            _ => write!(f, "{value}{suffix}"),
+        }
+    }
+}
+
+/// Amounts by the names of resources.
+pub type Amounts<'a> = BTreeMap<&'a str, Amount>;
+
+/// Adds amounts to others.
+pub fn add<'a>(sum: &mut Amounts<'a>, more: &Amounts<'a>) {
+    for (name, amount) in more {
+        let known = sum.entry(name).or_insert(Amount::ZERO);
+        *known = known.plus(*amount);
+    }
+}
+
+/// Raises amounts to those of others where they are larger.
+pub fn raise<'a>(most: &mut Amounts<'a>, other: &Amounts<'a>) {
+    for (name, amount) in other {
+        let known = most.entry(name).or_insert(*amount);
+        *known = (*known).max(*amount);
+    }
+}
+
+/// Takes the entry of a `map<string, Quantity>` in; what is no quantity is left out.
+pub fn read_entry<'a>(amounts: &mut Amounts<'a>, entry: &'a [u8]) -> Result<(), WireError> {
+    let (name, text) = named_text(entry)?;
+    amounts.extend(Amount::parse(text).map(|amount| (name, amount)));
+    Ok(())
+}
+
+/// Key and text of the entry of a `map<string, Quantity>`.
+pub fn named_text(entry: &[u8]) -> Result<(&str, &str), WireError> {
+    let (mut name, mut text) = ("", "");
+    for field in fields(entry) {
+        let field = field?;
+        match field.number {
+            1 => name = field.value.str(),
+            2 => text = std::str::from_utf8(find(field.value.bytes(), f::STRING)).unwrap_or_default(),
+            _ => {}
+        }
+    }
+    Ok((name, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn amount(text: &str) -> Amount {
+        Amount::parse(text).expect("a quantity")
+    }
+
+    #[test]
+    fn amounts_are_written_as_the_api_does() {
+        for (text, canonical) in [
+            ("0", "0"),
+            ("1500m", "1500m"),
+            ("2000m", "2"),
+            ("0.5", "500m"),
+            ("15000", "15k"),
+            ("1500", "1500"),
+            ("1024Ki", "1Mi"),
+            ("1.5Gi", "1536Mi"),
+            ("1000Mi", "1000Mi"),
+            ("0.5Ki", "512"),
+            ("1025Ki", "1025Ki"),
+            ("3e3", "3e3"),
+            ("12e6", "12e6"),
+            ("1E", "1E"),
+            ("-5", "-5"),
+            ("100n", "100n"),
+        ] {
+            assert_eq!(amount(text).to_string(), canonical, "{text}");
+        }
+    }
+
+    #[test]
+    fn sums_take_the_form_of_their_first_part() {
+        assert_eq!(Amount::ZERO.plus(amount("64Mi")).plus(amount("64Mi")).to_string(), "128Mi");
+        assert_eq!(amount("1").plus(amount("500m")).to_string(), "1500m");
+        assert_eq!(amount("1k").minus(amount("1")).to_string(), "999");
+        assert_eq!(amount("250m").times(4).to_string(), "1");
+        assert_eq!(amount("1.2Gi").rounded_up().to_string(), "1288490189");
+        assert_eq!(amount("1Ki").max(amount("1k")).to_string(), "1Ki");
+    }
+
+    proptest! {
+        /// What is written is read back as the same amount, and is written in the same way again.
+        #[test]
+        fn the_canonical_form_is_stable(number in -1_000_000_000_000i64..1_000_000_000_000, suffix in "(n|u|m|k|M|Ki|Mi|Gi|e3|)") {
+            let given = amount(&format!("{number}{suffix}"));
+            let again = amount(&given.to_string());
+            prop_assert_eq!(again, given);
+            prop_assert_eq!(again.to_string(), given.to_string());
+        }
+    }
+}

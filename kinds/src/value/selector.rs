@@ -1,0 +1,237 @@
+//! Label selectors, read once and matched often (apimachinery, LabelSelectorAsSelector).
+
+use crate::intern::{Interner, Str, label};
+use crate::wire::schema::{label_selector as f, label_selector_requirement as requirement};
+use crate::wire::{WireError, fields, map_entry};
+
+/// One condition on a label set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Requirement {
+    /// The label has one of these values.
+    In(Str, Vec<Str>),
+    /// The label has none of these values, or is absent.
+    NotIn(Str, Vec<Str>),
+    /// The label is there.
+    Exists(Str),
+    /// The label is absent.
+    DoesNotExist(Str),
+    /// The label is a number above this one; only in queries.
+    Greater(Str, i64),
+    /// The label is a number below this one; only in queries.
+    Less(Str, i64),
+}
+
+/// A selector as an object gives it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Selector {
+    /// No selector at all: matches nothing.
+    #[default]
+    Nothing,
+    /// All requirements must hold; an empty list matches everything.
+    All(Vec<Requirement>),
+    /// Cannot be used; the text says why.
+    Invalid(String),
+}
+
+impl Selector {
+    /// Reads a `LabelSelector` message that is present.
+    pub fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut requirements = Vec::new();
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                f::MATCH_LABELS => {
+                    let (key, value) = map_entry(field.value.bytes())?;
+                    requirements.push(Requirement::In(interner.str(key), vec![interner.str(value)]));
+                }
+                f::MATCH_EXPRESSIONS => match expression(interner, field.value.bytes())? {
+                    Ok(requirement) => requirements.push(requirement),
+                    Err(problem) => return Ok(Self::Invalid(problem)),
+                },
+                _ => {}
+            }
+        }
+        Ok(Self::All(requirements))
+    }
+
+    /// A selector of what has all these labels with these values.
+    pub fn of_labels<'a>(interner: &Interner, labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let is = |(key, value)| Requirement::In(interner.str(key), vec![interner.str(value)]);
+        Self::All(labels.into_iter().map(is).collect())
+    }
+
+    /// True when a label set satisfies the selector.
+    pub fn matches(&self, labels: &[(Str, Str)]) -> bool {
+        match self {
+            Self::All(requirements) => requirements.iter().all(|requirement| requirement.matches(labels)),
+            Self::Nothing | Self::Invalid(_) => false,
+        }
+    }
+
+    /// The selector as the `labelSelector` of a list request; `None` when it matches nothing.
+    pub fn query(&self) -> Option<String> {
+        let Self::All(requirements) = self else { return None };
+        Some(requirements.iter().map(Requirement::query).collect::<Vec<_>>().join(","))
+    }
+
+    /// True when the selector is present and matches everything.
+    pub fn is_everything(&self) -> bool {
+        matches!(self, Self::All(requirements) if requirements.is_empty())
+    }
+}
+
+impl Requirement {
+    fn query(&self) -> String {
+        let list = |values: &[Str]| values.iter().map(|value| &**value).collect::<Vec<_>>().join(",");
+        match self {
+            Self::In(key, values) => format!("{key} in ({})", list(values)),
+            Self::NotIn(key, values) => format!("{key} notin ({})", list(values)),
+            Self::Exists(key) => key.to_string(),
+            Self::DoesNotExist(key) => format!("!{key}"),
+            Self::Greater(key, bound) => format!("{key}>{bound}"),
+            Self::Less(key, bound) => format!("{key}<{bound}"),
+        }
+    }
+
+    fn matches(&self, labels: &[(Str, Str)]) -> bool {
+        match self {
+            Self::In(key, values) => {
+                label(labels, key).is_some_and(|value| values.iter().any(|wanted| **wanted == *value))
+            }
+            Self::NotIn(key, values) => {
+                label(labels, key).is_none_or(|value| values.iter().all(|refused| **refused != *value))
+            }
+            Self::Exists(key) => label(labels, key).is_some(),
+            Self::DoesNotExist(key) => label(labels, key).is_none(),
+            Self::Greater(key, bound) => number(labels, key).is_some_and(|value| value > *bound),
+            Self::Less(key, bound) => number(labels, key).is_some_and(|value| value < *bound),
+        }
+    }
+}
+
+fn number(labels: &[(Str, Str)], key: &str) -> Option<i64> {
+    label(labels, key)?.parse().ok()
+}
+
+fn expression(interner: &Interner, message: &[u8]) -> Result<Result<Requirement, String>, WireError> {
+    let (mut key, mut operator, mut values) = ("", "", Vec::new());
+    for field in fields(message) {
+        let field = field?;
+        match field.number {
+            requirement::KEY => key = field.value.str(),
+            requirement::OPERATOR => operator = field.value.str(),
+            requirement::VALUES => values.push(interner.str(field.value.str())),
+            _ => {}
+        }
+    }
+    let name = interner.str(key);
+    Ok(match (operator, values.is_empty()) {
+        ("In", false) => Ok(Requirement::In(name, values)),
+        ("NotIn", false) => Ok(Requirement::NotIn(name, values)),
+        ("Exists", true) => Ok(Requirement::Exists(name)),
+        ("DoesNotExist", true) => Ok(Requirement::DoesNotExist(name)),
+        ("In" | "NotIn", true) => Err(format!("{key}: for 'in', 'notin' operators, values set can't be empty")),
+        ("Exists" | "DoesNotExist", false) => {
+            Err(format!("{key}: values set must be empty for exists and does not exist"))
+        }
+        _ => Err(format!("{operator:?} is not a valid label selector operator")),
+    })
+}
+
+/// A `LabelSelector` message as Go prints it (apimachinery/pkg/apis/meta/v1, LabelSelector.String): some events have it.
+pub fn as_go_prints(message: &[u8]) -> String {
+    let (mut labels, mut expressions) = (Vec::new(), String::new());
+    for field in fields(message).flatten() {
+        match field.number {
+            f::MATCH_LABELS => labels.extend(map_entry(field.value.bytes())),
+            f::MATCH_EXPRESSIONS => expressions += &expression_as_go_prints(field.value.bytes()),
+            _ => {}
+        }
+    }
+    labels.sort_unstable();
+    let labels: String = labels.into_iter().map(|(key, value)| format!("{key}: {value},")).collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},\
+         MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    )
+}
+
+fn expression_as_go_prints(message: &[u8]) -> String {
+    let (mut key, mut operator, mut values) = ("", "", Vec::new());
+    for field in fields(message).flatten() {
+        match field.number {
+            requirement::KEY => key = field.value.str(),
+            requirement::OPERATOR => operator = field.value.str(),
+            requirement::VALUES => values.push(field.value.str()),
+            _ => {}
+        }
+    }
+    format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{}],}},", values.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Put;
+
+    fn selector(labels: &[(&str, &str)], expressions: &[(&str, &str, &[&str])]) -> Selector {
+        let mut message = Vec::new();
+        for (key, value) in labels {
+            message.put_entry(f::MATCH_LABELS, key, value);
+        }
+        for (key, operator, values) in expressions {
+            message.put_message(f::MATCH_EXPRESSIONS, |expression| {
+                expression.put_str(requirement::KEY, key);
+                expression.put_str(requirement::OPERATOR, operator);
+                for value in *values {
+                    expression.put_str(requirement::VALUES, value);
+                }
+            });
+        }
+        Selector::decode(&Interner::default(), &message).expect("well-formed")
+    }
+
+    fn labels(pairs: &[(&str, &str)]) -> Vec<(Str, Str)> {
+        pairs.iter().map(|(key, value)| (Str::from(*key), Str::from(*value))).collect()
+    }
+
+    #[test]
+    fn matching_follows_the_api() {
+        let web = labels(&[("app", "web"), ("tier", "front")]);
+        for (selector, expected) in [
+            (selector(&[], &[]), true),
+            (selector(&[("app", "web")], &[]), true),
+            (selector(&[("app", "db")], &[]), false),
+            (selector(&[("app", "web"), ("zone", "a")], &[]), false),
+            (selector(&[], &[("app", "In", &["db", "web"])]), true),
+            (selector(&[], &[("zone", "In", &["a"])]), false),
+            (selector(&[], &[("app", "NotIn", &["web"])]), false),
+            (selector(&[], &[("zone", "NotIn", &["a"])]), true),
+            (selector(&[], &[("tier", "Exists", &[])]), true),
+            (selector(&[], &[("zone", "Exists", &[])]), false),
+            (selector(&[], &[("zone", "DoesNotExist", &[])]), true),
+            (selector(&[], &[("tier", "DoesNotExist", &[])]), false),
+            (Selector::Nothing, false),
+        ] {
+            assert_eq!(selector.matches(&web), expected, "{selector:?}");
+        }
+    }
+
+    #[test]
+    fn selectors_are_written_as_queries() {
+        let all =
+            selector(&[("a", "1")], &[("b", "NotIn", &["2", "3"]), ("c", "Exists", &[]), ("d", "DoesNotExist", &[])]);
+        assert_eq!(all.query().as_deref(), Some("a in (1),b notin (2,3),c,!d"));
+        assert_eq!(Selector::Nothing.query(), None);
+    }
+
+    #[test]
+    fn invalid_selectors_match_nothing_and_say_why() {
+        for (operator, values) in [("In", &[][..]), ("Exists", &["a"][..]), ("Near", &["a"][..])] {
+            let selector = selector(&[], &[("app", operator, values)]);
+            assert!(matches!(&selector, Selector::Invalid(why) if !why.is_empty()), "{selector:?}");
+            assert!(!selector.matches(&[]));
+        }
+        assert!(selector(&[], &[]).is_everything() && !Selector::Nothing.is_everything());
+    }
+}

@@ -1,0 +1,161 @@
+//! Label selectors as queries write them: `app=web,tier in (a,b),!old` (apimachinery/pkg/labels, Parse).
+
+use crate::intern::{Interner, Str};
+use crate::value::selector::{Requirement, Selector};
+
+/// A word, or a mark that stands for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Token<'a> {
+    Word(&'a str),
+    Mark(&'a str),
+}
+
+fn tokens(text: &str) -> Vec<Token<'_>> {
+    const MARKS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
+    let (mut found, mut rest) = (Vec::new(), text.trim_start());
+    while !rest.is_empty() {
+        if let Some(mark) = MARKS.into_iter().find(|mark| rest.starts_with(mark)) {
+            found.push(Token::Mark(&rest[..mark.len()]));
+            rest = rest[mark.len()..].trim_start();
+        } else {
+            let ends = |c: char| c.is_whitespace() || "=!(),><".contains(c);
+            let (word, after) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
+            found.push(Token::Word(word));
+            rest = after.trim_start();
+        }
+    }
+    found
+}
+
+struct Reader<'a> {
+    tokens: &'a [Token<'a>],
+    interner: &'a Interner,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self) -> Option<Token<'a>> {
+        let (first, rest) = self.tokens.split_first()?;
+        self.tokens = rest;
+        Some(*first)
+    }
+
+    fn word(&mut self, what: &str) -> Result<Str, String> {
+        match self.take() {
+            Some(Token::Word(word)) => Ok(self.interner.str(word)),
+            Some(Token::Mark(mark)) => Err(format!("found '{mark}', expected: {what}")),
+            None => Err(format!("found '', expected: {what}")),
+        }
+    }
+
+    fn at_end(&self) -> bool {
+        matches!(self.tokens.first(), None | Some(Token::Mark(",")))
+    }
+
+    /// A value, which may be empty.
+    fn value(&mut self) -> Result<Str, String> {
+        if self.at_end() { Ok(self.interner.str("")) } else { self.word("identifier") }
+    }
+
+    fn values(&mut self) -> Result<Vec<Str>, String> {
+        if self.take() != Some(Token::Mark("(")) {
+            return Err("found no '(' after 'in' or 'notin'".to_owned());
+        }
+        let mut values = Vec::new();
+        loop {
+            let empty = matches!(self.tokens.first(), Some(Token::Mark("," | ")")));
+            values.push(if empty { self.interner.str("") } else { self.word("identifier")? });
+            match self.take() {
+                Some(Token::Mark(",")) => {}
+                Some(Token::Mark(")")) => return Ok(values),
+                _ => return Err("found no ',' or ')' after a value".to_owned()),
+            }
+        }
+    }
+
+    fn bound(&mut self) -> Result<i64, String> {
+        let word = self.word("a whole number")?;
+        word.parse().map_err(|_| format!("for 'Gt', 'Lt' operators, the value must be an integer, not {word:?}"))
+    }
+
+    fn requirement(&mut self) -> Result<Requirement, String> {
+        if self.tokens.first() == Some(&Token::Mark("!")) {
+            self.take();
+            return Ok(Requirement::DoesNotExist(self.word("identifier")?));
+        }
+        let key = self.word("!, identifier")?;
+        if self.at_end() {
+            return Ok(Requirement::Exists(key));
+        }
+        match self.take() {
+            Some(Token::Mark("=" | "==")) => Ok(Requirement::In(key, vec![self.value()?])),
+            Some(Token::Mark("!=")) => Ok(Requirement::NotIn(key, vec![self.value()?])),
+            Some(Token::Mark(">")) => Ok(Requirement::Greater(key, self.bound()?)),
+            Some(Token::Mark("<")) => Ok(Requirement::Less(key, self.bound()?)),
+            Some(Token::Word("in")) => Ok(Requirement::In(key, self.values()?)),
+            Some(Token::Word("notin")) => Ok(Requirement::NotIn(key, self.values()?)),
+            Some(Token::Word(found) | Token::Mark(found)) => {
+                Err(format!("found '{found}', expected: in, notin, =, ==, !=, gt, lt"))
+            }
+            None => Ok(Requirement::Exists(key)),
+        }
+    }
+}
+
+impl Selector {
+    /// Reads a selector as queries write it; empty text matches everything.
+    ///
+    /// # Errors
+    /// What is wrong with it, for people.
+    pub fn parse(interner: &Interner, text: &str) -> Result<Self, String> {
+        let tokens = tokens(text);
+        let mut reader = Reader { tokens: &tokens, interner };
+        let mut requirements = Vec::new();
+        while !reader.tokens.is_empty() {
+            requirements.push(reader.requirement().map_err(|why| format!("unable to parse requirement: {why}"))?);
+            match reader.take() {
+                None => break,
+                Some(Token::Mark(",")) if !reader.tokens.is_empty() => {}
+                Some(Token::Mark(",")) => return Err("found '', expected: identifier after ','".to_owned()),
+                Some(Token::Word(found) | Token::Mark(found)) => {
+                    return Err(format!("found '{found}', expected: ',' or 'end of string'"));
+                }
+            }
+        }
+        Ok(Self::All(requirements))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_read_and_written_back() {
+        let interner = Interner::default();
+        for (text, query) in [
+            ("app=web", "app in (web)"),
+            ("app == web , tier!=front", "app in (web),tier notin (front)"),
+            ("app in (a, b),!old,new", "app in (a,b),!old,new"),
+            ("app notin (a,),x=", "app notin (a,),x in ()"),
+            ("size>3,size<9", "size>3,size<9"),
+            ("", ""),
+        ] {
+            let selector = Selector::parse(&interner, text).expect(text);
+            assert_eq!(selector.query().as_deref(), Some(query), "{text}");
+            assert_eq!(Selector::parse(&interner, query).expect(query), selector, "{text}");
+        }
+        for text in ["app in", "app in (a", "=web", "a b", "a,", "!", "size>x", "a=b c", "a=(b)"] {
+            assert!(Selector::parse(&interner, text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn bounds_compare_numbers() {
+        let interner = Interner::default();
+        let selector = Selector::parse(&interner, "size>3,size<9").expect("well-formed");
+        for (size, matches) in [("4", true), ("3", false), ("9", false), ("x", false)] {
+            assert_eq!(selector.matches(&[("size".into(), size.into())]), matches, "{size}");
+        }
+        assert!(!selector.matches(&[]));
+    }
+}

@@ -1,0 +1,104 @@
+//! Objects rebuilt for a PUT from what the server sent: named parts replaced, everything else kept as it is.
+
+use crate::wire::schema::object_meta;
+use crate::wire::{Field, Put, WireError, copy_fields, fields, map_entry};
+
+/// Metadata is field 1 of every object.
+const METADATA: u32 = 1;
+
+/// The bytes of an ObjectMeta without `managedFields`, which no controller reads and no write sends.
+pub fn without_managed_fields(message: &[u8], out: &mut Vec<u8>) -> Result<(), WireError> {
+    copy_fields(message, out, |field| field.number != object_meta::MANAGED_FIELDS)
+}
+
+/// A copy of `object` without managed fields (a PUT without them leaves the server's alone), with these annotations
+/// set, without the fields that `keep` refuses, and with what `put` appends.
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn edited(
+    object: &[u8],
+    annotations: &[(&str, &str)],
+    keep: impl Fn(&Field<'_>) -> bool,
+    put: impl FnOnce(&mut Vec<u8>),
+) -> Result<Vec<u8>, WireError> {
+    let mut edited = Vec::with_capacity(object.len() + 256);
+    for field in fields(object) {
+        let field = field?;
+        if field.number == METADATA {
+            let meta = edited_meta(field.value.bytes(), annotations)?;
+            edited.put_bytes(METADATA, &meta);
+        } else if keep(&field) {
+            edited.extend_from_slice(field.raw);
+        }
+    }
+    put(&mut edited);
+    Ok(edited)
+}
+
+fn edited_meta(message: &[u8], annotations: &[(&str, &str)]) -> Result<Vec<u8>, WireError> {
+    let mut trimmed = Vec::with_capacity(message.len());
+    without_managed_fields(message, &mut trimmed)?;
+    let mut meta = Vec::with_capacity(trimmed.len() + 128);
+    copy_fields(&trimmed, &mut meta, |field| {
+        field.number != object_meta::ANNOTATIONS
+            || !map_entry(field.value.bytes()).is_ok_and(|(key, _)| annotations.iter().any(|(set, _)| *set == key))
+    })?;
+    for (key, value) in annotations {
+        meta.put_entry(object_meta::ANNOTATIONS, key, value);
+    }
+    Ok(meta)
+}
+
+/// Key and value of an entry of a `map<string, bytes>`.
+pub fn data_entry(entry: &[u8]) -> Result<(&str, &[u8]), WireError> {
+    let (mut key, mut value) = ("", &[][..]);
+    for field in fields(entry) {
+        let field = field?;
+        match field.number {
+            1 => key = field.value.str(),
+            2 => value = field.value.bytes(),
+            _ => {}
+        }
+    }
+    Ok((key, value))
+}
+
+/// Appends an entry of a `map<string, bytes>`.
+pub fn put_data(out: &mut Vec<u8>, number: u32, key: &str, value: &[u8]) {
+    out.put_message(number, |entry| {
+        entry.put_str(1, key);
+        entry.put_bytes(2, value);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::find;
+
+    #[test]
+    fn what_is_not_edited_survives() {
+        let mut object = Vec::new();
+        object.put_message(METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "a");
+            meta.put_entry(object_meta::ANNOTATIONS, "kept", "1");
+            meta.put_entry(object_meta::ANNOTATIONS, "set", "old");
+            meta.put_str(object_meta::MANAGED_FIELDS, "large");
+            meta.put_str(99, "unknown");
+        });
+        put_data(&mut object, 2, "x", b"\xff");
+        object.put_str(77, "unknown too");
+        let edited = edited(&object, &[("set", "new")], |field| field.number != 2, |out| put_data(out, 2, "y", b"1"))
+            .expect("well-formed");
+
+        let mut meta = Vec::new();
+        meta.put_str(object_meta::NAME, "a");
+        meta.put_entry(object_meta::ANNOTATIONS, "kept", "1");
+        meta.put_str(99, "unknown");
+        meta.put_entry(object_meta::ANNOTATIONS, "set", "new");
+        assert_eq!(find(&edited, METADATA), meta);
+        assert_eq!(data_entry(find(&edited, 2)), Ok(("y", &b"1"[..])));
+        assert_eq!(find(&edited, 77), b"unknown too");
+    }
+}

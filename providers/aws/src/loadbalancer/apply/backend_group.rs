@@ -1,0 +1,262 @@
+//! What all balancers share: the group that they carry, and the rules in the nodes' groups that name it. One at a time
+//! looks and changes, and what was read a moment ago is not read again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use aws_sdk_ec2::types::Filter;
+use providers::{CloudError, LoadBalancerId, Targets};
+use tokio::time::Instant;
+
+use crate::client::Class;
+use crate::loadbalancer::apply::calls::{authorize, revoke};
+use crate::loadbalancer::model::build::instance_id;
+use crate::loadbalancer::model::node_rules::{self, Change, Ports};
+use crate::loadbalancer::names;
+use crate::loadbalancer::observed::convert;
+use crate::loadbalancer::observed::inventory::{Inventory, ListedGroup, Listing, backend_cluster};
+use crate::loadbalancer::observed::network::{self, Machine};
+use crate::loadbalancer::types::{Rule, SeenRule, Source, Tags};
+use crate::session::Session;
+
+/// Rules that were read so long ago are read again.
+const RULES: Duration = Duration::from_secs(30);
+/// A group may not be listed yet for so long after it was made.
+const UNLISTED: Duration = Duration::from_secs(60);
+
+/// What is known of it.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// The group, and when it was made or last listed.
+    backend: Option<(String, Instant)>,
+    /// Groups that were deleted, which who looked a moment ago may still see.
+    gone: BTreeSet<String>,
+    /// Services whose balancers carry it, or are about to.
+    users: BTreeSet<LoadBalancerId>,
+    /// Rules of nodes' groups, with when they were read.
+    rules: HashMap<String, (Instant, Vec<SeenRule>)>,
+}
+
+impl Shared {
+    /// The group for a Service's balancer; it is made if there is none.
+    pub(crate) async fn backend(
+        &mut self,
+        session: &Session,
+        inventory: &Inventory,
+        listing: &Listing,
+        id: &LoadBalancerId,
+    ) -> Result<String, CloudError> {
+        self.users.insert(id.clone());
+        let now = Instant::now();
+        let listed = listing.backend(session, &id.cluster).filter(|group| !self.gone.contains(&group.id));
+        if let Some(listed) = listed {
+            self.backend = Some((listed.id.clone(), now));
+            return Ok(listed.id.clone());
+        }
+        if let Some((group, _)) = self.backend.as_ref().filter(|(_, at)| now < *at + UNLISTED) {
+            return Ok(group.clone());
+        }
+        let name = backend_cluster(session, &id.cluster);
+        let tags = names::backend_tags(&session.cluster, &name);
+        let made = make(session, &names::backend_group(&name), &tags).await;
+        // It may be there, whatever the answer was: who deletes looks again before there is nothing.
+        inventory.expire().await;
+        let group = made?;
+        self.backend = Some((group.clone(), now));
+        Ok(group)
+    }
+
+    /// The rules of groups, as they were a moment ago.
+    async fn rules(
+        &mut self,
+        session: &Session,
+        groups: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, Vec<SeenRule>>, CloudError> {
+        let now = Instant::now();
+        self.rules.retain(|_, (at, _)| now < *at + RULES);
+        let unknown: Vec<String> = groups.iter().filter(|group| !self.rules.contains_key(*group)).cloned().collect();
+        if !unknown.is_empty() {
+            let mut read = network::rules(session, &unknown).await?;
+            for group in unknown {
+                let rules = read.remove(&group).unwrap_or_default();
+                self.rules.insert(group, (now, rules));
+            }
+        }
+        let known = |group: &String| (group.clone(), self.rules.get(group).map(|(_, rules)| rules.clone()));
+        Ok(groups.iter().map(known).map(|(group, rules)| (group, rules.unwrap_or_default())).collect())
+    }
+
+    /// Opens nodes' groups to the shared group.
+    pub(crate) async fn open(
+        &mut self,
+        session: &Session,
+        groups: &BTreeSet<String>,
+        backend: &str,
+        ports: &Ports,
+    ) -> Result<(), CloudError> {
+        for (group, rules) in self.rules(session, groups).await? {
+            let changes = node_rules::open(&rules, backend, ports);
+            if changes.is_empty() {
+                continue;
+            }
+            self.rules.remove(&group);
+            let add: Vec<Rule> = changes
+                .iter()
+                .filter_map(|change| match change {
+                    Change::Add(rule) => Some(rule.clone()),
+                    Change::Widen(..) => None,
+                })
+                .collect();
+            if !add.is_empty() {
+                authorize(session, &group, &add).await?;
+            }
+            let widened: Vec<_> = changes
+                .iter()
+                .filter_map(|change| match change {
+                    Change::Widen(id, rule) => Some(convert::changed_rule(id, rule)),
+                    Change::Add(_) => None,
+                })
+                .collect();
+            if !widened.is_empty() {
+                let request = session.api.ec2.modify_security_group_rules().group_id(&group);
+                let request = request.set_security_group_rules(Some(widened));
+                session.api.change(Class::Ec2Change, "ModifySecurityGroupRules", request.send()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the rules for a balancer without groups what they should be, in each of the nodes' groups; `wanted` is
+    /// for those of `nodes`, and the others have none. `names` are the balancer's, by which its rules are known.
+    pub(crate) async fn set_bare(
+        &mut self,
+        session: &Session,
+        names: &[String],
+        all: &BTreeSet<String>,
+        nodes: &BTreeSet<String>,
+        wanted: &BTreeSet<Rule>,
+    ) -> Result<(), CloudError> {
+        let none = BTreeSet::new();
+        let groups: BTreeSet<String> = all.union(nodes).cloned().collect();
+        for (group, rules) in self.rules(session, &groups).await? {
+            let wanted = if nodes.contains(&group) { wanted } else { &none };
+            let (add, gone) = node_rules::bare_changes(&rules, names, wanted);
+            if add.is_empty() && gone.is_empty() {
+                continue;
+            }
+            self.rules.remove(&group);
+            if !add.is_empty() {
+                authorize(session, &group, &add).await?;
+            }
+            if !gone.is_empty() {
+                revoke(session, &group, &gone).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A Service's balancer is gone; with the last one the group goes, and the rules that name it. False if AWS still
+    /// holds it.
+    ///
+    /// A group that the Load Balancer Controller made stays: its other balancers may carry it.
+    pub(crate) async fn release(
+        &mut self,
+        session: &Session,
+        listing: &Listing,
+        id: &LoadBalancerId,
+    ) -> Result<bool, CloudError> {
+        self.users.remove(id);
+        let now = Instant::now();
+        let own =
+            |group: &&ListedGroup| session.cluster.id.is_empty() || group.tags.contains_key(&session.cluster.key());
+        let group = match listing.backend(session, &id.cluster) {
+            Some(listed) => Some(listed).filter(own).map(|listed| listed.id.clone()),
+            // Made a moment ago, and not listed yet.
+            None => self.backend.as_ref().filter(|(_, at)| now < *at + UNLISTED).map(|(group, _)| group.clone()),
+        };
+        let Some(group) = group else { return Ok(true) };
+        if !self.users.is_empty() || listing.is_carried(&group) {
+            return Ok(true);
+        }
+        match use_of(session, &group).await? {
+            Use::Nobodys => {}
+            Use::DyingBalancers => return Ok(false),
+            Use::Others => return Ok(true),
+        }
+        self.backend = None;
+        for other in network::groups_that_name(session, &group).await? {
+            let rules = network::rules(session, std::slice::from_ref(&other)).await?.remove(&other).unwrap_or_default();
+            let source = Source::Group(group.clone());
+            let ids: Vec<String> =
+                rules.iter().filter(|rule| rule.rule.source == source).map(|rule| rule.id.clone()).collect();
+            self.rules.remove(&other);
+            if !ids.is_empty() {
+                revoke(session, &other, &ids).await?;
+            }
+        }
+        let request = session.api.ec2.delete_security_group().group_id(&group);
+        match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
+            Err(error) if error.is_not_found() => Ok(true),
+            Err(error) if error.kind == providers::ErrorKind::Conflict => Ok(false),
+            answer => {
+                answer?;
+                self.gone.insert(group.clone());
+                Ok(true)
+            }
+        }
+    }
+}
+
+async fn make(session: &Session, name: &str, tags: &Tags) -> Result<String, CloudError> {
+    let request = session.api.ec2.create_security_group().vpc_id(&session.vpc).group_name(name);
+    let request = request.description("[k8s] Shared Backend SecurityGroup for LoadBalancer");
+    let request = request.tag_specifications(convert::ec2_tags(tags));
+    let answer = session.api.change(Class::Ec2Change, "CreateSecurityGroup", request.send()).await?;
+    Ok(answer.group_id().unwrap_or_default().to_owned())
+}
+
+/// Who carries a group.
+enum Use {
+    Nobodys,
+    /// Interfaces of Network Load Balancers that are not listed any more.
+    DyingBalancers,
+    Others,
+}
+
+async fn use_of(session: &Session, group: &str) -> Result<Use, CloudError> {
+    let filter = Filter::builder().name("group-id").values(group).build();
+    let request = session.api.ec2.describe_network_interfaces().filters(filter);
+    let answer = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send()).await?;
+    let interfaces = answer.network_interfaces();
+    let balancers = |one: &aws_sdk_ec2::types::NetworkInterface| {
+        one.description().is_some_and(|description| description.starts_with("ELB net/"))
+    };
+    Ok(match interfaces {
+        [] => Use::Nobodys,
+        all if all.iter().all(balancers) => Use::DyingBalancers,
+        _ => Use::Others,
+    })
+}
+
+/// The groups that rules for nodes go to: of each machine those with the cluster's tag, or its only one. Answers too
+/// which nodes have none to choose.
+pub(crate) fn node_groups(
+    session: &Session,
+    listing: &Listing,
+    targets: &Targets,
+    machines: &BTreeMap<String, Machine>,
+) -> (BTreeSet<String>, Vec<String>) {
+    let tagged: BTreeSet<&str> = listing.tagged_groups(session).iter().map(|group| group.id.as_str()).collect();
+    let (mut groups, mut without) = (BTreeSet::new(), Vec::new());
+    for node in targets.nodes.iter() {
+        let id = node.provider_id.as_deref().and_then(instance_id);
+        let Some(machine) = id.and_then(|id| machines.get(id)) else { continue };
+        let own: Vec<&String> = machine.groups.iter().filter(|group| tagged.contains(group.as_str())).collect();
+        match (own.is_empty(), machine.groups.as_slice()) {
+            (false, _) => groups.extend(own.into_iter().cloned()),
+            (true, [only]) => drop(groups.insert(only.clone())),
+            (true, _) => without.push(node.name.clone()),
+        }
+    }
+    (groups, without)
+}

@@ -1,0 +1,556 @@
+//! The contract's load balancers over Network Load Balancers: look, compare, follow the plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use providers::{
+    BuildContext, ClassFilter, CloudError, Deletion, Ensured, ErrorKind, Features, LoadBalancerId, LoadBalancerSpec,
+    LoadBalancerStatus, LoadBalancers, Observed, Owned, Progress, Protocol as Transport, ReadinessGate, Records,
+    Targeting, Targets, async_trait,
+};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::loadbalancer::apply::backend_group::{Shared, node_groups};
+use crate::loadbalancer::apply::calls::{self, Caller};
+use crate::loadbalancer::apply::{leaks, readiness_gates};
+use crate::loadbalancer::model::build::{self, Surroundings};
+use crate::loadbalancer::model::subnets::Network;
+use crate::loadbalancer::model::{diff, node_rules};
+use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::observed::balancer_state::{Course, Courses, known};
+use crate::loadbalancer::observed::inventory::{Inventory, Listing};
+use crate::loadbalancer::observed::network::{self, Networks};
+use crate::loadbalancer::observed::report::{ingress, instances, observed};
+use crate::loadbalancer::observed::stack::Seen;
+use crate::loadbalancer::plan::Step;
+use crate::loadbalancer::spec::annotation_reader::{PREFIX, others};
+use crate::loadbalancer::spec::annotations::{self, Policy, SecurityGroups, Settings};
+use crate::loadbalancer::types::Desired;
+use crate::session::{Session, Sessions};
+
+/// A look this old is good enough, if nothing was changed since.
+const FRESH: Duration = Duration::from_secs(10);
+/// Plans in a row that one call follows: each needs ids of what the one before made.
+const ROUNDS: usize = 6;
+
+/// Network Load Balancers.
+pub(crate) struct Balancers {
+    pub(super) sessions: Sessions,
+    /// `--cluster-name`.
+    pub(super) cluster: String,
+    policy: Policy,
+    classes: ClassFilter,
+    pub(super) inventory: Inventory,
+    pub(super) networks: Networks,
+    pub(super) courses: Courses,
+    pub(super) shared: Mutex<Shared>,
+    records: OnceLock<Arc<dyn Records>>,
+}
+
+/// One Service's work: what it is done with.
+pub(super) struct Work<'a> {
+    pub session: &'a Session,
+    pub id: &'a LoadBalancerId,
+    pub settings: &'a Settings,
+    pub targets: &'a Targets,
+}
+
+/// How far plans were followed.
+#[derive(Debug, Default)]
+struct Followed {
+    /// There will be more to do.
+    again: bool,
+    /// Ports whose traffic goes elsewhere once somebody can serve it there.
+    exchanging: BTreeSet<u16>,
+    /// What was done to what had been as asked.
+    done: Vec<String>,
+}
+
+impl fmt::Debug for Balancers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Balancers").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+impl Balancers {
+    pub(crate) fn new(context: &BuildContext, config: &Config, sessions: Sessions) -> Self {
+        let classes = ClassFilter { unset: !context.only_classes, named: context.load_balancer_classes.clone() };
+        let foreign_tags: BTreeSet<String> = context.external_tags.iter().cloned().collect();
+        let policy = Policy {
+            controller_services: !classes.named.is_empty(),
+            shared_probe: config.shared_probe.clone(),
+            no_node_rules: config.no_node_rules,
+            tags: context.default_tags.clone().into_iter().filter(|(key, _)| !foreign_tags.contains(key)).collect(),
+            max_targets: context.max_targets,
+            foreign_tags,
+        };
+        Self {
+            sessions,
+            cluster: context.cluster_name.clone(),
+            policy,
+            classes,
+            inventory: Inventory::default(),
+            networks: Networks::default(),
+            courses: Courses::default(),
+            shared: Mutex::default(),
+            records: OnceLock::new(),
+        }
+    }
+
+    /// Where to keep what must outlive this process; the first one counts.
+    pub(crate) fn keep_records(&self, records: Arc<dyn Records>) {
+        let _ = self.records.set(records);
+    }
+
+    pub(super) fn records(&self) -> Option<&dyn Records> {
+        self.records.get().map(|records| &**records)
+    }
+
+    pub(super) fn caller<'a>(
+        &'a self,
+        session: &'a Session,
+        network: &'a Network,
+        id: &'a LoadBalancerId,
+    ) -> Caller<'a> {
+        Caller { session, network, id, records: self.records(), warnings: Vec::new() }
+    }
+
+    /// What the Service asks for; nobody calls for one that is somebody else's.
+    fn settings(&self, spec: &LoadBalancerSpec) -> Result<Settings, CloudError> {
+        let (_, settings) = annotations::read(spec, &self.policy)?;
+        settings.ok_or_else(|| {
+            let kind = spec.annotations.get(&format!("{PREFIX}type")).map(String::as_str).unwrap_or_default();
+            let fix = "use nlb: what is there now is left to the Load Balancer Controller";
+            CloudError::invalid_annotation(&format!("{PREFIX}type"), kind, fix)
+        })
+    }
+
+    /// A look at everything that is no older than the last change of this Service.
+    pub(super) async fn look(&self, session: &Session, course: &Course) -> Result<Arc<Listing>, CloudError> {
+        let now = Instant::now();
+        let recent = now.checked_sub(FRESH).unwrap_or(now);
+        self.inventory.look(session, course.changed.map_or(recent, |changed| changed.max(recent))).await
+    }
+
+    /// Makes one step's call, and notes what came of it. What is gone already needs no call to go.
+    pub(super) async fn step(
+        &self,
+        caller: &mut Caller<'_>,
+        step: &Step,
+        seen: &mut Seen,
+        course: &mut Course,
+    ) -> Result<(), CloudError> {
+        let deleted = match step {
+            Step::DeleteBalancer { arn } | Step::DeleteTargetGroup { arn } | Step::DeleteListener { arn } => Some(arn),
+            Step::DeleteSecurityGroup { id } => Some(id),
+            _ => None,
+        };
+        let result = caller.make(step, seen).await;
+        course.changed = Some(Instant::now());
+        let made = match result {
+            Err(error) if error.is_not_found() && deleted.is_some() => Default::default(),
+            result => result?,
+        };
+        if !made.id.is_empty() {
+            course.made.insert(made.id.clone());
+        }
+        if let Some(id) = deleted {
+            course.made.remove(id);
+            course.doomed.insert(id.clone());
+        }
+        seen.follow(step, &made);
+        match step {
+            Step::CreateBalancer(wanted) => self.inventory.tagged(&made.id, &wanted.tags),
+            Step::CreateTargetGroup(wanted) => self.inventory.tagged(&made.id, &wanted.tags),
+            Step::CreateListener { listener, .. } => self.inventory.tagged(&made.id, &listener.tags),
+            Step::AddTags { arn, .. } | Step::RemoveTags { arn, .. } => self.inventory.forget(arn),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A Classic Load Balancer is somebody else's to keep; nothing is made beside it.
+    async fn refuse_classic(&self, work: &Work<'_>, listing: &Listing) -> Result<(), CloudError> {
+        if work.settings.flavour != Flavour::CloudProvider {
+            return Ok(());
+        }
+        let name = work.id.default_name();
+        let classic = listing.has_classic(work.id)
+            || (work.settings.untyped && network::has_classic_interface(work.session, &name).await?);
+        match classic {
+            false => Ok(()),
+            true => Err(classic_error(ErrorKind::Invalid, &name)),
+        }
+    }
+
+    async fn bring(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        course: &mut Course,
+    ) -> Result<Ensured, CloudError> {
+        let Work { session, id, settings, targets } = *work;
+        let listing = self.look(session, course).await?;
+        let mut seen = listing.of(session, id);
+        let dying = seen.take_out(&course.doomed);
+        if dying.is_empty() {
+            course.doomed.clear();
+        }
+        if seen.balancers.is_empty() {
+            self.refuse_classic(work, &listing).await?;
+        }
+        if !seen.is_empty() {
+            self.read_details(work, &mut seen).await?;
+        }
+        let network = self.networks.network(session).await?;
+        let existing = build::existing(settings, id, &seen);
+        let given = self.given_groups(session, settings).await?;
+        let mut warnings = Vec::new();
+        let machines = match settings.node_rules {
+            true => self.networks.machines(session, targets).await?,
+            false => BTreeMap::new(),
+        };
+        let (groups, without) = node_groups(session, &listing, targets, &machines);
+        if !without.is_empty() {
+            warnings.push(format!(
+                "nodes with several security groups, none of them with the tag {}, are not opened to the balancer: {}",
+                session.cluster.key(),
+                without.join(", ")
+            ));
+        }
+        let backend = match build::wants_backend(settings, existing) {
+            true => Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?),
+            false => None,
+        };
+        let around = Surroundings {
+            id,
+            cluster: &session.cluster,
+            network: &network,
+            seen: &seen,
+            backend: backend.as_deref(),
+            given: &given,
+            targets,
+        };
+        let (desired, told) = match build::desired(settings, &around) {
+            // Somebody may be mending the network.
+            Err(error) => {
+                self.networks.forget().await;
+                return Err(error);
+            }
+            desired => desired?,
+        };
+        warnings.extend(told);
+        if dying.contains(&desired.balancer.name) {
+            // Its name is free once it is gone.
+            let progress = Progress::After(course.pause());
+            return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
+        }
+        if let Some(backend) = &backend {
+            self.shared.lock().await.open(session, &groups, backend, &node_rules::ports(&desired)).await?;
+        }
+        let mut caller = self.caller(session, &network, id);
+        let Followed { again, exchanging, done } = self.follow(&desired, &mut seen, &mut caller, course).await?;
+        let balancer = seen.balancer(&desired.balancer.name);
+        course.bare = balancer.is_some_and(|one| one.security_groups.is_empty());
+        if settings.node_rules && course.bare {
+            self.bare_rules(work, &listing, &desired, &seen, &network, &groups).await?;
+        }
+        course.opened = groups;
+        if course.settled.as_ref() == Some(spec) && !done.is_empty() {
+            warnings.push(format!("changes by somebody else were undone: {}", done.join("; ")));
+        }
+        if course.is_overdue() && !exchanging.is_empty() {
+            let ports = exchanging.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+            warnings.push(format!(
+                "traffic of port {ports} stays where it is until a target of where it is to go is healthy"
+            ));
+        }
+        warnings.append(&mut caller.warnings);
+        course.known = Some(known(work.id, &desired, &seen));
+        let balancer = seen.balancer(&desired.balancer.name);
+        let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
+        let progress = match again || !dying.is_empty() {
+            true => Progress::After(course.pause()),
+            false => {
+                course.arrived();
+                course.settled = Some(spec.clone());
+                Progress::Settled
+            }
+        };
+        Ok(Ensured { status, progress, warnings })
+    }
+
+    /// Follows plans until there is nothing left to do now.
+    async fn follow(
+        &self,
+        desired: &Desired,
+        seen: &mut Seen,
+        caller: &mut Caller<'_>,
+        course: &mut Course,
+    ) -> Result<Followed, CloudError> {
+        let mut followed = Followed { again: true, ..Followed::default() };
+        for _ in 0..ROUNDS {
+            let plan = diff::ensure(desired, seen);
+            followed.exchanging = plan.exchanging;
+            if plan.steps.is_empty() {
+                return Ok(Followed { again: plan.again.is_some(), ..followed });
+            }
+            let mut blocked = false;
+            for step in &plan.steps {
+                let step = match self.step(caller, step, seen, course).await {
+                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {
+                        blocked = true;
+                        continue;
+                    }
+                    // Of a balancer with IPv6 no listener can become one for UDP.
+                    Err(error) if error.is_invalid() && seen.made_anew(step).is_some() => {
+                        for step in seen.made_anew(step).into_iter().flatten() {
+                            self.step(caller, &step, seen, course).await?;
+                        }
+                        step.clone()
+                    }
+                    // Not every listener may send traffic to several groups.
+                    Err(error) if error.is_invalid() && step.is_on_the_way() => {
+                        let at_once = step.at_once();
+                        self.step(caller, &at_once, seen, course).await?;
+                        at_once
+                    }
+                    result => {
+                        result?;
+                        step.clone()
+                    }
+                };
+                if !step.is_about_targets() {
+                    followed.done.push(step.words());
+                }
+            }
+            if blocked {
+                break;
+            }
+        }
+        Ok(followed)
+    }
+
+    async fn read_details(&self, work: &Work<'_>, seen: &mut Seen) -> Result<(), CloudError> {
+        let (session, settings) = (work.session, work.settings);
+        calls::details(session, seen, settings.capacity.is_some()).await?;
+        self.read_records(work, seen).await?;
+        let listeners = seen.balancers.iter().flat_map(|balancer| &balancer.listeners);
+        let arns: Vec<String> = listeners.map(|listener| listener.arn.clone()).collect();
+        let mut tags = self.inventory.tags_of(session, &arns).await?;
+        for listener in seen.balancers.iter_mut().flat_map(|balancer| &mut balancer.listeners) {
+            listener.tags = tags.remove(&listener.arn).unwrap_or_default();
+            let asked = settings.listeners.iter().find(|asked| asked.port == listener.port);
+            if asked.is_some_and(|asked| !asked.attributes.is_empty()) {
+                listener.attributes = calls::listener_attributes(session, &listener.arn).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn given_groups(&self, session: &Session, settings: &Settings) -> Result<Vec<String>, CloudError> {
+        let SecurityGroups::Given(names) = &settings.security_groups else { return Ok(Vec::new()) };
+        network::groups_named(session, names).await?.map_err(|missing| {
+            let fix = format!("name groups of {} by id or by their tag Name: there is no {missing}", session.vpc);
+            let key = format!("{PREFIX}security-groups");
+            CloudError { kind: ErrorKind::Transient, ..CloudError::invalid_annotation(&key, &names.join(","), &fix) }
+        })
+    }
+
+    /// The rules for a balancer that has no group of its own.
+    async fn bare_rules(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+        desired: &Desired,
+        seen: &Seen,
+        network: &Network,
+        groups: &BTreeSet<String>,
+    ) -> Result<(), CloudError> {
+        let Some(balancer) = seen.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty()) else {
+            return Ok(());
+        };
+        let wanted = node_rules::bare_rules(work.id, work.settings, desired, balancer, network);
+        let all = listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
+        let names = node_rules::rule_names(work.id);
+        self.shared.lock().await.set_bare(work.session, &names, &all, groups, &wanted).await
+    }
+
+    async fn remove(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        course: &mut Course,
+    ) -> Result<Deletion, CloudError> {
+        (course.known, course.settled) = (None, None);
+        let listing = self.look(session, course).await?;
+        let mut seen = listing.of(session, id);
+        let listed: BTreeSet<String> = seen.ids().collect();
+        let plan = diff::delete(&seen);
+        let mut steps = plan.steps;
+        // Made a moment ago, and not listed yet.
+        steps.extend(course.made.difference(&listed).filter_map(|id| Step::deletion_of(id)));
+        if !steps.is_empty() {
+            let network = self.networks.network(session).await?;
+            let mut caller = self.caller(session, &network, id);
+            for step in &steps {
+                match self.step(&mut caller, step, &mut seen, course).await {
+                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
+                    result => result?,
+                }
+            }
+            return Ok(Deletion::InProgress(course.pause()));
+        }
+        let name = id.default_name();
+        if listing.has_classic(id) || network::has_classic_interface(session, &name).await? {
+            return Err(classic_error(ErrorKind::Conflict, &name));
+        }
+        let all = listing.tagged_groups(session).iter().map(|group| group.id.clone()).collect();
+        let mut shared = self.shared.lock().await;
+        let names = node_rules::rule_names(id);
+        shared.set_bare(session, &names, &all, &BTreeSet::new(), &BTreeSet::new()).await?;
+        let released = shared.release(session, &listing, id).await;
+        drop(shared);
+        // The group that all share may be gone, whatever the answer was; who comes next must not count on it.
+        self.inventory.expire().await;
+        if !released? {
+            course.changed = Some(Instant::now());
+            return Ok(Deletion::InProgress(course.pause()));
+        }
+        Ok(Deletion::Gone)
+    }
+}
+
+fn classic_error(kind: ErrorKind, name: &str) -> CloudError {
+    let message = format!(
+        "the Classic Load Balancer {name} of this Service is left as it is: make a new Service for a Network Load \
+         Balancer, move clients over, and delete the Classic one with cloud-provider-aws or by hand, with its security \
+         group k8s-elb-{name}"
+    );
+    CloudError::new(kind, "FindClassicLoadBalancer", message)
+}
+
+/// A kind that the contract does not have at this place, as one that is tried again.
+fn retried(error: CloudError) -> CloudError {
+    match error.kind {
+        ErrorKind::NotFound => CloudError { kind: ErrorKind::Conflict, ..error },
+        // The Service can be right and AWS wrong: a certificate or a tag that is missing comes without the Service
+        // being touched.
+        ErrorKind::Invalid => CloudError { kind: ErrorKind::Transient, ..error },
+        _ => error,
+    }
+}
+
+#[async_trait]
+impl LoadBalancers for Balancers {
+    fn features(&self) -> Features {
+        Features {
+            classes: self.classes.clone(),
+            endpoint_targets: true,
+            source_ranges: true,
+            protocols: vec![Transport::Tcp, Transport::Udp],
+            mixed_protocols: true,
+            ipv6: true,
+            dual_stack: true,
+            gates: Some(readiness_gates::PREFIX),
+            annotations: vec!["service.beta.kubernetes.io/".to_owned()],
+        }
+    }
+
+    fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
+        annotations::read(spec, &self.policy).map(|(targeting, _)| targeting)
+    }
+
+    fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
+        others(spec)
+    }
+
+    async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
+        let session = self.sessions.get()?;
+        let course = self.courses.get(id);
+        let course = course.lock().await;
+        let listing = self.inventory.look(&session, Instant::now()).await?;
+        let mut seen = listing.of(&session, id);
+        if seen.is_empty() {
+            return Ok(Observed::Absent);
+        }
+        calls::details(&session, &mut seen, false).await.map_err(retried)?;
+        let machines = self.networks.by_id(&session, instances(&seen)).await?;
+        let zones = machines.into_iter().map(|(id, machine)| (id, machine.zone)).collect();
+        let going = seen.balancers.iter().any(|one| course.doomed.contains(&one.arn));
+        Ok(Observed::Present(Box::new(observed(&seen, going, &zones))))
+    }
+
+    async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
+        let settings = self.settings(spec)?;
+        let session = self.sessions.get()?;
+        let course = self.courses.get(&spec.id);
+        let mut course = course.lock().await;
+        let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
+        let result = self.bring(spec, &work, &mut course).await;
+        if result.is_err() {
+            (course.known, course.settled) = (None, None);
+        }
+        result.map_err(retried)
+    }
+
+    async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
+        let settings = self.settings(spec)?;
+        let session = self.sessions.get()?;
+        let course = self.courses.get(&spec.id);
+        let mut course = course.lock().await;
+        let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
+        if course.known.is_none() {
+            self.find_groups(&work, &mut course).await?;
+        }
+        if !self.open_nodes(&work, &course).await? {
+            return self.bring(spec, &work, &mut course).await.map(drop);
+        }
+        match self.point(&work, &mut course).await? {
+            Some(()) => Ok(()),
+            None => Err(CloudError::new(ErrorKind::NotFound, "DescribeTargetGroups", "its target groups are others")),
+        }
+    }
+
+    async fn gates(&self, spec: &LoadBalancerSpec) -> Result<Vec<ReadinessGate>, CloudError> {
+        let settings = self.settings(spec)?;
+        let session = self.sessions.get()?;
+        let course = self.courses.get(&spec.id);
+        let mut course = course.lock().await;
+        let targets = Targets::default();
+        let work = Work { session: &session, id: &spec.id, settings: &settings, targets: &targets };
+        if course.known.is_none() {
+            self.find_groups(&work, &mut course).await?;
+        }
+        let known = course.known.clone().unwrap_or_default();
+        drop(course);
+        readiness_gates::of(&session, &spec.id, &known).await
+    }
+
+    async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        let session = self.sessions.get()?;
+        let course = self.courses.get(id);
+        let mut course = course.lock().await;
+        let result = self.remove(&session, id, &mut course).await;
+        if result == Ok(Deletion::Gone) {
+            self.courses.remove(id);
+        }
+        result.map_err(retried)
+    }
+
+    async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
+        leaks::list(self).await
+    }
+
+    fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
+        leaks::may_belong(owned, service)
+    }
+
+    async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
+        leaks::collect(self, owned).await.map_err(retried)
+    }
+}

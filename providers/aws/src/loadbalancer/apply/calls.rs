@@ -1,0 +1,439 @@
+//! Calls: what only further reads tell of a Service's parts, and each step as the call that it is.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use aws_sdk_elasticloadbalancingv2::types as elb;
+use futures::future::{try_join, try_join_all, try_join3};
+use providers::{CloudError, ErrorKind, LoadBalancerId, Records};
+
+use crate::client::Class;
+use crate::loadbalancer::apply::target_records;
+use crate::loadbalancer::model::subnets::Network;
+use crate::loadbalancer::observed::stack::{Made, Seen, SeenBalancer, SeenListener, SeenTargetGroup};
+use crate::loadbalancer::observed::{convert, network};
+use crate::loadbalancer::plan::Step;
+use crate::loadbalancer::types::{
+    Attributes, HealthCheck, Listener, Probe, Protocol, Rule, Target, TargetGroup, TargetType,
+};
+use crate::session::Session;
+
+/// Targets that one call may name.
+const TARGETS: usize = 200;
+
+/// Reads what listings do not say: listeners, attributes, targets, rules.
+pub(crate) async fn details(session: &Session, seen: &mut Seen, capacity: bool) -> Result<(), CloudError> {
+    let ids: Vec<String> = seen.security_groups.iter().map(|group| group.id.clone()).collect();
+    let balancers = try_join_all(seen.balancers.iter_mut().map(|one| balancer(session, one, capacity)));
+    let groups = try_join_all(seen.target_groups.iter_mut().map(|one| target_group(session, one)));
+    let (_, _, mut rules) = try_join3(balancers, groups, network::rules(session, &ids)).await?;
+    for group in &mut seen.security_groups {
+        group.rules = rules.remove(&group.id).unwrap_or_default();
+    }
+    Ok(())
+}
+
+async fn balancer(session: &Session, balancer: &mut SeenBalancer, capacity: bool) -> Result<(), CloudError> {
+    let arn = balancer.arn.clone();
+    let request = session.api.elb.describe_load_balancer_attributes().load_balancer_arn(&arn);
+    let attributes = session.api.read(Class::ElbRead, "DescribeLoadBalancerAttributes", || request.clone().send());
+    let (attributes, listeners) = try_join(attributes, listeners(session, &arn)).await?;
+    let pair = |one: &elb::LoadBalancerAttribute| {
+        (one.key().unwrap_or_default().to_owned(), one.value().unwrap_or_default().to_owned())
+    };
+    balancer.attributes = attributes.attributes().iter().map(pair).collect();
+    balancer.listeners = listeners;
+    if capacity {
+        let request = session.api.elb.describe_capacity_reservation().load_balancer_arn(&arn);
+        let send = || request.clone().send();
+        let answer = session.api.read(Class::ElbRead, "DescribeCapacityReservation", send).await?;
+        balancer.capacity = answer.minimum_load_balancer_capacity().and_then(|capacity| capacity.capacity_units());
+    }
+    Ok(())
+}
+
+async fn listeners(session: &Session, balancer: &str) -> Result<Vec<SeenListener>, CloudError> {
+    let (mut all, mut marker) = (Vec::new(), None);
+    loop {
+        let request = session.api.elb.describe_listeners().load_balancer_arn(balancer).set_marker(marker);
+        let answer = session.api.read(Class::ElbRead, "DescribeListeners", || request.clone().send()).await?;
+        all.extend(answer.listeners().iter().filter_map(convert::listener));
+        marker = answer.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+        if marker.is_none() {
+            break;
+        }
+    }
+    for listener in all.iter_mut().filter(|listener| listener.protocol == Protocol::Tls) {
+        let request = session.api.elb.describe_listener_certificates().listener_arn(&listener.arn).page_size(400);
+        let send = || request.clone().send();
+        let answer = session.api.read(Class::ElbRead, "DescribeListenerCertificates", send).await?;
+        let more = answer.certificates().iter().filter(|one| one.is_default() != Some(true));
+        let more = more.filter_map(|one| one.certificate_arn()).map(str::to_owned);
+        let default = listener.certificates.first().cloned();
+        listener.certificates.extend(more.filter(|arn| Some(arn) != default.as_ref()));
+    }
+    Ok(all)
+}
+
+/// The attributes of a listener; asked for only where a Service sets some.
+pub(crate) async fn listener_attributes(session: &Session, arn: &str) -> Result<Attributes, CloudError> {
+    let request = session.api.elb.describe_listener_attributes().listener_arn(arn);
+    let answer = session.api.read(Class::ElbRead, "DescribeListenerAttributes", || request.clone().send()).await?;
+    let pair = |one: &elb::ListenerAttribute| {
+        (one.key().unwrap_or_default().to_owned(), one.value().unwrap_or_default().to_owned())
+    };
+    Ok(answer.attributes().iter().map(pair).collect())
+}
+
+async fn target_group(session: &Session, group: &mut SeenTargetGroup) -> Result<(), CloudError> {
+    let arn = group.arn.clone();
+    let request = session.api.elb.describe_target_group_attributes().target_group_arn(&arn);
+    let attributes = session.api.read(Class::ElbRead, "DescribeTargetGroupAttributes", || request.clone().send());
+    let request = session.api.elb.describe_target_health().target_group_arn(&arn);
+    let health = session.api.read(Class::ElbRead, "DescribeTargetHealth", || request.clone().send());
+    let (attributes, health) = try_join(attributes, health).await?;
+    let pair = |one: &elb::TargetGroupAttribute| {
+        (one.key().unwrap_or_default().to_owned(), one.value().unwrap_or_default().to_owned())
+    };
+    group.attributes = attributes.attributes().iter().map(pair).collect();
+    group.targets = health.target_health_descriptions().iter().filter_map(convert::health).collect();
+    Ok(())
+}
+
+/// Makes the calls of steps.
+pub(crate) struct Caller<'a> {
+    pub session: &'a Session,
+    pub network: &'a Network,
+    pub id: &'a LoadBalancerId,
+    /// Where it is kept which targets of shared groups are this cluster's, if anywhere.
+    pub records: Option<&'a dyn Records>,
+    /// What could not be done for one target, and was for the others.
+    pub warnings: Vec<String>,
+}
+
+/// What a step is about is not there any more.
+fn gone(what: &str, name: &str) -> CloudError {
+    CloudError::new(ErrorKind::Conflict, "FollowPlan", format!("{what} {name} is not there any more"))
+}
+
+impl Caller<'_> {
+    /// Makes one call, or a few where one can't hold it all.
+    pub(crate) async fn make(&mut self, step: &Step, seen: &Seen) -> Result<Made, CloudError> {
+        let balancer =
+            |name: &str| seen.balancer(name).map(|one| one.arn.clone()).ok_or_else(|| gone("balancer", name));
+        let group = |name: &str| seen.target_group(name).ok_or_else(|| gone("target group", name));
+        let security = |name: &str| {
+            seen.security_group(name).map(|one| one.id.clone()).ok_or_else(|| gone("security group", name))
+        };
+        let api = &self.session.api;
+        let elb = &api.elb;
+        match step {
+            Step::CreateSecurityGroup(wanted) => {
+                let request = api.ec2.create_security_group().vpc_id(&self.session.vpc).group_name(&wanted.name);
+                let request = request.description(&wanted.description);
+                let request = request.tag_specifications(convert::ec2_tags(&wanted.tags));
+                let answer = api.change(Class::Ec2Change, "CreateSecurityGroup", request.send()).await?;
+                return Ok(Made { id: answer.group_id().unwrap_or_default().to_owned(), ..Made::default() });
+            }
+            Step::Authorize { group, rules } => {
+                let rules = authorize(self.session, &security(group)?, rules).await?;
+                return Ok(Made { rules, ..Made::default() });
+            }
+            Step::Revoke { group, rules } => revoke(self.session, &security(group)?, rules).await?,
+            Step::DeleteSecurityGroup { id } => {
+                let request = api.ec2.delete_security_group().group_id(id);
+                api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await?;
+            }
+            Step::CreateBalancer(wanted) => return self.create_balancer(wanted).await,
+            Step::SetSubnets { balancer: name, subnets, source_nat } => {
+                let mappings = subnets.iter().map(convert::subnet_mapping).collect();
+                let request = elb.set_subnets().load_balancer_arn(balancer(name)?).set_subnet_mappings(Some(mappings));
+                let nat = source_nat.then_some(elb::EnablePrefixForIpv6SourceNatEnum::On);
+                let request = request.set_enable_prefix_for_ipv6_source_nat(nat);
+                api.change(Class::ElbChange, "SetSubnets", request.send()).await?;
+            }
+            Step::SetAddressType { balancer: name, address_type } => {
+                let kind = elb::IpAddressType::from(address_type.as_str());
+                let request = elb.set_ip_address_type().load_balancer_arn(balancer(name)?).ip_address_type(kind);
+                api.change(Class::ElbChange, "SetIpAddressType", request.send()).await?;
+            }
+            Step::SetSecurityGroups { balancer: name, groups, private_link } => {
+                let request = elb.set_security_groups().load_balancer_arn(balancer(name)?);
+                let request = request.set_security_groups(Some(groups.clone()));
+                let link = private_link.map(|on| if on { "on" } else { "off" });
+                let request =
+                    request.set_enforce_security_group_inbound_rules_on_private_link_traffic(link.map(Into::into));
+                api.change(Class::ElbChange, "SetSecurityGroups", request.send()).await?;
+            }
+            Step::SetCapacity { balancer: name, units } => {
+                let request = elb.modify_capacity_reservation().load_balancer_arn(balancer(name)?);
+                let capacity = elb::MinimumLoadBalancerCapacity::builder().capacity_units(*units).build();
+                let request = match units {
+                    0 => request.reset_capacity_reservation(true),
+                    _ => request.minimum_load_balancer_capacity(capacity),
+                };
+                api.change(Class::ElbChange, "ModifyCapacityReservation", request.send()).await?;
+            }
+            Step::SetBalancerAttributes { balancer: name, attributes } => {
+                let one = |(key, value)| elb::LoadBalancerAttribute::builder().key(key).value(value).build();
+                let request = elb.modify_load_balancer_attributes().load_balancer_arn(balancer(name)?);
+                let request = request.set_attributes(Some(attributes.clone().into_iter().map(one).collect()));
+                api.change(Class::ElbChange, "ModifyLoadBalancerAttributes", request.send()).await?;
+            }
+            Step::DeleteBalancer { arn } => {
+                let request = elb.delete_load_balancer().load_balancer_arn(arn);
+                api.change(Class::ElbChange, "DeleteLoadBalancer", request.send()).await?;
+            }
+            Step::CreateTargetGroup(wanted) => return self.create_target_group(wanted).await,
+            Step::SetHealthCheck { group: name, health } => {
+                let HealthCheck { protocol, port, path, codes, interval, timeout, healthy, unhealthy } = health;
+                let request = elb
+                    .modify_target_group()
+                    .target_group_arn(&group(name)?.arn)
+                    .health_check_protocol(convert::probe(*protocol))
+                    .health_check_port(port)
+                    .set_health_check_path(path.clone())
+                    .set_matcher(codes.as_ref().map(|codes| elb::Matcher::builder().http_code(codes).build()))
+                    .health_check_interval_seconds(interval.cast_signed())
+                    .set_health_check_timeout_seconds(timeout.map(u32::cast_signed))
+                    .healthy_threshold_count(healthy.cast_signed())
+                    .unhealthy_threshold_count(unhealthy.cast_signed());
+                api.change(Class::ElbChange, "ModifyTargetGroup", request.send()).await?;
+            }
+            Step::SetGroupAttributes { group: name, attributes } => {
+                let one = |(key, value)| elb::TargetGroupAttribute::builder().key(key).value(value).build();
+                let request = elb.modify_target_group_attributes().target_group_arn(&group(name)?.arn);
+                let request = request.set_attributes(Some(attributes.clone().into_iter().map(one).collect()));
+                api.change(Class::ElbChange, "ModifyTargetGroupAttributes", request.send()).await?;
+            }
+            Step::Record { group, targets } => self.record(group, targets).await?,
+            Step::Register { group: name, targets } => {
+                let group = group(name)?;
+                self.register(&group.arn, group.target_type, targets).await?;
+            }
+            Step::Deregister { group: name, targets } => self.deregister(&group(name)?.arn, targets).await?,
+            Step::DeleteTargetGroup { arn } => {
+                let request = elb.delete_target_group().target_group_arn(arn);
+                api.change(Class::ElbChange, "DeleteTargetGroup", request.send()).await?;
+            }
+            Step::CreateListener { balancer: name, listener, forwards } => {
+                let (certificates, policy, alpn) = encryption(listener);
+                let request = elb
+                    .create_listener()
+                    .load_balancer_arn(balancer(name)?)
+                    .port(listener.port.into())
+                    .protocol(elb::ProtocolEnum::from(listener.protocol.as_str()))
+                    .set_certificates(certificates)
+                    .set_ssl_policy(policy)
+                    .set_alpn_policy(alpn)
+                    .default_actions(convert::forward(&seen.arns(forwards), listener.is_sticky()))
+                    .set_tags(convert::elb_tags(&listener.tags));
+                let answer = api.change(Class::ElbChange, "CreateListener", request.send()).await?;
+                let arn = answer.listeners().first().and_then(|listener| listener.listener_arn());
+                return Ok(Made { id: arn.unwrap_or_default().to_owned(), ..Made::default() });
+            }
+            Step::ModifyListener { arn, listener, forwards, .. } => {
+                let (certificates, policy, alpn) = encryption(listener);
+                // Not each that a listener can have may be asked for again.
+                let protocol = Some(elb::ProtocolEnum::from(listener.protocol.as_str()));
+                let request = elb
+                    .modify_listener()
+                    .listener_arn(arn)
+                    .set_protocol(protocol.filter(|_| seen.protocol(arn) != Some(listener.protocol)))
+                    .set_certificates(certificates)
+                    .set_ssl_policy(policy)
+                    .set_alpn_policy(alpn)
+                    .default_actions(convert::forward(&seen.arns(forwards), listener.is_sticky()));
+                api.change(Class::ElbChange, "ModifyListener", request.send()).await?;
+            }
+            Step::SetListenerAttributes { arn, attributes } => {
+                let one = |(key, value)| elb::ListenerAttribute::builder().key(key).value(value).build();
+                let request = elb.modify_listener_attributes().listener_arn(arn);
+                let request = request.set_attributes(Some(attributes.clone().into_iter().map(one).collect()));
+                api.change(Class::ElbChange, "ModifyListenerAttributes", request.send()).await?;
+            }
+            Step::AddCertificates { balancer: name, port, certificates: arns } => {
+                let listeners = seen.balancer(name).map(|balancer| balancer.listeners.as_slice()).unwrap_or_default();
+                let listener = listeners.iter().find(|listener| listener.port == *port);
+                let arn = listener.map(|listener| &listener.arn).ok_or_else(|| gone("listener", &port.to_string()))?;
+                let request = elb.add_listener_certificates().listener_arn(arn);
+                let request = request.set_certificates(Some(arns.iter().map(|arn| certificate(arn)).collect()));
+                api.change(Class::ElbChange, "AddListenerCertificates", request.send()).await?;
+            }
+            Step::RemoveCertificates { arn, certificates: arns } => {
+                let request = elb.remove_listener_certificates().listener_arn(arn);
+                let request = request.set_certificates(Some(arns.iter().map(|arn| certificate(arn)).collect()));
+                api.change(Class::ElbChange, "RemoveListenerCertificates", request.send()).await?;
+            }
+            Step::DeleteListener { arn } => {
+                let request = elb.delete_listener().listener_arn(arn);
+                api.change(Class::ElbChange, "DeleteListener", request.send()).await?;
+            }
+            Step::AddTags { arn, tags } if arn.starts_with("sg-") => {
+                let one = |(key, value)| aws_sdk_ec2::types::Tag::builder().key(key).value(value).build();
+                let tags = tags.clone().into_iter().map(one).collect();
+                let request = api.ec2.create_tags().resources(arn).set_tags(Some(tags));
+                api.change(Class::Ec2Change, "CreateTags", request.send()).await?;
+            }
+            Step::RemoveTags { arn, keys } if arn.starts_with("sg-") => {
+                let one = |key: &String| aws_sdk_ec2::types::Tag::builder().key(key).build();
+                let tags = keys.iter().map(one).collect();
+                let request = api.ec2.delete_tags().resources(arn).set_tags(Some(tags));
+                api.change(Class::Ec2Change, "DeleteTags", request.send()).await?;
+            }
+            Step::AddTags { arn, tags } => {
+                let request = elb.add_tags().resource_arns(arn).set_tags(convert::elb_tags(tags));
+                api.change(Class::ElbChange, "AddTags", request.send()).await?;
+            }
+            Step::RemoveTags { arn, keys } => {
+                let request = elb.remove_tags().resource_arns(arn).set_tag_keys(Some(keys.iter().cloned().collect()));
+                api.change(Class::ElbChange, "RemoveTags", request.send()).await?;
+            }
+        }
+        Ok(Made::default())
+    }
+
+    async fn create_balancer(&self, wanted: &crate::loadbalancer::types::Balancer) -> Result<Made, CloudError> {
+        let groups = Some(wanted.security_groups.clone()).filter(|groups| !groups.is_empty());
+        let request = self
+            .session
+            .api
+            .elb
+            .create_load_balancer()
+            .name(&wanted.name)
+            .r#type(elb::LoadBalancerTypeEnum::Network)
+            .scheme(elb::LoadBalancerSchemeEnum::from(wanted.scheme.as_str()))
+            .ip_address_type(elb::IpAddressType::from(wanted.address_type.as_str()))
+            .set_subnet_mappings(Some(wanted.subnets.iter().map(convert::subnet_mapping).collect()))
+            .set_security_groups(groups)
+            .set_enable_prefix_for_ipv6_source_nat(
+                wanted.source_nat.then_some(elb::EnablePrefixForIpv6SourceNatEnum::On),
+            )
+            .set_tags(convert::elb_tags(&wanted.tags));
+        let answer = self.session.api.change(Class::ElbChange, "CreateLoadBalancer", request.send()).await?;
+        let made = answer.load_balancers().first();
+        Ok(Made {
+            id: made.and_then(|one| one.load_balancer_arn()).unwrap_or_default().to_owned(),
+            dns: made.and_then(|one| one.dns_name()).unwrap_or_default().to_ascii_lowercase(),
+            rules: Vec::new(),
+        })
+    }
+
+    async fn create_target_group(&self, wanted: &TargetGroup) -> Result<Made, CloudError> {
+        let health = &wanted.health;
+        let ipv6 = wanted.ipv6.then_some(elb::TargetGroupIpAddressTypeEnum::Ipv6);
+        let request = self
+            .session
+            .api
+            .elb
+            .create_target_group()
+            .name(&wanted.name)
+            .vpc_id(&self.session.vpc)
+            .protocol(elb::ProtocolEnum::from(wanted.protocol.as_str()))
+            .port(wanted.port.into())
+            .target_type(elb::TargetTypeEnum::from(wanted.target_type.as_str()))
+            .set_ip_address_type(ipv6)
+            .health_check_enabled(true)
+            .health_check_protocol(convert::probe(health.protocol))
+            .health_check_port(&health.port)
+            .set_health_check_path(health.path.clone().filter(|_| health.protocol != Probe::Tcp))
+            .set_matcher(health.codes.as_ref().map(|codes| elb::Matcher::builder().http_code(codes).build()))
+            .health_check_interval_seconds(health.interval.cast_signed())
+            .set_health_check_timeout_seconds(health.timeout.map(u32::cast_signed))
+            .healthy_threshold_count(health.healthy.cast_signed())
+            .unhealthy_threshold_count(health.unhealthy.cast_signed())
+            .set_tags(convert::elb_tags(&wanted.tags));
+        let answer = self.session.api.change(Class::ElbChange, "CreateTargetGroup", request.send()).await?;
+        let arn = answer.target_groups().first().and_then(|group| group.target_group_arn());
+        Ok(Made { id: arn.unwrap_or_default().to_owned(), ..Made::default() })
+    }
+
+    fn described(&self, target_type: TargetType, target: &Target) -> elb::TargetDescription {
+        let address = target.id.parse::<IpAddr>().ok().filter(|_| target_type == TargetType::Ip);
+        let outside = address.is_some_and(|address| !self.network.ranges.iter().any(|range| range.contains(&address)));
+        let zone = outside.then(|| "all".to_owned());
+        elb::TargetDescription::builder().id(&target.id).port(target.port.into()).set_availability_zone(zone).build()
+    }
+
+    /// Registers targets. One that AWS refuses costs the others nothing: the half with it is halved until it is alone.
+    pub(crate) async fn register(
+        &mut self,
+        arn: &str,
+        target_type: TargetType,
+        targets: &BTreeSet<Target>,
+    ) -> Result<(), CloudError> {
+        let all: Vec<&Target> = targets.iter().collect();
+        let mut waiting: Vec<&[&Target]> = all.chunks(TARGETS).rev().collect();
+        while let Some(batch) = waiting.pop() {
+            let described = batch.iter().map(|target| self.described(target_type, target)).collect();
+            let request = self.session.api.elb.register_targets().target_group_arn(arn).set_targets(Some(described));
+            match self.session.api.change(Class::ElbChange, "RegisterTargets", request.send()).await {
+                Err(error) if error.is_invalid() && batch.len() > 1 => {
+                    let (first, second) = batch.split_at(batch.len() / 2);
+                    waiting.extend([second, first]);
+                }
+                Err(error) if error.is_invalid() => {
+                    self.warnings.push(format!("target {} gets no traffic: {}", batch[0].id, error.message));
+                }
+                answer => drop(answer?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts on record what this cluster has in a target group.
+    pub(crate) async fn record(&self, group: &str, targets: &BTreeSet<Target>) -> Result<(), CloudError> {
+        match self.records {
+            Some(records) => target_records::write(records, self.id, group, targets).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes targets out.
+    pub(crate) async fn deregister(&self, arn: &str, targets: &BTreeSet<Target>) -> Result<(), CloudError> {
+        let all: Vec<&Target> = targets.iter().collect();
+        for batch in all.chunks(TARGETS) {
+            let one =
+                |target: &&Target| elb::TargetDescription::builder().id(&target.id).port(target.port.into()).build();
+            let described = batch.iter().map(one).collect();
+            let request = self.session.api.elb.deregister_targets().target_group_arn(arn).set_targets(Some(described));
+            self.session.api.change(Class::ElbChange, "DeregisterTargets", request.send()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A listener's default certificate, policy and ALPN policy.
+type Encryption = (Option<Vec<elb::Certificate>>, Option<String>, Option<Vec<String>>);
+
+fn encryption(listener: &Listener) -> Encryption {
+    let certificates = listener.certificates.first().map(|arn| vec![certificate(arn)]);
+    let tls = listener.protocol == Protocol::Tls;
+    let alpn = tls.then(|| vec![listener.alpn.clone().unwrap_or_else(|| "None".into())]);
+    (certificates, listener.policy.clone(), alpn)
+}
+
+fn certificate(arn: &str) -> elb::Certificate {
+    elb::Certificate::builder().certificate_arn(arn).build()
+}
+
+/// Adds rules; answers their ids.
+pub(crate) async fn authorize(session: &Session, group: &str, rules: &[Rule]) -> Result<Vec<String>, CloudError> {
+    let permissions: Vec<_> = rules.iter().map(convert::permission).collect();
+    let request = session.api.ec2.authorize_security_group_ingress().group_id(group);
+    let request = request.set_ip_permissions(Some(permissions));
+    let answer = session.api.change(Class::Ec2Change, "AuthorizeSecurityGroupIngress", request.send()).await?;
+    let made: Vec<_> = answer.security_group_rules().iter().filter_map(convert::rule).collect();
+    let id = |rule: &Rule| made.iter().find(|one| one.rule.key() == rule.key()).map(|one| one.id.clone());
+    Ok(rules.iter().map(|rule| id(rule).unwrap_or_default()).collect())
+}
+
+/// Revokes rules by id: whatever else lets in the same stays.
+pub(crate) async fn revoke(session: &Session, group: &str, rules: &[String]) -> Result<(), CloudError> {
+    let request = session.api.ec2.revoke_security_group_ingress().group_id(group);
+    let request = request.set_security_group_rule_ids(Some(rules.to_vec()));
+    match session.api.change(Class::Ec2Change, "RevokeSecurityGroupIngress", request.send()).await {
+        Err(error) if error.is_not_found() => Ok(()),
+        answer => answer.map(drop),
+    }
+}

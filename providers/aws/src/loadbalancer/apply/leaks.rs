@@ -1,0 +1,365 @@
+//! What the cluster's Services have in AWS, by Service, so that what no Service stands for is found; and the deletion of
+//! just that.
+//!
+//! Whose a thing is its tags say, and of rules in nodes' groups their descriptions. What does not say it wholly, as what
+//! upstream made and nobody took over, may belong to whoever could have it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId, Owned, Phase};
+use tokio::time::Instant;
+
+use crate::loadbalancer::apply::balancers::Balancers;
+use crate::loadbalancer::apply::calls::Caller;
+use crate::loadbalancer::model::{diff, node_rules};
+use crate::loadbalancer::names::{self, Flavour, Owner};
+use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
+use crate::loadbalancer::observed::network;
+use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::types::{Scheme, SeenRule, Tags};
+use crate::session::Session;
+use crate::tags::ClusterTags;
+
+/// What there is of one Service.
+#[derive(Default)]
+struct Found<'a> {
+    balancer: Option<&'a SeenBalancer>,
+    parts: Vec<String>,
+    /// Parts whose marks may be another cluster's.
+    doubtful: usize,
+}
+
+impl Found<'_> {
+    fn add(&mut self, part: &str, certain: bool) {
+        self.parts.push(part.to_owned());
+        self.doubtful += usize::from(!certain);
+    }
+}
+
+/// Everything of this cluster's Services.
+pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError> {
+    let session = balancers.sessions.get()?;
+    let listing = balancers.inventory.look(&session, Instant::now()).await?;
+    let groups: Vec<String> = own_groups(&listing, &session).into_iter().collect();
+    let rules = match groups.is_empty() {
+        true => BTreeMap::new(),
+        false => network::rules(&session, &groups).await?,
+    };
+    Ok(owned(&listing, &session.cluster, &balancers.cluster, &balancers.courses.ids(), &rules))
+}
+
+/// The nodes' security groups that are this cluster's alone: a rule in another may be for another cluster's balancer.
+fn own_groups(listing: &Listing, session: &Session) -> BTreeSet<String> {
+    let alone =
+        |group: &&ListedGroup| !session.cluster.id.is_empty() && !names::names_another(&group.tags, &session.cluster);
+    listing.tagged_groups(session).into_iter().filter(alone).map(|group| group.id.clone()).collect()
+}
+
+/// What a look shows, by Service; `known` are Services that this process has worked on, `rules` those of nodes' groups.
+fn owned(
+    listing: &Listing,
+    cluster: &ClusterTags,
+    cluster_name: &str,
+    known: &[LoadBalancerId],
+    rules: &BTreeMap<String, Vec<SeenRule>>,
+) -> Vec<Owned> {
+    let mut found: BTreeMap<LoadBalancerId, Found<'_>> = BTreeMap::new();
+    let mut users: BTreeMap<&str, LoadBalancerId> = BTreeMap::new();
+    let certain = |tags: &Tags| names::is_certain(tags, cluster);
+    let id = |tags: &Tags, name: &str| {
+        let owner = Owner::of(tags, cluster, cluster_name)?;
+        let same = |id: &&LoadBalancerId| id.namespace == owner.namespace && id.name == owner.name;
+        // What nobody took over yet says whose it is by its name only.
+        let by_name = || known.iter().filter(same).find(|id| is_named(id, name)).map(|id| id.uid.clone());
+        let uid = owner.uid.clone().or_else(by_name).unwrap_or_default();
+        Some(LoadBalancerId { cluster: cluster_name.into(), namespace: owner.namespace, name: owner.name, uid })
+    };
+    for balancer in &listing.balancers {
+        if let Some(id) = id(&balancer.tags, &balancer.name) {
+            users.insert(&balancer.arn, id.clone());
+            let entry = found.entry(id).or_default();
+            entry.balancer = Some(balancer);
+            entry.add(&balancer.arn, certain(&balancer.tags));
+        }
+    }
+    for (group, balancers) in &listing.target_groups {
+        let user = balancers.iter().find_map(|arn| users.get(arn.as_str()).cloned());
+        if let Some(id) = user.or_else(|| id(&group.tags, &group.name)) {
+            found.entry(id).or_default().add(&group.arn, certain(&group.tags));
+        }
+    }
+    for group in &listing.security_groups {
+        if let Some(id) = id(&group.tags, &group.name) {
+            found.entry(id).or_default().add(&group.id, certain(&group.tags));
+        }
+    }
+    for (group, rule) in rules.iter().flat_map(|(group, rules)| rules.iter().map(move |rule| (group, rule))) {
+        let Some(name) = node_rules::balancer_of(&rule.rule) else { continue };
+        let id = match listing.balancers.iter().find(|one| one.name == name) {
+            Some(balancer) => users.get(balancer.arn.as_str()).cloned(),
+            None => {
+                let named = |id: &&LoadBalancerId| node_rules::rule_names(id).iter().any(|own| own == name);
+                let known = found.keys().chain(known).find(named).cloned();
+                Some(known.unwrap_or_else(|| nameless(cluster_name, name)))
+            }
+        };
+        if let Some(id) = id {
+            found.entry(id).or_default().add(&format!("{group}/{}", rule.id), true);
+        }
+    }
+    let owned = |(id, found): (LoadBalancerId, Found<'_>)| Owned {
+        id,
+        phase: match found.balancer.map(|balancer| balancer.state) {
+            None | Some(State::Failed) => Phase::Incomplete,
+            Some(State::Provisioning) => Phase::Provisioning,
+            Some(State::Active) => Phase::Active,
+        },
+        certain: found.doubtful == 0,
+        resources: found.parts,
+    };
+    found.into_iter().map(owned).collect()
+}
+
+/// A balancer of which only the name is known.
+fn nameless(cluster: &str, balancer: &str) -> LoadBalancerId {
+    LoadBalancerId { cluster: cluster.into(), namespace: String::new(), name: balancer.into(), uid: String::new() }
+}
+
+/// Whether a Service's balancer or security group would have this name.
+fn is_named(id: &LoadBalancerId, name: &str) -> bool {
+    let schemes = [Scheme::Internal, Scheme::InternetFacing];
+    id.default_name() == name
+        || names::security_group(id) == name
+        || schemes.iter().any(|scheme| names::balancer(Flavour::Controller, id, *scheme) == name)
+}
+
+/// Whether what was listed may be this Service's.
+pub(super) fn may_belong(owned: &Owned, service: &LoadBalancerId) -> bool {
+    let id = &owned.id;
+    match id.namespace.is_empty() {
+        true => node_rules::rule_names(service).contains(&id.name),
+        false => {
+            let named = id.namespace == service.namespace && id.name == service.name;
+            named && (id.uid.is_empty() || id.uid == service.uid)
+        }
+    }
+}
+
+/// Deletes what was listed, as far as it says still that it is that Service's and this cluster's alone.
+pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Deletion, CloudError> {
+    let (session, id) = (balancers.sessions.get()?, &owned.id);
+    let course = balancers.courses.get(id);
+    let mut course = course.lock().await;
+    // Tags are remembered for long: somebody may have given it to another by now.
+    owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
+    let listing = balancers.inventory.look(&session, Instant::now()).await?;
+    let mut seen = left_of(&listing, &session.cluster, owned);
+    let steps = diff::delete(&seen).steps;
+    if !steps.is_empty() {
+        let network = balancers.networks.network(&session).await?;
+        let mut caller = Caller { session: &session, network: &network, id, records: None, warnings: Vec::new() };
+        for step in &steps {
+            match balancers.step(&mut caller, step, &mut seen, &mut course).await {
+                Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
+                result => result?,
+            }
+        }
+        return Ok(Deletion::InProgress(course.pause()));
+    }
+    let names = match id.namespace.is_empty() {
+        true => vec![id.name.clone()],
+        false if id.uid.is_empty() => Vec::new(),
+        false => node_rules::rule_names(id).to_vec(),
+    };
+    let groups = own_groups(&listing, &session);
+    let mut shared = balancers.shared.lock().await;
+    shared.set_bare(&session, &names, &groups, &BTreeSet::new(), &BTreeSet::new()).await?;
+    let released = shared.release(&session, &listing, id).await;
+    drop(shared);
+    balancers.inventory.expire().await;
+    if !released? {
+        return Ok(Deletion::InProgress(course.pause()));
+    }
+    drop(course);
+    balancers.courses.remove(id);
+    Ok(Deletion::Gone)
+}
+
+/// The parts of what was listed that are there still and say that they are just that Service's.
+fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Seen {
+    let id = &owned.id;
+    let its = |part: &str, tags: &Tags| {
+        let owner = Owner::of(tags, cluster, &id.cluster);
+        let same = owner.is_some_and(|owner| {
+            owner.namespace == id.namespace && owner.name == id.name && owner.uid.unwrap_or_default() == id.uid
+        });
+        same && names::is_certain(tags, cluster) && owned.resources.iter().any(|listed| listed == part)
+    };
+    let security = listing.security_groups.iter().filter(|group| its(&group.id, &group.tags));
+    Seen {
+        balancers: listing.balancers.iter().filter(|one| its(&one.arn, &one.tags)).cloned().collect(),
+        target_groups: listing
+            .target_groups
+            .iter()
+            .filter(|(group, _)| its(&group.arn, &group.tags))
+            .map(|(group, _)| group.clone())
+            .collect(),
+        security_groups: security.map(ListedGroup::seen).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loadbalancer::samples;
+    use crate::loadbalancer::types::{AddressType, Rule, Source};
+
+    const OWN: (&str, &str) = ("kubernetes.io/cluster/c", "owned");
+    const OTHER: (&str, &str) = ("kubernetes.io/cluster/d", "owned");
+    const SERVICE: (&str, &str) = ("kubernetes.io/service-name", "default/web");
+    const UID: (&str, &str) = ("kubernetes.io/service-uid", "u-1");
+    /// What the Load Balancer Controller says, which clusters of one name say alike.
+    const STACK: [(&str, &str); 2] =
+        [("service.k8s.aws/stack", "default/web"), ("elbv2.k8s.aws/cluster", "kubernetes")];
+
+    fn cluster() -> ClusterTags {
+        ClusterTags::new("c", false)
+    }
+
+    fn tags(pairs: &[(&str, &str)]) -> Tags {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn balancer(name: &str, pairs: &[(&str, &str)]) -> SeenBalancer {
+        SeenBalancer {
+            arn: format!("arn:loadbalancer/net/{name}"),
+            name: name.into(),
+            dns: String::new(),
+            state: State::Active,
+            scheme: Scheme::Internal,
+            address_type: AddressType::Ipv4,
+            subnets: Vec::new(),
+            security_groups: Vec::new(),
+            private_link: None,
+            source_nat: false,
+            attributes: Default::default(),
+            capacity: None,
+            tags: tags(pairs),
+            listeners: Vec::new(),
+        }
+    }
+
+    fn listing(balancers: Vec<SeenBalancer>, groups: &[(&str, &[(&str, &str)])]) -> Listing {
+        let group = |(id, pairs): &(&str, &[(&str, &str)])| ListedGroup {
+            id: (*id).into(),
+            name: (*id).into(),
+            tags: tags(pairs),
+        };
+        Listing {
+            begun: Instant::now(),
+            balancers,
+            target_groups: Vec::new(),
+            security_groups: groups.iter().map(group).collect(),
+        }
+    }
+
+    fn service(name: &str, uid: &str) -> LoadBalancerId {
+        LoadBalancerId { name: name.into(), uid: uid.into(), ..samples::id() }
+    }
+
+    fn rule(id: &str, description: &str) -> SeenRule {
+        let source = Source::Range(samples::network().ranges[0]);
+        let rule = Rule { protocol: "tcp".into(), from: 1, to: 1, source, description: description.into() };
+        SeenRule { id: id.into(), rule }
+    }
+
+    #[test]
+    fn tags_say_whose_it_is_and_whether_that_is_certain() {
+        for (pairs, expected) in [
+            (&[OWN, SERVICE, UID][..], Some(("u-1", true))),
+            (&[OWN, SERVICE], Some(("", true))),
+            (&[OWN, OTHER, SERVICE, UID], Some(("u-1", false))),
+            (&STACK, Some(("", false))),
+            (&[STACK[0], STACK[1], OWN], Some(("", true))),
+            (&[OTHER, SERVICE, UID], None),
+            (&[("kubernetes.io/cluster/c", "shared"), SERVICE, UID], None),
+            (&[SERVICE, UID], None),
+        ] {
+            let look = listing(vec![balancer("b", pairs)], &[]);
+            let found = owned(&look, &cluster(), "kubernetes", &[], &BTreeMap::new());
+            let said: Vec<_> = found.iter().map(|owned| (&*owned.id.uid, owned.certain)).collect();
+            assert_eq!(said, expected.into_iter().collect::<Vec<_>>(), "{pairs:?}");
+        }
+        let untagged = ClusterTags::new("", false);
+        let look = listing(vec![balancer("b", &[SERVICE, UID])], &[]);
+        let found = owned(&look, &untagged, "kubernetes", &[], &BTreeMap::new());
+        assert!(!found[0].certain, "without a cluster's id everything may be anybody's");
+    }
+
+    #[test]
+    fn rules_of_balancers_that_are_gone_are_found() {
+        let id = samples::id();
+        let default = id.default_name();
+        let rules: BTreeMap<String, Vec<SeenRule>> = [(
+            "sg-nodes".to_owned(),
+            vec![
+                rule("sgr-1", &format!("kubernetes.io/rule/nlb/client={default}")),
+                rule("sgr-2", "kubernetes.io/rule/nlb/health=ax"),
+                rule("sgr-3", "kubernetes.io/rule/nlb/client=theirs"),
+                rule("sgr-4", "by hand"),
+                rule("sgr-5", "elbv2.k8s.aws/targetGroupBinding=shared"),
+            ],
+        )]
+        .into();
+        let look = listing(vec![balancer("theirs", &[])], &[]);
+        let found = |known: &[LoadBalancerId]| {
+            let owned = owned(&look, &cluster(), "kubernetes", known, &rules);
+            owned.into_iter().map(|one| (one.id.namespace, one.id.name, one.resources)).collect::<Vec<_>>()
+        };
+        let nameless = |name: &str, part: &str| (String::new(), name.to_owned(), vec![format!("sg-nodes/{part}")]);
+        assert_eq!(found(&[]), [nameless(&default, "sgr-1"), nameless("ax", "sgr-2")]);
+        let known = ("default".to_owned(), "web".to_owned(), vec!["sg-nodes/sgr-1".to_owned()]);
+        assert_eq!(found(std::slice::from_ref(&id)), [nameless("ax", "sgr-2"), known]);
+    }
+
+    #[test]
+    fn what_says_little_may_be_whoever_could_have_it() {
+        let of = |namespace: &str, name: &str, uid: &str| Owned {
+            id: LoadBalancerId { namespace: namespace.into(), ..service(name, uid) },
+            phase: Phase::Incomplete,
+            resources: Vec::new(),
+            certain: true,
+        };
+        let web = samples::id();
+        for (owned, expected) in [
+            (of("default", "web", &web.uid), true),
+            (of("default", "web", "another"), false),
+            (of("default", "web", ""), true),
+            (of("default", "api", ""), false),
+            (of("", &web.default_name(), ""), true),
+            (of("", "a0", ""), false),
+        ] {
+            assert_eq!(may_belong(&owned, &web), expected, "{owned:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_was_listed_is_collected_and_only_while_it_is_that_services() {
+        let its = &[OWN, SERVICE, UID][..];
+        let balancers = vec![
+            balancer("its", its),
+            balancer("unlisted", its),
+            balancer("anothers", &[OWN, SERVICE, ("kubernetes.io/service-uid", "u-2")]),
+            balancer("the-controllers", &[STACK[0], STACK[1]]),
+            balancer("two-clusters", &[OWN, OTHER, SERVICE, UID]),
+        ];
+        let look = listing(balancers, &[("sg-1", its), ("sg-2", &[OWN])]);
+        let arns = look.balancers.iter().map(|one| one.arn.clone()).filter(|arn| !arn.ends_with("unlisted"));
+        let resources = arns.chain(["sg-1".to_owned(), "sg-2".to_owned()]).collect();
+        let left = Owned { id: service("web", "u-1"), phase: Phase::Active, resources, certain: true };
+        let seen = left_of(&look, &cluster(), &left);
+        assert_eq!(seen.ids().collect::<Vec<_>>(), ["arn:loadbalancer/net/its", "sg-1"]);
+        let without = Owned { id: service("web", ""), ..left };
+        assert_eq!(left_of(&look, &cluster(), &without).ids().count(), 0, "each of them says more, or less");
+    }
+}

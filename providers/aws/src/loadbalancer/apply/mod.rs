@@ -1,0 +1,11 @@
+//! The calls that change AWS, for one Service at a time.
+
+mod backend_group;
+mod balancers;
+mod calls;
+mod leaks;
+mod readiness_gates;
+pub(super) mod target_records;
+mod targets;
+
+pub(crate) use balancers::Balancers;

@@ -1,0 +1,110 @@
+//! Readiness gates: what pods wait for that want to be ready only when ELB finds them healthy.
+//!
+//! A gate is named by a target group, as the Load Balancer Controller's webhook writes it into pods, or by the Service,
+//! as people can write it who have no webhook: that one stands for all of the Service's target groups.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use aws_sdk_elasticloadbalancingv2::types as elb;
+use futures::future::try_join_all;
+use providers::{CloudError, EndpointHealth, Health, LoadBalancerId, ReadinessGate};
+
+use crate::client::Class;
+use crate::loadbalancer::observed::balancer_state::KnownGroup;
+use crate::loadbalancer::observed::{convert, report};
+use crate::loadbalancer::types::{Target, TargetHealth, TargetType};
+use crate::session::Session;
+
+/// What the conditions' types begin with (Load Balancer Controller: TargetHealthPodConditionTypePrefix).
+pub(crate) const PREFIX: &str = "target-health.elbv2.k8s.aws/";
+
+/// What a target is told that ELB does not list yet (Load Balancer Controller: updateTargetHealthPodCondition).
+const REGISTERING: (&str, &str) = ("Elb.RegistrationInProgress", "Target registration is in progress");
+
+/// The gates of a Service, by what ELB says now of its target groups of addresses.
+pub(crate) async fn of(
+    session: &Session,
+    id: &LoadBalancerId,
+    groups: &[KnownGroup],
+) -> Result<Vec<ReadinessGate>, CloudError> {
+    let of_addresses = groups.iter().filter(|group| group.target_type == TargetType::Ip);
+    let read = of_addresses.map(|group| async move {
+        let request = session.api.elb.describe_target_health().target_group_arn(&group.arn);
+        let send = || request.clone().send();
+        let answer = session.api.read(Class::ElbRead, "DescribeTargetHealth", send).await?;
+        let endpoints = endpoints(&group.targets, answer.target_health_descriptions());
+        Ok::<_, CloudError>(ReadinessGate { condition: format!("{PREFIX}{}", group.name), endpoints })
+    });
+    let mut gates = try_join_all(read).await?;
+    let all = gates.iter().flat_map(|gate| gate.endpoints.clone()).collect();
+    gates.push(ReadinessGate { condition: format!("{PREFIX}{}", id.name), endpoints: all });
+    Ok(gates)
+}
+
+/// What ELB says of a target group's addresses, and of those that it should have and does not list yet.
+fn endpoints(registered: &BTreeSet<Target>, told: &[elb::TargetHealthDescription]) -> Vec<EndpointHealth> {
+    let mut listed = BTreeSet::new();
+    let mut endpoints = Vec::new();
+    for description in told {
+        let Some((target, health)) = convert::health(description) else { continue };
+        let (address, said) = (target.id.parse::<IpAddr>(), description.target_health());
+        // One that is on its way out may come back, and is registered anew then.
+        if let (Ok(address), false) = (address, health == TargetHealth::Draining) {
+            let word = said.and_then(|said| said.reason()).map(|reason| reason.as_str().to_owned());
+            endpoints.push(EndpointHealth {
+                address,
+                port: target.port,
+                health: report::worst(&[health]),
+                reason: word.unwrap_or_default(),
+                message: said.and_then(|said| said.description()).unwrap_or_default().to_owned(),
+            });
+            listed.insert(target);
+        }
+    }
+    let awaited = registered.difference(&listed).filter_map(|target| {
+        let (reason, message) = REGISTERING;
+        Some(EndpointHealth {
+            address: target.id.parse().ok()?,
+            port: target.port,
+            health: Health::Initial,
+            reason: reason.into(),
+            message: message.into(),
+        })
+    });
+    endpoints.extend(awaited);
+    endpoints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(address: &str, state: elb::TargetHealthStateEnum) -> elb::TargetHealthDescription {
+        let target = elb::TargetDescription::builder().id(address).port(8080).build();
+        let health = elb::TargetHealth::builder()
+            .state(state)
+            .reason(elb::TargetHealthReasonEnum::InitialHealthChecking)
+            .description("checks are in progress");
+        elb::TargetHealthDescription::builder().target(target).target_health(health.build()).build()
+    }
+
+    #[test]
+    fn what_elb_does_not_list_yet_is_on_its_way() {
+        use elb::TargetHealthStateEnum::{Draining, Healthy, Initial};
+        let registered = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
+        let registered = registered.map(|id| Target { id: id.into(), port: 8080 }).into();
+        let told = [told("10.0.0.1", Healthy), told("10.0.0.2", Initial), told("10.0.0.3", Draining)];
+        let found: Vec<(String, Health, String)> = endpoints(&registered, &told)
+            .into_iter()
+            .map(|one| (one.address.to_string(), one.health, one.reason))
+            .collect();
+        let expected = [
+            ("10.0.0.1", Health::Healthy, "Elb.InitialHealthChecking"),
+            ("10.0.0.2", Health::Initial, "Elb.InitialHealthChecking"),
+            ("10.0.0.3", Health::Initial, "Elb.RegistrationInProgress"),
+            ("10.0.0.4", Health::Initial, "Elb.RegistrationInProgress"),
+        ];
+        assert_eq!(found, expected.map(|(address, health, reason)| (address.into(), health, reason.into())));
+    }
+}

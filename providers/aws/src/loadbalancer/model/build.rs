@@ -1,0 +1,320 @@
+//! From what a Service asks for to the whole stack that AWS should have for it, given the network and what there is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use providers::{CloudError, IpFamily, IpNet, LoadBalancerId, Targets};
+
+use crate::loadbalancer::model::subnets::{self, Network};
+use crate::loadbalancer::names::{self, Flavour};
+use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::spec::actions::Spread;
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::spec::annotations::{
+    Backend, Families, GroupSettings, ListenerSettings, Other, SecurityGroups, Settings,
+};
+use crate::loadbalancer::types::{
+    AddressType, Balancer, Desired, Listener, Rule, Scheme, SecurityGroup, Source, Tagging, Tags, Target, TargetGroup,
+    TargetType,
+};
+use crate::tags::ClusterTags;
+
+/// What the stack depends on beside the Service.
+pub(crate) struct Surroundings<'a> {
+    pub id: &'a LoadBalancerId,
+    pub cluster: &'a ClusterTags,
+    pub network: &'a Network,
+    pub seen: &'a Seen,
+    /// The group that nodes' rules name, if this balancer is to carry it.
+    pub backend: Option<&'a str>,
+    /// The ids of the groups that annotations name.
+    pub given: &'a [String],
+    pub targets: &'a Targets,
+}
+
+/// The balancer that is kept: one of the asked scheme, rather the one of the name that we would choose.
+pub(crate) fn existing<'a>(settings: &Settings, id: &LoadBalancerId, seen: &'a Seen) -> Option<&'a SeenBalancer> {
+    let fits =
+        |one: &&SeenBalancer| one.state != State::Failed && settings.scheme.is_none_or(|scheme| scheme == one.scheme);
+    let own = |one: &SeenBalancer| one.name == names::balancer(settings.flavour, id, one.scheme);
+    let mut fit: Vec<&SeenBalancer> = seen.balancers.iter().filter(fits).collect();
+    fit.sort_by_key(|one| (!own(one), &one.name));
+    fit.first().copied()
+}
+
+/// Whether a balancer is to carry the group that nodes' rules name.
+pub(crate) fn wants_backend(settings: &Settings, existing: Option<&SeenBalancer>) -> bool {
+    let bare = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
+    settings.node_rules && settings.security_groups != SecurityGroups::Off && !bare
+}
+
+/// The whole stack.
+///
+/// # Errors
+/// `Invalid` for what the network or the balancer as it is rule out.
+pub(crate) fn desired(settings: &Settings, around: &Surroundings<'_>) -> Result<(Desired, Vec<String>), CloudError> {
+    let mut warnings = settings.warnings.clone();
+    let existing = existing(settings, around.id, around.seen);
+    let scheme = settings.scheme.or(existing.map(|one| one.scheme)).unwrap_or(Scheme::Internal);
+    let current = existing.map(|one| one.subnets.as_slice()).unwrap_or_default();
+    let required = settings.families == Families::Dualstack;
+    let mappings = subnets::choose(settings, scheme, required, around.network, around.cluster, current)?;
+    let dualstack = match settings.families {
+        Families::Ipv4 => false,
+        _ => around.network.has_ipv6(&mappings),
+    };
+    if required && !dualstack {
+        let fix = format!("use IPv4 only, or subnets with IPv6 in annotation {PREFIX}subnets");
+        return Err(CloudError::invalid_field("spec.ipFamilies", "with IPv6", &fix));
+    }
+    let bare = existing.is_some_and(|one| one.security_groups.is_empty());
+    let own = settings.security_groups == SecurityGroups::Own && !bare;
+    match (&settings.security_groups, existing) {
+        (SecurityGroups::Off, Some(one)) if !one.security_groups.is_empty() => {
+            let fix = "use false: AWS can't take the security groups from a balancer that has some; delete the Service \
+                       and make it anew to be without";
+            return Err(CloudError::invalid_annotation(&format!("{PREFIX}disable-nlb-sg"), "true", fix));
+        }
+        (SecurityGroups::Given(_), Some(_)) if bare => warnings.push(format!(
+            "annotation {PREFIX}security-groups has no effect: AWS can't give security groups to a balancer that was \
+             made without any"
+        )),
+        _ => {}
+    }
+    if let ([old], [new]) = (current, &mappings[..])
+        && old.zone == new.zone
+        && old.subnet != new.subnet
+    {
+        warnings.push(format!(
+            "the balancer stays in {}: AWS can't exchange the only subnet of a balancer for {} of the same zone",
+            old.subnet, new.subnet
+        ));
+    }
+    let name = balancer_name(settings, around, existing, scheme);
+    let tags = |resource: &str| {
+        let mut tags = settings.tags.clone();
+        tags.extend(names::tags(around.cluster, settings.flavour, around.id, resource));
+        tags
+    };
+    let (mut listeners, mut backends) = (BTreeMap::new(), BTreeMap::new());
+    for asked in &settings.listeners {
+        let mut made = |group_of: &GroupSettings| {
+            let group = group(settings, group_of, asked.port, (&name, dualstack), &tags, around);
+            if let Some(most) = settings.max_targets.filter(|most| group.targets.len() > *most) {
+                let all = group.targets.len();
+                let of = group_of.backend.as_ref().map(|backend| format!(" of {}", backend.service));
+                let port = group_of.backend.as_ref().map_or(asked.port, |backend| backend.port);
+                let of = of.unwrap_or_default();
+                warnings.push(format!("port {port}{of} has {most} of {all} targets: --max-targets-per-target-group"));
+            }
+            group
+        };
+        let own = made(&asked.group);
+        let spread = asked.spread.as_ref().map(|spread| {
+            spread.map(|other| match other {
+                Other::Arn(arn) => arn.clone(),
+                Other::Group(asked) => {
+                    let group = made(asked);
+                    let name = group.name.clone();
+                    backends.insert(name.clone(), group);
+                    name
+                }
+            })
+        });
+        listeners.insert(asked.port, listener(asked, own, spread, tags(&asked.port.to_string())));
+    }
+    let backend = around.backend.filter(|_| wants_backend(settings, existing)).map(str::to_owned);
+    let given = if bare { &[][..] } else { around.given };
+    let balancer = Balancer {
+        name,
+        scheme,
+        address_type: if dualstack { AddressType::Dualstack } else { AddressType::Ipv4 },
+        source_nat: settings.source_nat && dualstack,
+        subnets: mappings,
+        security_groups: given.iter().cloned().chain(backend).collect(),
+        private_link: settings.private_link,
+        attributes: settings.attributes.clone(),
+        capacity: settings.capacity,
+        tags: tags("LoadBalancer"),
+    };
+    let security_group = own.then(|| SecurityGroup {
+        name: own_group_name(around),
+        description: "[k8s] Managed SecurityGroup for LoadBalancer".into(),
+        tags: tags("ManagedLBSecurityGroup"),
+        rules: front_rules(settings, dualstack),
+    });
+    let tagging = Tagging { prunes: settings.flavour == Flavour::Controller, foreign: settings.foreign_tags.clone() };
+    Ok((Desired { balancer, security_group, listeners, backends, tagging }, warnings))
+}
+
+/// The name of the own group that there is, whoever named it, or upstream's.
+fn own_group_name(around: &Surroundings<'_>) -> String {
+    let name = names::security_group(around.id);
+    let groups = &around.seen.security_groups;
+    match groups.iter().find(|group| group.name == name).or(groups.first()) {
+        Some(group) => group.name.clone(),
+        None => name,
+    }
+}
+
+fn balancer_name(
+    settings: &Settings,
+    around: &Surroundings<'_>,
+    existing: Option<&SeenBalancer>,
+    scheme: Scheme,
+) -> String {
+    if let Some(existing) = existing {
+        return existing.name.clone();
+    }
+    let candidates = [
+        settings.name.clone(),
+        Some(names::balancer(settings.flavour, around.id, scheme)),
+        Some(names::balancer(Flavour::Controller, around.id, scheme)),
+    ];
+    // The old one of another scheme keeps its name until the new one works.
+    let mut names = candidates.into_iter().flatten();
+    names.find(|name| around.seen.balancer(name).is_none()).unwrap_or_default()
+}
+
+fn listener(asked: &ListenerSettings, group: TargetGroup, spread: Option<Spread<String>>, tags: Tags) -> Listener {
+    Listener {
+        port: asked.port,
+        protocol: asked.protocol,
+        certificates: asked.certificates.clone(),
+        policy: asked.policy.clone(),
+        alpn: asked.alpn.clone(),
+        attributes: asked.attributes.clone(),
+        tags,
+        group,
+        spread,
+    }
+}
+
+fn group(
+    settings: &Settings,
+    asked: &GroupSettings,
+    port: u16,
+    (balancer, dualstack): (&str, bool),
+    tags: &impl Fn(&str) -> Tags,
+    around: &Surroundings<'_>,
+) -> TargetGroup {
+    let (id, kind, protocol) = (around.id, settings.target_type, asked.protocol);
+    let node_port = (kind == TargetType::Instance && !settings.shared_groups).then_some(asked.port);
+    let (name, part, ipv6) = match &asked.backend {
+        None => {
+            let ipv6 = settings.ipv6_targets && dualstack;
+            let name = names::target_group(id, balancer, (port, node_port), kind, protocol, ipv6);
+            (name, names::part(&id.namespace, &id.name, port), ipv6)
+        }
+        Some(Backend { service, port, ipv6 }) => {
+            let ipv6 = *ipv6 && dualstack;
+            let name = names::backend(id, balancer, (service, *port, node_port), kind, protocol, ipv6);
+            (name, names::part(&id.namespace, service, *port), ipv6)
+        }
+    };
+    let mut tags = tags(&part);
+    if asked.backend.is_some() {
+        // Whose targets it has can't be told otherwise.
+        tags.insert(names::RESOURCE.into(), part);
+    }
+    TargetGroup {
+        name,
+        target_type: settings.target_type,
+        protocol: asked.protocol,
+        port: asked.port,
+        ipv6,
+        health: asked.health.clone(),
+        attributes: asked.attributes.clone(),
+        tags,
+        targets: targets(settings, asked, ipv6, around.targets),
+        most: settings.max_targets,
+        shared: settings.shared_groups,
+        preserves_client: asked.preserves_client,
+    }
+}
+
+/// Where a target group should send traffic.
+pub(crate) fn targets(settings: &Settings, asked: &GroupSettings, ipv6: bool, all: &Targets) -> BTreeSet<Target> {
+    match settings.target_type {
+        TargetType::Instance => {
+            let fit = all.nodes.iter().filter(|node| {
+                let has = |(key, value): &(String, String)| {
+                    node.labels.get(key).is_some_and(|label| value.is_empty() || label == value)
+                };
+                settings.node_labels.iter().all(has)
+            });
+            let ids = fit.filter_map(|node| instance_id(node.provider_id.as_deref()?));
+            ids.map(|id| Target { id: id.to_owned(), port: asked.port }).collect()
+        }
+        TargetType::Ip => {
+            let family = if ipv6 { IpFamily::IPv6 } else { IpFamily::IPv4 };
+            let endpoints = match &asked.backend {
+                None => all.endpoints.as_ref(),
+                Some(backend) => all.others.get(&backend.service).map(AsRef::as_ref).unwrap_or_default(),
+            };
+            let fit = endpoints.iter().filter(|endpoint| {
+                endpoint.ready
+                    && IpFamily::of(endpoint.address) == family
+                    && asked.port_names.contains(&endpoint.port_name)
+            });
+            fit.map(|endpoint| Target { id: endpoint.address.to_string(), port: endpoint.port }).collect()
+        }
+    }
+}
+
+/// The instance of a provider id; Fargate's and others' machines can't be registered by id.
+pub(crate) fn instance_id(provider_id: &str) -> Option<&str> {
+    let path = match provider_id.split_once("://") {
+        Some(("aws", path)) => path,
+        Some(_) => return None,
+        None => provider_id,
+    };
+    path.rsplit('/').next().filter(|id| id.starts_with("i-"))
+}
+
+/// What the Service's own group lets in: clients, at the ports that the balancer listens on.
+fn front_rules(settings: &Settings, dualstack: bool) -> BTreeSet<Rule> {
+    let ranges = clients(settings, dualstack);
+    let lists = settings.prefix_lists.iter().cloned().map(Source::PrefixList);
+    let sources: Vec<Source> = ranges.iter().copied().map(Source::Range).chain(lists).collect();
+    let mut rules = BTreeSet::new();
+    let rule = |protocol: &str, from: i32, to: i32, source: &Source| Rule {
+        protocol: protocol.to_owned(),
+        from,
+        to,
+        source: source.clone(),
+        description: String::new(),
+    };
+    for listener in &settings.listeners {
+        for transport in listener.protocol.transports() {
+            let port = i32::from(listener.port);
+            rules.extend(sources.iter().map(|source| rule(transport, port, port, source)));
+        }
+    }
+    if settings.path_mtu {
+        rules.extend(ranges.iter().map(|range| match range.addr().is_ipv6() {
+            true => rule("icmpv6", 2, 0, &Source::Range(*range)),
+            false => rule("icmp", 3, 4, &Source::Range(*range)),
+        }));
+    }
+    rules
+}
+
+/// Who may connect, by address.
+pub(crate) fn clients(settings: &Settings, dualstack: bool) -> Vec<IpNet> {
+    if !settings.ranges.is_empty() || !settings.prefix_lists.is_empty() {
+        return settings.ranges.clone();
+    }
+    let mut all = vec![anyone(false)];
+    if dualstack {
+        all.push(anyone(true));
+    }
+    all
+}
+
+/// The range that everybody is in.
+pub(crate) fn anyone(ipv6: bool) -> IpNet {
+    match ipv6 {
+        true => IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),
+        false => IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0),
+    }
+}

@@ -1,0 +1,407 @@
+//! From what there is to what is asked for: the new is made before the old goes, and traffic has somewhere to go at
+//! each step.
+//!
+//! Tags come first: permissions may hang on them. A plan may be followed up to any step and left there: the next
+//! comparison goes on from what it finds. Plans are made and followed until one is empty, as ids of what one makes are
+//! needed by the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::loadbalancer::apply::target_records::{self, Change};
+use crate::loadbalancer::model::traffic_shift::{self, Forwards, Turn};
+use crate::loadbalancer::names;
+use crate::loadbalancer::observed::stack::{
+    Seen, SeenBalancer, SeenListener, SeenTargetGroup, State, balancer_defaults, group_defaults,
+};
+use crate::loadbalancer::plan::{Plan, Step};
+use crate::loadbalancer::types::{
+    Attributes, Balancer, Desired, Listener, Mapping, Protocol, SecurityGroup, Tagging, Tags, Target, TargetGroup,
+    TargetHealth, TargetType,
+};
+
+/// AWS needs minutes to bring a balancer up, and about this long to try a new target.
+pub(crate) const PACE: Duration = Duration::from_secs(10);
+
+/// What brings a Service's balancer to what is asked for.
+pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
+    let mut plan = Plan::default();
+    let mut groups = desired.balancer.security_groups.clone();
+    if let Some(wanted) = &desired.security_group {
+        let Some(id) = security_group(wanted, seen, &desired.tagging, &mut plan) else { return plan };
+        groups.insert(0, id);
+    }
+    let wanted = Balancer { security_groups: groups, ..desired.balancer.clone() };
+    let current = seen.balancer(&wanted.name);
+    match current {
+        Some(current) => balancer(&wanted, current, &desired.tagging, &mut plan),
+        None => {
+            let fresh = unlike(&wanted.attributes, &Attributes::new(), &balancer_defaults());
+            plan.steps.push(Step::CreateBalancer(wanted.clone()));
+            if !fresh.is_empty() {
+                plan.steps.push(Step::SetBalancerAttributes { balancer: wanted.name.clone(), attributes: fresh });
+            }
+            if let Some(units) = wanted.capacity {
+                plan.steps.push(Step::SetCapacity { balancer: wanted.name.clone(), units });
+            }
+        }
+    }
+    if current.is_none_or(|current| current.state == State::Provisioning) {
+        plan.wait(PACE);
+    }
+    let mut claims = Claims::default();
+    let mut leave = Vec::new();
+    let listeners = current.map(|current| current.listeners.as_slice()).unwrap_or_default();
+    let mut names = BTreeMap::new();
+    for (name, wanted) in &desired.backends {
+        let group = find_backend(wanted, listeners, seen, &claims);
+        let group = target_group(wanted, group, &desired.tagging, &mut claims, &mut plan, &mut leave);
+        names.insert(name.as_str(), group);
+    }
+    let name = |other: &str| names.get(other).map_or(other, String::as_str).to_owned();
+    for wanted in desired.listeners.values() {
+        let listener = listeners.iter().find(|one| one.port == wanted.port);
+        let group = find_group(&wanted.group, listener, seen, &claims);
+        let group = target_group(&wanted.group, group, &desired.tagging, &mut claims, &mut plan, &mut leave);
+        let finals = traffic_shift::finals(wanted, &group, name);
+        match listener {
+            Some(listener) => change_listener(desired, wanted, listener, finals, seen, &mut claims, &mut plan),
+            None => add_listener(&desired.balancer.name, wanted, finals, &mut plan),
+        }
+    }
+    plan.steps.append(&mut leave);
+    remove(desired, current, seen, &mut claims, &mut plan);
+    plan
+}
+
+/// The own security group's id, once it has one.
+fn security_group(wanted: &SecurityGroup, seen: &Seen, tagging: &Tagging, plan: &mut Plan) -> Option<String> {
+    let Some(current) = seen.security_group(&wanted.name) else {
+        plan.steps.push(Step::CreateSecurityGroup(wanted.clone()));
+        return None;
+    };
+    tags(&current.id, &wanted.tags, &current.tags, tagging, plan);
+    let have: BTreeSet<_> = current.rules.iter().map(|rule| rule.rule.key()).collect();
+    let want: BTreeSet<_> = wanted.rules.iter().map(crate::loadbalancer::types::Rule::key).collect();
+    let rules: Vec<_> = wanted.rules.iter().filter(|rule| !have.contains(&rule.key())).cloned().collect();
+    if !rules.is_empty() {
+        plan.steps.push(Step::Authorize { group: wanted.name.clone(), rules });
+    }
+    let extra = current.rules.iter().filter(|rule| !want.contains(&rule.rule.key()));
+    let rules: Vec<_> = extra.map(|rule| rule.id.clone()).collect();
+    if !rules.is_empty() {
+        plan.steps.push(Step::Revoke { group: wanted.name.clone(), rules });
+    }
+    Some(current.id.clone())
+}
+
+fn balancer(wanted: &Balancer, current: &SeenBalancer, tagging: &Tagging, plan: &mut Plan) {
+    tags(&current.arn, &wanted.tags, &current.tags, tagging, plan);
+    let name = &wanted.name;
+    if current.address_type != wanted.address_type {
+        let address_type = wanted.address_type;
+        plan.steps.push(Step::SetAddressType { balancer: name.clone(), address_type });
+    }
+    subnets(wanted, current, plan);
+    let set = |list: &[String]| list.iter().cloned().collect::<BTreeSet<_>>();
+    let link = wanted.private_link.filter(|link| Some(*link) != current.private_link);
+    // AWS can't give groups to a balancer that was made without, nor take the last one away.
+    let has = !current.security_groups.is_empty() && !wanted.security_groups.is_empty();
+    if has && (set(&current.security_groups) != set(&wanted.security_groups) || link.is_some()) {
+        let groups = wanted.security_groups.clone();
+        plan.steps.push(Step::SetSecurityGroups { balancer: name.clone(), groups, private_link: link });
+    }
+    let changed = unlike(&wanted.attributes, &current.attributes, &balancer_defaults());
+    if !changed.is_empty() {
+        plan.steps.push(Step::SetBalancerAttributes { balancer: name.clone(), attributes: changed });
+    }
+    if let Some(units) = wanted.capacity.filter(|units| current.capacity.unwrap_or(0) != *units) {
+        plan.steps.push(Step::SetCapacity { balancer: name.clone(), units });
+    }
+}
+
+fn subnets(wanted: &Balancer, current: &SeenBalancer, plan: &mut Plan) {
+    let ids = |mappings: &[Mapping]| mappings.iter().map(|one| one.subnet.clone()).collect::<BTreeSet<_>>();
+    let mut have = ids(&current.subnets);
+    if ids(&wanted.subnets) == have && wanted.source_nat == current.source_nat {
+        return;
+    }
+    for subnets in ways(&wanted.subnets, &current.subnets) {
+        let last = subnets.len() == wanted.subnets.len();
+        if ids(&subnets) != have || last {
+            have = ids(&subnets);
+            let (balancer, source_nat) = (wanted.name.clone(), wanted.source_nat);
+            plan.steps.push(Step::SetSubnets { balancer, subnets, source_nat });
+        }
+    }
+}
+
+/// The sets of subnets by which one comes to the wanted ones. A zone's subnet can't be exchanged while the balancer is
+/// in that zone, so it leaves the zone first; and it is in some zone all the time. With a single zone there is no way.
+fn ways(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
+    let old = |zone: &str| current.iter().find(|old| old.zone == zone);
+    let exchanged = |one: &&Mapping| old(&one.zone).is_some_and(|old| old.subnet != one.subnet);
+    let stay: Vec<Mapping> = wanted.iter().filter(|one| !exchanged(one)).cloned().collect();
+    if stay.len() == wanted.len() {
+        return vec![stay];
+    }
+    if !stay.is_empty() {
+        return vec![stay, wanted.to_vec()];
+    }
+    // All change: one zone stays as it is until the others are done.
+    match (wanted.split_first(), wanted.first().and_then(|first| old(&first.zone))) {
+        (Some((_, rest)), Some(first)) if !rest.is_empty() => {
+            let kept = vec![first.clone()];
+            let with_kept = kept.iter().chain(rest).cloned().collect();
+            vec![kept, with_kept, rest.to_vec(), wanted.to_vec()]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Target groups that are spoken for, by ARN.
+#[derive(Default)]
+struct Claims {
+    /// They are what is asked for.
+    wanted: BTreeSet<String>,
+    /// They still get traffic after the plan.
+    used: BTreeSet<String>,
+}
+
+/// A target group, `current` if there is one: its name, after what it lacks was added to the plan. What has to leave it
+/// goes to `leave`, for after all that comes.
+fn target_group(
+    wanted: &TargetGroup,
+    current: Option<&SeenTargetGroup>,
+    tagging: &Tagging,
+    claims: &mut Claims,
+    plan: &mut Plan,
+    leave: &mut Vec<Step>,
+) -> String {
+    let Some(group) = current else {
+        plan.steps.push(Step::CreateTargetGroup(Box::new(wanted.clone())));
+        let attributes = unlike(&wanted.attributes, &Attributes::new(), &group_defaults());
+        let group = &wanted.name;
+        if !attributes.is_empty() {
+            plan.steps.push(Step::SetGroupAttributes { group: group.clone(), attributes });
+        }
+        let (add, _) = targets(wanted, group, &BTreeMap::new(), None);
+        plan.steps.extend(add);
+        return group.clone();
+    };
+    claims.wanted.insert(group.arn.clone());
+    tags(&group.arn, &wanted.tags, &group.tags, tagging, plan);
+    if !wanted.health.is_met_by(&group.health) {
+        plan.steps.push(Step::SetHealthCheck { group: group.name.clone(), health: wanted.health.clone() });
+    }
+    let attributes = unlike(&wanted.attributes, &group.attributes, &group_defaults());
+    if !attributes.is_empty() {
+        plan.steps.push(Step::SetGroupAttributes { group: group.name.clone(), attributes });
+    }
+    let (add, mut gone) = targets(wanted, &group.name, &group.targets, group.recorded.as_ref());
+    plan.steps.extend(add);
+    leave.append(&mut gone);
+    group.name.clone()
+}
+
+/// What makes a group's targets the wanted ones: what to add, and what to take out afterwards.
+pub(crate) fn targets(
+    wanted: &TargetGroup,
+    group: &str,
+    current: &BTreeMap<Target, TargetHealth>,
+    recorded: Option<&BTreeSet<Target>>,
+) -> (Vec<Step>, Vec<Step>) {
+    let live = current.iter().filter(|(_, health)| **health != TargetHealth::Draining);
+    let live: BTreeSet<Target> = live.map(|(target, _)| target.clone()).collect();
+    let shared = wanted.shared.then_some(recorded);
+    let Change { before, add, gone, after } = target_records::bring(&wanted.targets, &live, shared, wanted.most);
+    let group = || group.to_owned();
+    let record = |targets| Step::Record { group: group(), targets };
+    let register = (!add.is_empty()).then(|| Step::Register { group: group(), targets: add });
+    let deregister = (!gone.is_empty()).then(|| Step::Deregister { group: group(), targets: gone });
+    (
+        before.map(record).into_iter().chain(register).collect(),
+        deregister.into_iter().chain(after.map(record)).collect(),
+    )
+}
+
+/// Whether a group could be the wanted one.
+fn fits(wanted: &TargetGroup, group: &SeenTargetGroup) -> bool {
+    let port = wanted.target_type != TargetType::Instance || wanted.shared || group.port == wanted.port;
+    let kind = group.target_type == wanted.target_type && group.protocol == wanted.protocol;
+    kind && port && group.ipv6 == wanted.ipv6
+}
+
+/// The group of the wanted name; else the one that the listener uses, whoever made it, if it could be the wanted one.
+fn find_group<'a>(
+    wanted: &TargetGroup,
+    current: Option<&SeenListener>,
+    seen: &'a Seen,
+    claims: &Claims,
+) -> Option<&'a SeenTargetGroup> {
+    let fits = |group: &&SeenTargetGroup| fits(wanted, group);
+    let forwards = current.map(|listener| listener.forwards.as_slice()).unwrap_or_default();
+    let in_use = forwards.iter().filter(|(_, weight)| *weight > 0 || forwards.len() == 1);
+    let own = |group: &&SeenTargetGroup| part_of_another(group, wanted).is_none();
+    let used = in_use.filter_map(|(arn, _)| seen.target_group_by_arn(arn)).filter(own).find(fits);
+    seen.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
+}
+
+/// The group of the wanted name; else one that a listener uses and that is the same part of the Service's stack.
+fn find_backend<'a>(
+    wanted: &TargetGroup,
+    listeners: &[SeenListener],
+    seen: &'a Seen,
+    claims: &Claims,
+) -> Option<&'a SeenTargetGroup> {
+    let part = |group: &&SeenTargetGroup| group.tags.get(names::RESOURCE) == wanted.tags.get(names::RESOURCE);
+    let fits = |group: &&SeenTargetGroup| fits(wanted, group);
+    let forwards = listeners.iter().flat_map(|listener| &listener.forwards);
+    let used = forwards.filter_map(|(arn, _)| seen.target_group_by_arn(arn)).filter(part).find(fits);
+    seen.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
+}
+
+/// The other Service that a group was made for, if it is not the one that `wanted` is made for.
+fn part_of_another<'a>(group: &'a SeenTargetGroup, wanted: &TargetGroup) -> Option<&'a str> {
+    let (service, _) = group.tags.get(names::RESOURCE)?.rsplit_once(':')?;
+    (wanted.tags.get(names::SERVICE).map(String::as_str) != Some(service)).then_some(service)
+}
+
+fn add_listener(balancer: &str, wanted: &Listener, forwards: Forwards, plan: &mut Plan) {
+    let listener = Box::new(wanted.clone());
+    plan.steps.push(Step::CreateListener { balancer: balancer.to_owned(), listener, forwards });
+    if wanted.certificates.len() > 1 {
+        let certificates = wanted.certificates[1..].to_vec();
+        plan.steps.push(Step::AddCertificates { balancer: balancer.to_owned(), port: wanted.port, certificates });
+    }
+}
+
+fn change_listener(
+    desired: &Desired,
+    wanted: &Listener,
+    current: &SeenListener,
+    last: Forwards,
+    seen: &Seen,
+    claims: &mut Claims,
+    plan: &mut Plan,
+) {
+    let Turn { forwards, done, leaving, waits } = traffic_shift::turn(desired, wanted, current, &last, seen);
+    if waits {
+        plan.wait(PACE);
+        plan.exchanging.insert(wanted.port);
+        claims.used.extend(leaving);
+    }
+    let default = |certificates: &[String]| certificates.first().cloned();
+    let changed = !done
+        || wanted.is_sticky() != current.sticky
+        || current.protocol != wanted.protocol
+        || default(&current.certificates) != default(&wanted.certificates)
+        || (wanted.policy.is_some() && wanted.policy != current.policy)
+        || alpn(wanted.alpn.as_deref()) != alpn(current.alpn.as_deref());
+    if changed {
+        plan.steps.push(Step::ModifyListener {
+            arn: current.arn.clone(),
+            listener: Box::new(wanted.clone()),
+            forwards,
+            last,
+        });
+    }
+    if wanted.protocol == Protocol::Tls {
+        certificates(&desired.balancer.name, wanted, current, plan);
+    }
+    let attributes = missing(&wanted.attributes, &current.attributes);
+    if !attributes.is_empty() {
+        plan.steps.push(Step::SetListenerAttributes { arn: current.arn.clone(), attributes });
+    }
+    tags(&current.arn, &wanted.tags, &current.tags, &desired.tagging, plan);
+}
+
+/// No policy is the same as the policy `None`.
+fn alpn(policy: Option<&str>) -> Option<&str> {
+    policy.filter(|policy| *policy != "None")
+}
+
+/// The certificates beside the default one.
+fn certificates(balancer: &str, wanted: &Listener, current: &SeenListener, plan: &mut Plan) {
+    let rest = |list: &[String]| list.iter().skip(1).cloned().collect::<BTreeSet<_>>();
+    let (want, have) = (rest(&wanted.certificates), rest(&current.certificates));
+    let add: Vec<String> = want.difference(&have).cloned().collect();
+    if !add.is_empty() {
+        let balancer = balancer.to_owned();
+        plan.steps.push(Step::AddCertificates { balancer, port: current.port, certificates: add });
+    }
+    // The new default may be among those that were beside it; AWS takes it from there by itself.
+    let default = wanted.certificates.first();
+    let gone: Vec<String> = have.difference(&want).filter(|one| Some(*one) != default).cloned().collect();
+    if !gone.is_empty() {
+        plan.steps.push(Step::RemoveCertificates { arn: current.arn.clone(), certificates: gone });
+    }
+}
+
+/// Listeners that nobody asked for, then the target groups, balancers and security groups that are left.
+fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims: &mut Claims, plan: &mut Plan) {
+    let mut ports = BTreeSet::new();
+    for listener in current.into_iter().flat_map(|current| &current.listeners) {
+        // Two of one port can only be somebody else's doing.
+        if !desired.listeners.contains_key(&listener.port) || !ports.insert(listener.port) {
+            plan.steps.push(Step::DeleteListener { arn: listener.arn.clone() });
+        }
+    }
+    let others: Vec<&SeenBalancer> = seen.balancers.iter().filter(|one| one.name != desired.balancer.name).collect();
+    // Whoever still uses the old name is served until the new one works.
+    let settled = current.is_some_and(|current| current.state != State::Provisioning) && plan.again.is_none();
+    if settled {
+        plan.steps.extend(others.iter().map(|other| Step::DeleteBalancer { arn: other.arn.clone() }));
+    } else {
+        let forwards = others.iter().flat_map(|other| &other.listeners).flat_map(|listener| &listener.forwards);
+        claims.used.extend(forwards.map(|(arn, _)| arn.clone()));
+    }
+    let names: BTreeSet<&str> = desired.groups().map(|group| group.name.as_str()).collect();
+    for group in &seen.target_groups {
+        let kept = claims.wanted.contains(&group.arn) || claims.used.contains(&group.arn);
+        if !kept && !names.contains(group.name.as_str()) {
+            plan.steps.push(Step::DeleteTargetGroup { arn: group.arn.clone() });
+        }
+    }
+    let wanted = desired.security_group.as_ref().map(|group| group.name.as_str());
+    let carried = |id: &String| !settled && others.iter().any(|other| other.security_groups.contains(id));
+    for group in seen.security_groups.iter().filter(|group| Some(group.name.as_str()) != wanted && !carried(&group.id))
+    {
+        plan.steps.push(Step::DeleteSecurityGroup { id: group.id.clone() });
+    }
+}
+
+/// What deletes all that there is. Parts may be held for a while by others that go.
+pub(crate) fn delete(seen: &Seen) -> Plan {
+    let balancers = seen.balancers.iter().map(|one| Step::DeleteBalancer { arn: one.arn.clone() });
+    let groups = seen.target_groups.iter().map(|one| Step::DeleteTargetGroup { arn: one.arn.clone() });
+    let security = seen.security_groups.iter().map(|one| Step::DeleteSecurityGroup { id: one.id.clone() });
+    Plan { steps: balancers.chain(groups).chain(security).collect(), ..Plan::default() }
+}
+
+/// What of `wanted` is not so in `current`, where AWS leaves out what is as in `defaults`.
+fn unlike(wanted: &Attributes, current: &Attributes, defaults: &Attributes) -> Attributes {
+    let mut unlike = missing(wanted, current);
+    unlike.retain(|key, value| current.contains_key(key) || defaults.get(key) != Some(value));
+    unlike
+}
+
+/// What of `wanted` is not so in `current`.
+fn missing(wanted: &Attributes, current: &Attributes) -> Attributes {
+    let differs = |(key, value): &(&String, &String)| current.get(*key) != Some(*value);
+    wanted.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+fn tags(arn: &str, wanted: &Tags, current: &Tags, tagging: &Tagging, plan: &mut Plan) {
+    let mut add = missing(wanted, current);
+    add.retain(|key, _| !tagging.foreign.contains(key));
+    if !add.is_empty() {
+        plan.steps.push(Step::AddTags { arn: arn.to_owned(), tags: add });
+    }
+    let others = |key: &&String| key.starts_with("aws:") || tagging.foreign.contains(*key);
+    let extra = current.keys().filter(|key| tagging.prunes && !wanted.contains_key(*key) && !others(key));
+    let keys: BTreeSet<String> = extra.cloned().collect();
+    if !keys.is_empty() {
+        plan.steps.push(Step::RemoveTags { arn: arn.to_owned(), keys });
+    }
+}

@@ -1,0 +1,257 @@
+//! Rules in the nodes' security groups: a few for all balancers that carry the shared group, however many Services
+//! there are; and for balancers without any group, rules for their clients.
+
+use std::collections::BTreeSet;
+
+use providers::LoadBalancerId;
+
+use crate::loadbalancer::model::build::{anyone, clients};
+use crate::loadbalancer::model::subnets::Network;
+use crate::loadbalancer::names::{self, Flavour};
+use crate::loadbalancer::observed::stack::SeenBalancer;
+use crate::loadbalancer::spec::annotations::Settings;
+use crate::loadbalancer::types::{Desired, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, TargetType};
+
+/// Where node ports are, unless the API server was told otherwise. All are opened to balancers at once, as the rule
+/// then never has to change.
+const NODE_PORTS: (u16, u16) = (30_000, 32_767);
+/// Rules for each transport in one node's group at most.
+const MOST_RULES: usize = 4;
+/// What the Load Balancer Controller calls rules that all its target groups share.
+const SHARED: &str = "elbv2.k8s.aws/targetGroupBinding=shared";
+/// What cloud-provider-aws calls its rules; the first two are followed by the balancer's name.
+const CLIENT: &str = "kubernetes.io/rule/nlb/client";
+const HEALTH: &str = "kubernetes.io/rule/nlb/health";
+const MTU: &str = "kubernetes.io/rule/nlb/mtu";
+
+/// Ports that balancers must reach, by transport.
+pub(crate) type Ports = BTreeSet<(&'static str, u16)>;
+
+/// The ports of nodes or pods that a stack sends traffic and probes to.
+pub(crate) fn ports(desired: &Desired) -> Ports {
+    let mut ports = Ports::new();
+    for group in desired.groups() {
+        let traffic: BTreeSet<u16> = match group.target_type {
+            TargetType::Instance => [group.port].into(),
+            TargetType::Ip => group.targets.iter().map(|target| target.port).collect(),
+        };
+        for transport in group.protocol.transports() {
+            ports.extend(traffic.iter().map(|port| (*transport, *port)));
+        }
+        match group.health.port.parse() {
+            Ok(port) => drop(ports.insert(("tcp", port))),
+            Err(_) => ports.extend(traffic.iter().map(|port| ("tcp", *port))),
+        }
+    }
+    ports
+}
+
+/// One change of the rules that name the shared group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    Add(Rule),
+    /// The rule of this id lets in more.
+    Widen(String, Rule),
+}
+
+/// What opens a node's group to the shared group for `ports`: nothing, most often.
+pub(crate) fn open(rules: &[SeenRule], backend: &str, ports: &Ports) -> Vec<Change> {
+    let source = Source::Group(backend.to_owned());
+    let mut changes: Vec<Change> = Vec::new();
+    for transport in ["tcp", "udp"] {
+        let own = rules.iter().filter(|rule| rule.rule.source == source);
+        let all = own.clone().any(|rule| rule.rule.protocol == "-1");
+        let of_transport = own.filter(|rule| rule.rule.protocol == transport);
+        let mut have: Vec<(Option<String>, i32, i32)> =
+            of_transport.map(|rule| (Some(rule.id.clone()), rule.rule.from, rule.rule.to)).collect();
+        let before = have.clone();
+        for (_, port) in ports.iter().filter(|(one, _)| *one == transport && !all) {
+            let (from, to) = match (NODE_PORTS.0..=NODE_PORTS.1).contains(port) {
+                true => (i32::from(NODE_PORTS.0), i32::from(NODE_PORTS.1)),
+                false => (i32::from(*port), i32::from(*port)),
+            };
+            let port = i32::from(*port);
+            if have.iter().any(|(_, first, last)| (*first..=*last).contains(&port)) {
+                continue;
+            }
+            let near = have.iter_mut().min_by_key(|(_, first, last)| (first.abs_diff(to)).min(last.abs_diff(from)));
+            let count = before.len().max(1);
+            match near {
+                Some(near) if near.1.abs_diff(to) <= 1 || near.2.abs_diff(from) <= 1 || count >= MOST_RULES => {
+                    (near.1, near.2) = (near.1.min(from), near.2.max(to));
+                }
+                _ => have.push((None, from, to)),
+            }
+        }
+        let rule = |from, to| Rule {
+            protocol: transport.to_owned(),
+            from,
+            to,
+            source: source.clone(),
+            description: SHARED.to_owned(),
+        };
+        for (id, from, to) in have {
+            match id {
+                None => changes.push(Change::Add(rule(from, to))),
+                Some(id) if !before.contains(&(Some(id.clone()), from, to)) => {
+                    changes.push(Change::Widen(id, rule(from, to)));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    changes
+}
+
+/// The names that rules of a Service's balancer may have in their descriptions.
+pub(crate) fn rule_names(id: &LoadBalancerId) -> [String; 3] {
+    [
+        names::balancer(Flavour::CloudProvider, id, Scheme::Internal),
+        names::balancer(Flavour::Controller, id, Scheme::Internal),
+        names::balancer(Flavour::Controller, id, Scheme::InternetFacing),
+    ]
+}
+
+/// The rules that a balancer without security groups needs in each node's group (cloud-provider-aws:
+/// `updateInstanceSecurityGroupsForNLB`). They carry a name that is found again when the balancer is gone.
+pub(crate) fn bare_rules(
+    id: &LoadBalancerId,
+    settings: &Settings,
+    desired: &Desired,
+    balancer: &SeenBalancer,
+    network: &Network,
+) -> BTreeSet<Rule> {
+    let known = rule_names(id);
+    let name = known.iter().find(|name| **name == balancer.name).unwrap_or(&known[0]);
+    let dualstack = desired.groups().any(|group| group.ipv6);
+    let everybody = clients(settings, dualstack);
+    let subnets = network.ranges_of(&balancer.subnets, dualstack);
+    let rule = |protocol: &str, from: u16, to: u16, range, description: &str| Rule {
+        protocol: protocol.to_owned(),
+        from: from.into(),
+        to: to.into(),
+        source: Source::Range(range),
+        description: description.to_owned(),
+    };
+    let mut rules = BTreeSet::new();
+    let (client, health) = (format!("{CLIENT}={name}"), format!("{HEALTH}={name}"));
+    for group in desired.groups() {
+        let ranges = if group.preserves_client { &everybody } else { &subnets };
+        let traffic: BTreeSet<u16> = match group.target_type {
+            TargetType::Instance => [group.port].into(),
+            TargetType::Ip => group.targets.iter().map(|target| target.port).collect(),
+        };
+        for port in &traffic {
+            for transport in group.protocol.transports() {
+                rules.extend(ranges.iter().map(|range| rule(transport, *port, *port, *range, &client)));
+            }
+        }
+        let probed =
+            if group.health.port == TRAFFIC_PORT { traffic } else { group.health.port.parse().into_iter().collect() };
+        let open = |port: u16| {
+            let all = |range: &providers::IpNet| *range == anyone(false) || *range == anyone(true);
+            let tcp = group.protocol.transports().contains(&"tcp");
+            tcp && port == group.port && ranges.iter().any(all)
+        };
+        for port in probed.into_iter().filter(|port| !open(*port)) {
+            rules.extend(subnets.iter().map(|range| rule("tcp", port, port, *range, &health)));
+        }
+        if group.preserves_client {
+            let v4 = everybody.iter().filter(|range| range.addr().is_ipv4());
+            rules.extend(v4.map(|range| rule("icmp", 3, 4, *range, MTU)));
+        }
+    }
+    rules
+}
+
+/// The balancer that a rule for one without security groups was made for, by its name.
+pub(crate) fn balancer_of(rule: &Rule) -> Option<&str> {
+    let (kind, name) = rule.description.split_once('=')?;
+    [CLIENT, HEALTH].contains(&kind).then_some(name)
+}
+
+/// What makes the rules of one Service in a node's group these: rules to add, and ids to revoke. A rule that is there
+/// under another description is there.
+pub(crate) fn bare_changes(seen: &[SeenRule], names: &[String], wanted: &BTreeSet<Rule>) -> (Vec<Rule>, Vec<String>) {
+    let have: BTreeSet<_> = seen.iter().map(|rule| rule.rule.key()).collect();
+    let want: BTreeSet<_> = wanted.iter().map(Rule::key).collect();
+    let mut keys = BTreeSet::new();
+    let add: Vec<Rule> =
+        wanted.iter().filter(|rule| !have.contains(&rule.key()) && keys.insert(rule.key())).cloned().collect();
+    let own = |rule: &&SeenRule| balancer_of(&rule.rule).is_some_and(|name| names.iter().any(|own| own == name));
+    let gone: Vec<&SeenRule> = seen.iter().filter(own).filter(|rule| !want.contains(&rule.rule.key())).collect();
+    let stays = |source: &Source| {
+        let client = |rule: &&SeenRule| rule.rule.description.starts_with(CLIENT) && !gone.contains(rule);
+        seen.iter().filter(client).any(|rule| rule.rule.source == *source)
+            || wanted.iter().any(|rule| rule.source == *source)
+    };
+    // The rule for the size of packets is shared by all that have clients there.
+    let orphans =
+        seen.iter().filter(|rule| !gone.is_empty() && rule.rule.description == MTU && !stays(&rule.rule.source));
+    let revoke = gone.iter().copied().chain(orphans).map(|rule| rule.id.clone()).collect();
+    (add, revoke)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> SeenRule {
+        let source = match source.parse() {
+            Ok(range) => Source::Range(range),
+            Err(_) => Source::Group(source.into()),
+        };
+        let rule = Rule { protocol: protocol.into(), from, to, source, description: description.into() };
+        SeenRule { id: id.into(), rule }
+    }
+
+    fn changed(rules: &[SeenRule], ports: &[(&'static str, u16)]) -> Vec<(Option<String>, String, i32, i32)> {
+        let changes = open(rules, "sg-b", &ports.iter().copied().collect());
+        changes
+            .into_iter()
+            .map(|change| match change {
+                Change::Add(rule) => (None, rule.protocol, rule.from, rule.to),
+                Change::Widen(id, rule) => (Some(id), rule.protocol, rule.from, rule.to),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn one_rule_opens_all_node_ports() {
+        let all = (None, "tcp".to_owned(), 30_000, 32_767);
+        assert_eq!(changed(&[], &[("tcp", 30_080), ("tcp", 32_000)]), std::slice::from_ref(&all));
+        let udp = (None, "udp".to_owned(), 30_000, 32_767);
+        assert_eq!(changed(&[], &[("tcp", 30_080), ("udp", 30_081)]), [all, udp]);
+        let have = [seen("r", "tcp", 30_000, 32_767, "sg-b", "")];
+        assert_eq!(changed(&have, &[("tcp", 31_000)]), []);
+        assert_eq!(changed(&[seen("r", "-1", 0, 65_535, "sg-b", "")], &[("tcp", 1), ("udp", 2)]), []);
+        assert_eq!(changed(&[seen("r", "tcp", 0, 65_535, "sg-x", "")], &[("tcp", 10)]).len(), 1, "of another group");
+    }
+
+    #[test]
+    fn rules_grow_and_stay_few() {
+        let have = [seen("r", "tcp", 8080, 8080, "sg-b", "")];
+        assert_eq!(changed(&have, &[("tcp", 8081)]), [(Some("r".into()), "tcp".into(), 8080, 8081)]);
+        let four: Vec<_> = [1000, 2000, 3000, 4000]
+            .iter()
+            .map(|port| seen(&format!("r{port}"), "tcp", *port, *port, "sg-b", ""))
+            .collect();
+        assert_eq!(changed(&four, &[("tcp", 3100)]), [(Some("r3000".into()), "tcp".into(), 3000, 3100)]);
+    }
+
+    #[test]
+    fn only_own_rules_are_revoked() {
+        let names = ["a1".to_owned()];
+        let rules = [
+            seen("r1", "tcp", 30_080, 30_080, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a1"),
+            seen("r2", "tcp", 30_081, 30_081, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a2"),
+            seen("r3", "tcp", 22, 22, "0.0.0.0/0", "by hand"),
+            seen("r4", "icmp", 3, 4, "0.0.0.0/0", MTU),
+            seen("r5", "icmp", 3, 4, "10.0.0.0/8", MTU),
+        ];
+        assert_eq!(bare_changes(&rules, &names, &BTreeSet::new()), (vec![], vec!["r1".into(), "r5".into()]));
+        let wanted: BTreeSet<_> = [rules[0].rule.clone(), rules[2].rule.clone()].into();
+        assert_eq!(bare_changes(&rules, &names, &wanted), (vec![], vec![]));
+        assert_eq!(bare_changes(&[], &names, &wanted).0.len(), 2);
+    }
+}

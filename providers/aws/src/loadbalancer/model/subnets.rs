@@ -1,0 +1,217 @@
+//! Which subnets a balancer is put into: those that are named, or one in each zone that fits.
+
+use std::collections::BTreeMap;
+
+use providers::{CloudError, ErrorKind, IpNet};
+
+use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::spec::annotations::Settings;
+use crate::loadbalancer::types::{Mapping, Scheme, Tags};
+use crate::tags::ClusterTags;
+
+/// Subnets for internet-facing balancers carry it.
+const PUBLIC_ROLE: &str = "kubernetes.io/role/elb";
+/// Subnets for internal balancers carry it.
+const INTERNAL_ROLE: &str = "kubernetes.io/role/internal-elb";
+const CLUSTER_PREFIX: &str = "kubernetes.io/cluster/";
+/// What AWS wants to be free in a balancer's subnet.
+const FREE_ADDRESSES: i32 = 8;
+
+/// A subnet of the cluster's network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Subnet {
+    pub id: String,
+    pub zone: String,
+    pub v4: Vec<IpNet>,
+    pub v6: Vec<IpNet>,
+    pub tags: Tags,
+    /// Addresses that nobody uses.
+    pub free: i32,
+    /// Its route table leads to an internet gateway.
+    pub public: bool,
+}
+
+/// The cluster's network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Network {
+    pub vpc: String,
+    pub region: String,
+    /// The network's ranges.
+    pub ranges: Vec<IpNet>,
+    /// Ordered by id.
+    pub subnets: Vec<Subnet>,
+    /// That of the machine that this process runs on, or of the configuration.
+    pub own_subnet: String,
+}
+
+impl Network {
+    /// A zone of the region itself, and no local or wavelength zone.
+    fn is_ordinary(&self, zone: &str) -> bool {
+        zone.strip_prefix(&self.region).is_none_or(|rest| rest.len() == 1)
+    }
+
+    /// The ranges of subnets, for rules that let health checks in.
+    pub(crate) fn ranges_of(&self, mappings: &[Mapping], ipv6: bool) -> Vec<IpNet> {
+        let used = |subnet: &&Subnet| mappings.iter().any(|mapping| mapping.subnet == subnet.id);
+        let subnets = self.subnets.iter().filter(used);
+        subnets.flat_map(|subnet| if ipv6 { subnet.v6.clone() } else { subnet.v4.clone() }).collect()
+    }
+
+    /// Whether all of these subnets have IPv6.
+    pub(crate) fn has_ipv6(&self, mappings: &[Mapping]) -> bool {
+        let find = |mapping: &Mapping| self.subnets.iter().find(|subnet| subnet.id == mapping.subnet);
+        mappings.iter().all(|mapping| find(mapping).is_some_and(|subnet| !subnet.v6.is_empty()))
+    }
+}
+
+/// The subnets for a balancer, in the order in which addresses are given to them.
+///
+/// # Errors
+/// `Invalid` if one that is named is not there, or none fits.
+pub(crate) fn choose(
+    settings: &Settings,
+    scheme: Scheme,
+    ipv6: bool,
+    network: &Network,
+    cluster: &ClusterTags,
+    current: &[Mapping],
+) -> Result<Vec<Mapping>, CloudError> {
+    let chosen = match &settings.subnets {
+        Some(names) => named(names, network)?,
+        None => {
+            let fit = fitting(settings.flavour, scheme, ipv6, network, cluster);
+            // A balancer keeps what it has, as long as that exists, and gets zones that it lacks.
+            let mut zones: BTreeMap<&str, &Subnet> = fit.into_iter().map(|subnet| (&*subnet.zone, subnet)).collect();
+            for kept in current {
+                if let Some(subnet) = network.subnets.iter().find(|subnet| subnet.id == kept.subnet) {
+                    zones.insert(&subnet.zone, subnet);
+                }
+            }
+            let mut chosen: Vec<&Subnet> = zones.into_values().collect();
+            chosen.sort_by(|a, b| a.id.cmp(&b.id));
+            chosen
+        }
+    };
+    if chosen.is_empty() {
+        let role = if scheme == Scheme::Internal { INTERNAL_ROLE } else { PUBLIC_ROLE };
+        let message = format!(
+            "could not find any suitable subnets for creating the ELB: none of the {} subnets of {} fits; tag them with \
+             {role} and {}, or name them in annotation {PREFIX}subnets",
+            network.subnets.len(),
+            network.vpc,
+            cluster.key()
+        );
+        return Err(CloudError::new(ErrorKind::Invalid, "ChooseSubnets", message));
+    }
+    let mut mappings: Vec<Mapping> = chosen
+        .iter()
+        .map(|subnet| Mapping { subnet: subnet.id.clone(), zone: subnet.zone.clone(), ..Mapping::default() })
+        .collect();
+    addresses(settings, &chosen, &mut mappings)?;
+    Ok(mappings)
+}
+
+fn named<'a>(names: &[String], network: &'a Network) -> Result<Vec<&'a Subnet>, CloudError> {
+    let refuse = |fix: &str| Err(CloudError::invalid_annotation(&format!("{PREFIX}subnets"), &names.join(","), fix));
+    let mut chosen: Vec<&Subnet> = Vec::new();
+    for name in names {
+        let is = |subnet: &&Subnet| subnet.id == *name || subnet.tags.get("Name") == Some(name);
+        match network.subnets.iter().find(is) {
+            None => {
+                return refuse(&format!(
+                    "name subnets of {} by id or by their tag Name: there is no {name}",
+                    network.vpc
+                ));
+            }
+            Some(subnet) if chosen.iter().any(|other| other.zone == subnet.zone) => {
+                return refuse(&format!("name one subnet for each zone: {name} is the second in {}", subnet.zone));
+            }
+            Some(subnet) => chosen.push(subnet),
+        }
+    }
+    Ok(chosen)
+}
+
+/// One in each zone (cloud-provider-aws: `findELBSubnets`; Load Balancer Controller: `ResolveViaDiscovery`).
+fn fitting<'a>(
+    flavour: Flavour,
+    scheme: Scheme,
+    ipv6: bool,
+    network: &'a Network,
+    cluster: &ClusterTags,
+) -> Vec<&'a Subnet> {
+    let internal = scheme == Scheme::Internal;
+    let role = if internal { INTERNAL_ROLE } else { PUBLIC_ROLE };
+    let own = |subnet: &Subnet| subnet.tags.contains_key(&cluster.key());
+    let foreign = |subnet: &Subnet| !own(subnet) && subnet.tags.keys().any(|key| key.starts_with(CLUSTER_PREFIX));
+    let usable =
+        |subnet: &&Subnet| !foreign(subnet) && network.is_ordinary(&subnet.zone) && (!ipv6 || !subnet.v6.is_empty());
+    let mut fit: Vec<&Subnet> = network.subnets.iter().filter(usable).collect();
+    if fit.is_empty() {
+        fit.extend(network.subnets.iter().filter(|subnet| subnet.id == network.own_subnet));
+    }
+    match flavour {
+        Flavour::CloudProvider => fit.retain(|subnet| internal || subnet.public),
+        Flavour::Controller => {
+            fit.retain(|subnet| subnet.free >= FREE_ADDRESSES);
+            let marked = |subnet: &&Subnet| subnet.tags.get(role).is_some_and(|value| value.is_empty() || value == "1");
+            match fit.iter().any(marked) {
+                true => fit.retain(marked),
+                false => fit.retain(|subnet| subnet.public != internal),
+            }
+        }
+    }
+    fit.sort_by_key(|subnet| (!subnet.tags.contains_key(role), !own(subnet), &subnet.id));
+    let mut zones: BTreeMap<&str, &Subnet> = BTreeMap::new();
+    for subnet in fit {
+        zones.entry(&subnet.zone).or_insert(subnet);
+    }
+    zones.into_values().collect()
+}
+
+/// Gives the subnets the addresses that annotations name.
+fn addresses(settings: &Settings, subnets: &[&Subnet], mappings: &mut [Mapping]) -> Result<(), CloudError> {
+    let refuse = |suffix: &str, value: &str, fix: &str| {
+        Err(CloudError::invalid_annotation(&format!("{PREFIX}{suffix}"), value, fix))
+    };
+    let count = |suffix: &str, given: &[String]| match given.is_empty() || given.len() == subnets.len() {
+        true => Ok(()),
+        false => {
+            let ids: Vec<_> = subnets.iter().map(|subnet| subnet.id.as_str()).collect();
+            refuse(suffix, &given.join(","), &format!("give one for each of the subnets {}", ids.join(", ")))
+        }
+    };
+    count("eip-allocations", &settings.allocations)?;
+    count("source-nat-ipv6-prefixes", &settings.nat_prefixes)?;
+    for (mapping, allocation) in mappings.iter_mut().zip(&settings.allocations) {
+        mapping.allocation = Some(allocation.clone());
+    }
+    for (mapping, prefix) in mappings.iter_mut().zip(&settings.nat_prefixes) {
+        mapping.nat_prefix = Some(prefix.clone());
+    }
+    let v4: Vec<String> = settings.private_v4.iter().map(ToString::to_string).collect();
+    let v6: Vec<String> = settings.v6.iter().map(ToString::to_string).collect();
+    count("private-ipv4-addresses", &v4)?;
+    count("ipv6-addresses", &v6)?;
+    for (subnet, mapping) in subnets.iter().zip(mappings.iter_mut()) {
+        let within = |ranges: &[IpNet], given: &[String]| {
+            let inside = |address: &&String| {
+                address
+                    .parse()
+                    .is_ok_and(|address: std::net::IpAddr| ranges.iter().any(|range| range.contains(&address)))
+            };
+            given.iter().find(inside).cloned()
+        };
+        mapping.private_v4 = within(&subnet.v4, &v4);
+        mapping.v6 = within(&subnet.v6, &v6);
+        for (suffix, given, found) in
+            [("private-ipv4-addresses", &v4, &mapping.private_v4), ("ipv6-addresses", &v6, &mapping.v6)]
+        {
+            if !given.is_empty() && found.is_none() {
+                return refuse(suffix, &given.join(","), &format!("give an address within {} too", subnet.id));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! What this process knows of one Service's balancer, and the one place that works on it at a time.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use providers::{LoadBalancerId, LoadBalancerSpec};
+use tokio::time::Instant;
+
+use crate::loadbalancer::model::diff::PACE;
+use crate::loadbalancer::names;
+use crate::loadbalancer::observed::stack::{Seen, SeenTargetGroup};
+use crate::loadbalancer::types::{Desired, Protocol, Target, TargetHealth, TargetType};
+
+/// The first pause while AWS is at something; it doubles up to [`PACE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+/// Looks that take more than a minute together.
+const MANY_LOOKS: u32 = 12;
+
+/// A target group, as it was when this process last looked or changed it.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownGroup {
+    /// The port of a listener that uses it.
+    pub port: u16,
+    /// The part of the stack that it is, if it was made for another Service.
+    pub backend: Option<String>,
+    pub arn: String,
+    pub name: String,
+    pub target_type: TargetType,
+    pub protocol: Protocol,
+    pub ipv6: bool,
+    pub targets: BTreeSet<Target>,
+    /// As [`SeenTargetGroup::recorded`].
+    pub recorded: Option<BTreeSet<Target>>,
+}
+
+/// One Service's course.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    /// When this process last tried to change anything of it: what was read before does not count.
+    pub changed: Option<Instant>,
+    /// ARNs and ids of what was made and may not be listed yet.
+    pub made: BTreeSet<String>,
+    /// ARNs of what was told to go.
+    pub doomed: BTreeSet<String>,
+    /// Its target groups, as long as nothing went wrong.
+    pub known: Option<Vec<KnownGroup>>,
+    /// The balancer carries no security group.
+    pub bare: bool,
+    /// The nodes' groups that were opened for it.
+    pub opened: BTreeSet<String>,
+    /// What it was made by, once all was as asked.
+    pub settled: Option<LoadBalancerSpec>,
+    /// Looks in a row at something that AWS is at.
+    waits: u32,
+}
+
+impl Course {
+    /// The time until the next look at what AWS is at.
+    pub(crate) fn pause(&mut self) -> Duration {
+        let pause = FIRST_PAUSE * 2_u32.pow(self.waits.min(8));
+        self.waits = self.waits.saturating_add(1);
+        pause.min(PACE)
+    }
+
+    /// AWS is at it for longer than it should need.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.waits >= MANY_LOOKS
+    }
+
+    /// AWS is at nothing any more.
+    pub(crate) fn arrived(&mut self) {
+        self.waits = 0;
+    }
+}
+
+/// All courses.
+#[derive(Debug, Default)]
+pub(crate) struct Courses(Mutex<HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<Course>>>>);
+
+impl Courses {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<Course>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A Service's course.
+    pub(crate) fn get(&self, id: &LoadBalancerId) -> Arc<tokio::sync::Mutex<Course>> {
+        self.lock().entry(id.clone()).or_default().clone()
+    }
+
+    /// Forgets a Service whose balancer is gone.
+    pub(crate) fn remove(&self, id: &LoadBalancerId) {
+        self.lock().remove(id);
+    }
+
+    /// The Services that there may be balancers of.
+    pub(crate) fn ids(&self) -> Vec<LoadBalancerId> {
+        self.lock().keys().cloned().collect()
+    }
+}
+
+/// A target group with the targets that are not on their way out.
+pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &SeenTargetGroup) -> KnownGroup {
+    let live = group.targets.iter().filter(|(_, health)| **health != TargetHealth::Draining);
+    KnownGroup {
+        port,
+        backend: names::part_of_another(&group.tags, id).map(str::to_owned),
+        arn: group.arn.clone(),
+        name: group.name.clone(),
+        target_type: group.target_type,
+        protocol: group.protocol,
+        ipv6: group.ipv6,
+        targets: live.map(|(target, _)| target.clone()).collect(),
+        recorded: group.recorded.clone(),
+    }
+}
+
+/// The target groups that traffic goes to, with what they have now.
+pub(crate) fn known(id: &LoadBalancerId, desired: &Desired, seen: &Seen) -> Vec<KnownGroup> {
+    let listeners = seen.balancer(&desired.balancer.name).map(|one| one.listeners.as_slice()).unwrap_or_default();
+    let groups = listeners.iter().flat_map(|listener| {
+        let arns = listener.forwards.iter().filter_map(|(arn, _)| seen.target_group_by_arn(arn));
+        arns.map(|group| known_group(id, listener.port, group)).collect::<Vec<_>>()
+    });
+    once(groups)
+}
+
+/// Each group once: those of other Services may be several listeners'.
+pub(crate) fn once(groups: impl IntoIterator<Item = KnownGroup>) -> Vec<KnownGroup> {
+    let mut arns = BTreeSet::new();
+    groups.into_iter().filter(|group| arns.insert(group.arn.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_more_than_a_minute_is_overdue() {
+        let (mut course, mut waited) = (Course::default(), Duration::ZERO);
+        while !course.is_overdue() {
+            waited += course.pause();
+        }
+        assert!((60..120).contains(&waited.as_secs()), "{waited:?}");
+        course.arrived();
+        assert!(!course.is_overdue());
+    }
+}

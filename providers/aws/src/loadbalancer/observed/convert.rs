@@ -1,0 +1,237 @@
+//! ELB's and EC2's answers as our own data, and our own data as parts of requests.
+
+use aws_sdk_ec2::types as ec2;
+use aws_sdk_elasticloadbalancingv2::types as elb;
+
+use crate::loadbalancer::observed::stack::{SeenBalancer, SeenListener, SeenTargetGroup, State};
+use crate::loadbalancer::types::{
+    AddressType, Attributes, HealthCheck, Mapping, Probe, Protocol, Rule, Scheme, SeenRule, Source, Tags, Target,
+    TargetHealth, TargetType,
+};
+
+fn text(value: Option<&str>) -> String {
+    value.unwrap_or_default().to_owned()
+}
+
+/// A port as ELB has it.
+fn port(number: Option<i32>) -> u16 {
+    number.and_then(|number| u16::try_from(number).ok()).unwrap_or_default()
+}
+
+/// A balancer without what other calls tell of it; `None` if it is not a Network Load Balancer.
+pub(crate) fn balancer(from: &elb::LoadBalancer) -> Option<SeenBalancer> {
+    if from.r#type() != Some(&elb::LoadBalancerTypeEnum::Network) {
+        return None;
+    }
+    let state = match from.state().and_then(|state| state.code()).map(|code| code.as_str()) {
+        Some("provisioning") => State::Provisioning,
+        Some("failed") => State::Failed,
+        _ => State::Active,
+    };
+    Some(SeenBalancer {
+        arn: text(from.load_balancer_arn()),
+        name: text(from.load_balancer_name()),
+        dns: text(from.dns_name()).to_ascii_lowercase(),
+        state,
+        scheme: from.scheme().and_then(|scheme| Scheme::parse(scheme.as_str())).unwrap_or(Scheme::InternetFacing),
+        address_type: from
+            .ip_address_type()
+            .and_then(|kind| AddressType::parse(kind.as_str()))
+            .unwrap_or(AddressType::Ipv4),
+        subnets: from.availability_zones().iter().map(mapping).collect(),
+        security_groups: from.security_groups().to_vec(),
+        private_link: from
+            .enforce_security_group_inbound_rules_on_private_link_traffic()
+            .map(|word| word.eq_ignore_ascii_case("on")),
+        source_nat: from.enable_prefix_for_ipv6_source_nat() == Some(&elb::EnablePrefixForIpv6SourceNatEnum::On),
+        attributes: Attributes::new(),
+        capacity: None,
+        tags: Tags::new(),
+        listeners: Vec::new(),
+    })
+}
+
+fn mapping(zone: &elb::AvailabilityZone) -> Mapping {
+    let address = zone.load_balancer_addresses().first();
+    Mapping {
+        subnet: text(zone.subnet_id()),
+        zone: text(zone.zone_name()),
+        allocation: address.and_then(|address| address.allocation_id()).map(str::to_owned),
+        private_v4: address.and_then(|address| address.private_ipv4_address()).map(str::to_owned),
+        v6: address.and_then(|address| address.ipv6_address()).map(str::to_owned),
+        nat_prefix: zone.source_nat_ipv6_prefixes().first().cloned(),
+    }
+}
+
+/// A target group without what other calls tell of it; `None` if it is of a kind that is not made here.
+pub(crate) fn target_group(from: &elb::TargetGroup) -> Option<SeenTargetGroup> {
+    let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok()).unwrap_or_default();
+    let health = HealthCheck {
+        protocol: from.health_check_protocol().and_then(|word| Probe::parse(word.as_str())).unwrap_or(Probe::Tcp),
+        port: text(from.health_check_port()),
+        path: from.health_check_path().map(str::to_owned),
+        codes: from.matcher().and_then(|matcher| matcher.http_code()).map(str::to_owned),
+        interval: number(from.health_check_interval_seconds()),
+        timeout: Some(number(from.health_check_timeout_seconds())),
+        healthy: number(from.healthy_threshold_count()),
+        unhealthy: number(from.unhealthy_threshold_count()),
+    };
+    Some(SeenTargetGroup {
+        arn: text(from.target_group_arn()),
+        name: text(from.target_group_name()),
+        target_type: TargetType::parse(from.target_type()?.as_str())?,
+        protocol: Protocol::parse(from.protocol()?.as_str())?,
+        port: port(from.port()),
+        ipv6: from.ip_address_type() == Some(&elb::TargetGroupIpAddressTypeEnum::Ipv6),
+        health,
+        attributes: Attributes::new(),
+        tags: Tags::new(),
+        targets: Default::default(),
+        recorded: None,
+    })
+}
+
+/// A listener; `None` if it is of a kind that is not made here.
+pub(crate) fn listener(from: &elb::Listener) -> Option<SeenListener> {
+    let action = from.default_actions().first();
+    let weighted = action.and_then(|action| action.forward_config()).map(|forward| forward.target_groups());
+    let mut forwards: Vec<(String, i32)> = weighted
+        .unwrap_or_default()
+        .iter()
+        .map(|group| (text(group.target_group_arn()), group.weight().unwrap_or(1)))
+        .collect();
+    if forwards.is_empty() {
+        forwards.extend(action.and_then(|action| action.target_group_arn()).map(|arn| (arn.to_owned(), 1)));
+    }
+    let stickiness = action.and_then(|action| action.forward_config()?.target_group_stickiness_config());
+    Some(SeenListener {
+        arn: text(from.listener_arn()),
+        port: port(from.port()),
+        protocol: Protocol::parse(from.protocol()?.as_str())?,
+        certificates: from.certificates().iter().map(|one| text(one.certificate_arn())).collect(),
+        policy: from.ssl_policy().filter(|policy| !policy.is_empty()).map(str::to_owned),
+        alpn: from.alpn_policy().first().cloned(),
+        attributes: Attributes::new(),
+        tags: Tags::new(),
+        forwards,
+        sticky: stickiness.and_then(|config| config.enabled()) == Some(true),
+    })
+}
+
+/// A target and what ELB thinks of it.
+pub(crate) fn health(from: &elb::TargetHealthDescription) -> Option<(Target, TargetHealth)> {
+    let target = from.target()?;
+    let state = from.target_health().and_then(|health| health.state()).map(|state| state.as_str());
+    let health = match state {
+        Some("healthy") => TargetHealth::Healthy,
+        Some("unhealthy") => TargetHealth::Unhealthy,
+        Some("initial") => TargetHealth::Initial,
+        Some("unused") => TargetHealth::Unused,
+        Some("draining" | "unhealthy.draining") => TargetHealth::Draining,
+        _ => TargetHealth::Unknown,
+    };
+    Some((Target { id: text(target.id()), port: port(target.port()) }, health))
+}
+
+/// A rule for what comes in; `None` if it is for what goes out.
+pub(crate) fn rule(from: &ec2::SecurityGroupRule) -> Option<SeenRule> {
+    if from.is_egress() == Some(true) {
+        return None;
+    }
+    let range = |text: &str| text.parse().ok().map(Source::Range);
+    let group = from.referenced_group_info().and_then(|group| group.group_id());
+    let source = from
+        .cidr_ipv4()
+        .and_then(range)
+        .or_else(|| from.cidr_ipv6().and_then(range))
+        .or_else(|| from.prefix_list_id().map(|id| Source::PrefixList(id.to_owned())))
+        .or_else(|| group.map(|id| Source::Group(id.to_owned())))?;
+    let rule = Rule {
+        protocol: text(from.ip_protocol()),
+        from: from.from_port().unwrap_or(-1),
+        to: from.to_port().unwrap_or(-1),
+        source,
+        description: text(from.description()),
+    };
+    Some(SeenRule { id: text(from.security_group_rule_id()), rule })
+}
+
+/// A rule as a request to add it has it.
+pub(crate) fn permission(rule: &Rule) -> ec2::IpPermission {
+    let permission = ec2::IpPermission::builder().ip_protocol(&rule.protocol).from_port(rule.from).to_port(rule.to);
+    let description = Some(rule.description.clone()).filter(|text| !text.is_empty());
+    match &rule.source {
+        Source::Range(range) if range.addr().is_ipv4() => permission
+            .ip_ranges(ec2::IpRange::builder().cidr_ip(range.to_string()).set_description(description).build()),
+        Source::Range(range) => permission
+            .ipv6_ranges(ec2::Ipv6Range::builder().cidr_ipv6(range.to_string()).set_description(description).build()),
+        Source::PrefixList(id) => permission
+            .prefix_list_ids(ec2::PrefixListId::builder().prefix_list_id(id).set_description(description).build()),
+        Source::Group(id) => permission
+            .user_id_group_pairs(ec2::UserIdGroupPair::builder().group_id(id).set_description(description).build()),
+    }
+    .build()
+}
+
+/// A rule as a request to change one has it.
+pub(crate) fn changed_rule(id: &str, rule: &Rule) -> ec2::SecurityGroupRuleUpdate {
+    let description = Some(rule.description.clone()).filter(|text| !text.is_empty());
+    let request = ec2::SecurityGroupRuleRequest::builder()
+        .ip_protocol(&rule.protocol)
+        .from_port(rule.from)
+        .to_port(rule.to)
+        .set_description(description);
+    let request = match &rule.source {
+        Source::Range(range) if range.addr().is_ipv4() => request.cidr_ipv4(range.to_string()),
+        Source::Range(range) => request.cidr_ipv6(range.to_string()),
+        Source::PrefixList(id) => request.prefix_list_id(id),
+        Source::Group(id) => request.referenced_group_id(id),
+    };
+    ec2::SecurityGroupRuleUpdate::builder().security_group_rule_id(id).security_group_rule(request.build()).build()
+}
+
+/// Tags as ELB has them.
+pub(crate) fn elb_tags(tags: &Tags) -> Option<Vec<elb::Tag>> {
+    let tags = tags.iter().map(|(key, value)| elb::Tag::builder().key(key).value(value).build());
+    Some(tags.collect::<Vec<_>>()).filter(|tags| !tags.is_empty())
+}
+
+/// Tags as EC2 has them, for what is made by the same call.
+pub(crate) fn ec2_tags(tags: &Tags) -> ec2::TagSpecification {
+    let tags = tags.iter().map(|(key, value)| ec2::Tag::builder().key(key).value(value).build()).collect();
+    ec2::TagSpecification::builder().resource_type(ec2::ResourceType::SecurityGroup).set_tags(Some(tags)).build()
+}
+
+/// Where a listener sends traffic, as a request has it.
+pub(crate) fn forward(forwards: &[(String, i32)], sticky: bool) -> elb::Action {
+    let action = elb::Action::builder().r#type(elb::ActionTypeEnum::Forward);
+    match forwards {
+        [(arn, _)] => action.target_group_arn(arn),
+        many => {
+            let group = |(arn, weight): &(String, i32)| {
+                elb::TargetGroupTuple::builder().target_group_arn(arn).weight(*weight).build()
+            };
+            let groups = many.iter().map(group).collect();
+            let sticky = sticky.then(|| elb::TargetGroupStickinessConfig::builder().enabled(true).build());
+            let config = elb::ForwardActionConfig::builder().set_target_groups(Some(groups));
+            action.forward_config(config.set_target_group_stickiness_config(sticky).build())
+        }
+    }
+    .build()
+}
+
+/// A subnet with its addresses, as a request has it.
+pub(crate) fn subnet_mapping(mapping: &Mapping) -> elb::SubnetMapping {
+    elb::SubnetMapping::builder()
+        .subnet_id(&mapping.subnet)
+        .set_allocation_id(mapping.allocation.clone())
+        .set_private_ipv4_address(mapping.private_v4.clone())
+        .set_ipv6_address(mapping.v6.clone())
+        .set_source_nat_ipv6_prefix(mapping.nat_prefix.clone())
+        .build()
+}
+
+/// The protocol of probes.
+pub(crate) fn probe(probe: Probe) -> elb::ProtocolEnum {
+    elb::ProtocolEnum::from(probe.as_str())
+}

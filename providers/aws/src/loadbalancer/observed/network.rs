@@ -1,0 +1,238 @@
+//! The network as EC2 has it: its subnets, and the machines' security groups; kept for a while, as they seldom change.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_ec2::types::{Filter, RouteTable};
+use futures::future::try_join3;
+use providers::{CloudError, IpNet, Targets};
+use tokio::time::Instant;
+
+use crate::client::Class;
+use crate::loadbalancer::model::build::instance_id;
+use crate::loadbalancer::model::subnets::{Network, Subnet};
+use crate::loadbalancer::observed::convert;
+use crate::loadbalancer::types::SeenRule;
+use crate::session::Session;
+use crate::tags::pairs;
+
+/// Subnets and routes are read again after this time.
+const NETWORK: Duration = Duration::from_secs(60);
+/// The security groups of a machine are asked for again after this time.
+const MACHINE: Duration = Duration::from_secs(60 * 60);
+/// Values that one filter may have.
+const VALUES: usize = 200;
+
+/// A machine, as far as balancers are concerned.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Machine {
+    pub zone: String,
+    pub groups: Vec<String>,
+}
+
+/// What was read of the network and its machines.
+#[derive(Debug, Default)]
+pub(crate) struct Networks {
+    network: tokio::sync::Mutex<Option<(Instant, Arc<Network>)>>,
+    machines: tokio::sync::Mutex<HashMap<String, (Instant, Machine)>>,
+}
+
+fn filter(name: &str, values: Vec<String>) -> Filter {
+    Filter::builder().name(name).set_values(Some(values)).build()
+}
+
+impl Networks {
+    /// The network.
+    pub(crate) async fn network(&self, session: &Session) -> Result<Arc<Network>, CloudError> {
+        let mut last = self.network.lock().await;
+        if let Some((_, network)) = last.as_ref().filter(|(at, _)| Instant::now() < *at + NETWORK) {
+            return Ok(network.clone());
+        }
+        let (ranges, mut subnets, tables) = try_join3(ranges(session), subnets(session), tables(session)).await?;
+        for subnet in &mut subnets {
+            subnet.public = is_public(&subnet.id, &tables);
+        }
+        subnets.sort_by(|a, b| a.id.cmp(&b.id));
+        let network = Arc::new(Network {
+            vpc: session.vpc.clone(),
+            region: session.api.region.clone(),
+            ranges,
+            subnets,
+            own_subnet: session.subnet.clone(),
+        });
+        *last = Some((Instant::now(), network.clone()));
+        Ok(network)
+    }
+
+    /// Subnets are read anew by whoever asks next.
+    pub(crate) async fn forget(&self) {
+        *self.network.lock().await = None;
+    }
+
+    /// The machines of nodes, by instance id, with one call for those that are not known.
+    pub(crate) async fn machines(
+        &self,
+        session: &Session,
+        targets: &Targets,
+    ) -> Result<BTreeMap<String, Machine>, CloudError> {
+        let ids = targets.nodes.iter().filter_map(|node| instance_id(node.provider_id.as_deref()?));
+        self.by_id(session, ids.map(str::to_owned).collect()).await
+    }
+
+    /// The machines of these instance ids.
+    pub(crate) async fn by_id(
+        &self,
+        session: &Session,
+        ids: BTreeSet<String>,
+    ) -> Result<BTreeMap<String, Machine>, CloudError> {
+        // Whoever asks for the same machines meanwhile waits for this answer.
+        let mut memory = self.machines.lock().await;
+        let now = Instant::now();
+        memory.retain(|_, (at, _)| now < *at + MACHINE);
+        let (mut found, mut unknown) = (BTreeMap::new(), Vec::new());
+        for id in ids {
+            match memory.get(&id) {
+                Some((_, machine)) => drop(found.insert(id, machine.clone())),
+                None => unknown.push(id),
+            }
+        }
+        for ids in unknown.chunks(VALUES) {
+            // A filter passes over what is not there, where a list of ids would fail as a whole.
+            let request = session.api.ec2.describe_instances().filters(filter("instance-id", ids.to_vec()));
+            let answer = session.api.read(Class::Ec2Read, "DescribeInstances", || request.clone().send()).await?;
+            for instance in answer.reservations().iter().flat_map(|reservation| reservation.instances()) {
+                let zone = instance.placement().and_then(|placement| placement.availability_zone());
+                let groups = instance.security_groups().iter().filter_map(|group| group.group_id());
+                let machine =
+                    Machine { zone: zone.unwrap_or_default().to_owned(), groups: groups.map(str::to_owned).collect() };
+                let id = instance.instance_id().unwrap_or_default().to_owned();
+                memory.insert(id.clone(), (now, machine.clone()));
+                found.insert(id, machine);
+            }
+        }
+        Ok(found)
+    }
+}
+
+async fn ranges(session: &Session) -> Result<Vec<IpNet>, CloudError> {
+    let request = session.api.ec2.describe_vpcs().vpc_ids(&session.vpc);
+    let answer = session.api.read(Class::Ec2Read, "DescribeVpcs", || request.clone().send()).await?;
+    let parse = |text: Option<&str>| text.and_then(|text| text.parse().ok());
+    let of_vpc = |vpc: &aws_sdk_ec2::types::Vpc| {
+        let v4 = vpc.cidr_block_association_set().iter().filter_map(|one| parse(one.cidr_block()));
+        let v6 = vpc.ipv6_cidr_block_association_set().iter().filter_map(|one| parse(one.ipv6_cidr_block()));
+        v4.chain(v6).collect::<Vec<IpNet>>()
+    };
+    Ok(answer.vpcs().iter().flat_map(of_vpc).collect())
+}
+
+async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
+    let (mut all, mut token) = (Vec::new(), None);
+    loop {
+        let request = session.api.ec2.describe_subnets().filters(filter("vpc-id", vec![session.vpc.clone()]));
+        let request = request.max_results(1000).set_next_token(token);
+        let answer = session.api.read(Class::Ec2Read, "DescribeSubnets", || request.clone().send()).await?;
+        all.extend(answer.subnets().iter().map(|subnet| {
+            let v6 = subnet.ipv6_cidr_block_association_set().iter();
+            Subnet {
+                id: subnet.subnet_id().unwrap_or_default().to_owned(),
+                zone: subnet.availability_zone().unwrap_or_default().to_owned(),
+                v4: subnet.cidr_block().and_then(|range| range.parse().ok()).into_iter().collect(),
+                v6: v6.filter_map(|one| one.ipv6_cidr_block()?.parse().ok()).collect(),
+                tags: pairs(subnet.tags()).map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+                free: subnet.available_ip_address_count().unwrap_or_default(),
+                public: false,
+            }
+        }));
+        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+        if token.is_none() {
+            return Ok(all);
+        }
+    }
+}
+
+async fn tables(session: &Session) -> Result<Vec<RouteTable>, CloudError> {
+    let (mut all, mut token) = (Vec::new(), None);
+    loop {
+        let request = session.api.ec2.describe_route_tables().filters(filter("vpc-id", vec![session.vpc.clone()]));
+        let request = request.max_results(100).set_next_token(token);
+        let answer = session.api.read(Class::Ec2Read, "DescribeRouteTables", || request.clone().send()).await?;
+        all.extend(answer.route_tables().iter().cloned());
+        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+        if token.is_none() {
+            return Ok(all);
+        }
+    }
+}
+
+/// Whether a subnet's table, or else the network's main one, leads to an internet gateway.
+fn is_public(subnet: &str, tables: &[RouteTable]) -> bool {
+    let own = tables.iter().find(|table| table.associations().iter().any(|one| one.subnet_id() == Some(subnet)));
+    let main = || tables.iter().find(|table| table.associations().iter().any(|one| one.main() == Some(true)));
+    let routes = own.or_else(main).map(|table| table.routes()).unwrap_or_default();
+    routes.iter().any(|route| route.gateway_id().is_some_and(|gateway| gateway.starts_with("igw")))
+}
+
+/// The rules of security groups for what comes in, by group.
+pub(crate) async fn rules(session: &Session, groups: &[String]) -> Result<BTreeMap<String, Vec<SeenRule>>, CloudError> {
+    let mut all: BTreeMap<String, Vec<SeenRule>> = BTreeMap::new();
+    for groups in groups.chunks(VALUES) {
+        let mut token = None;
+        loop {
+            let request = session.api.ec2.describe_security_group_rules().filters(filter("group-id", groups.to_vec()));
+            let request = request.max_results(1000).set_next_token(token);
+            let send = || request.clone().send();
+            let answer = session.api.read(Class::Ec2Read, "DescribeSecurityGroupRules", send).await?;
+            for rule in answer.security_group_rules() {
+                if let Some(seen) = convert::rule(rule) {
+                    all.entry(rule.group_id().unwrap_or_default().to_owned()).or_default().push(seen);
+                }
+            }
+            token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+            if token.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The ids of the security groups that these names or ids stand for; what is not found is answered as the error.
+pub(crate) async fn groups_named(
+    session: &Session,
+    names: &[String],
+) -> Result<Result<Vec<String>, String>, CloudError> {
+    let (ids, names): (Vec<String>, Vec<String>) = names.iter().cloned().partition(|name| name.starts_with("sg-"));
+    if names.is_empty() {
+        return Ok(Ok(ids));
+    }
+    let filters = vec![filter("vpc-id", vec![session.vpc.clone()]), filter("tag:Name", names.clone())];
+    let request = session.api.ec2.describe_security_groups().set_filters(Some(filters));
+    let answer = session.api.read(Class::Ec2Read, "DescribeSecurityGroups", || request.clone().send()).await?;
+    let mut all = ids;
+    for name in names {
+        let is = |group: &&aws_sdk_ec2::types::SecurityGroup| pairs(group.tags()).any(|tag| tag == ("Name", &name));
+        match answer.security_groups().iter().find(is).and_then(|group| group.group_id()) {
+            Some(id) => all.push(id.to_owned()),
+            None => return Ok(Err(name)),
+        }
+    }
+    Ok(Ok(all))
+}
+
+/// The security groups that have rules for what carries `group`.
+pub(crate) async fn groups_that_name(session: &Session, group: &str) -> Result<Vec<String>, CloudError> {
+    let filters = filter("ip-permission.group-id", vec![group.to_owned()]);
+    let request = session.api.ec2.describe_security_groups().filters(filters);
+    let answer = session.api.read(Class::Ec2Read, "DescribeSecurityGroups", || request.clone().send()).await?;
+    Ok(answer.security_groups().iter().filter_map(|group| group.group_id().map(str::to_owned)).collect())
+}
+
+/// Whether a Classic Load Balancer of this name has an interface in the network: it does as long as it exists.
+pub(crate) async fn has_classic_interface(session: &Session, name: &str) -> Result<bool, CloudError> {
+    let filters = vec![filter("vpc-id", vec![session.vpc.clone()]), filter("description", vec![format!("ELB {name}")])];
+    let request = session.api.ec2.describe_network_interfaces().set_filters(Some(filters));
+    let answer = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send()).await?;
+    Ok(!answer.network_interfaces().is_empty())
+}

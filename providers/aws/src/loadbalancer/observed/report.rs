@@ -1,0 +1,88 @@
+//! What there is, in the contract's words.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use providers::{
+    Balancer, Health, Ingress, IpNet, Listener, LoadBalancerStatus, ObservedTarget, Phase, Protocol as Transport,
+    TargetId,
+};
+
+use crate::loadbalancer::model::build::anyone;
+use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::types::{Source, TargetHealth, TargetType};
+
+/// The way in, once it has a name.
+pub(crate) fn ingress(balancer: &SeenBalancer) -> Option<Ingress> {
+    let hostname = Some(balancer.dns.clone()).filter(|dns| !dns.is_empty())?;
+    Some(Ingress { hostname: Some(hostname), ..Ingress::default() })
+}
+
+/// The instances that are targets.
+pub(crate) fn instances(seen: &Seen) -> BTreeSet<String> {
+    let groups = seen.target_groups.iter().filter(|group| group.target_type == TargetType::Instance);
+    groups.flat_map(|group| group.targets.keys()).map(|target| target.id.clone()).collect()
+}
+
+/// A balancer, with the zones of the instances that are its targets.
+pub(crate) fn observed(seen: &Seen, going: bool, zones: &BTreeMap<String, String>) -> Balancer {
+    let balancer = seen.balancers.first();
+    let phase = match balancer {
+        _ if going => Phase::Deleting,
+        None => Phase::Incomplete,
+        Some(balancer) if balancer.state == State::Provisioning => Phase::Provisioning,
+        Some(balancer) if balancer.state == State::Failed || balancer.listeners.is_empty() => Phase::Incomplete,
+        Some(_) => Phase::Active,
+    };
+    let mut listeners = Vec::new();
+    for listener in balancer.into_iter().flat_map(|balancer| &balancer.listeners) {
+        for transport in listener.protocol.transports() {
+            let protocol = if *transport == "udp" { Transport::Udp } else { Transport::Tcp };
+            listeners.push(Listener { protocol, port: listener.port });
+        }
+    }
+    listeners.sort_unstable_by_key(|listener| (listener.protocol, listener.port));
+    let rules = seen.security_groups.iter().flat_map(|group| &group.rules);
+    let range = |source: &Source| match source {
+        Source::Range(range) => Some(*range),
+        Source::PrefixList(_) | Source::Group(_) => None,
+    };
+    let ranges: BTreeSet<IpNet> = rules.filter_map(|rule| range(&rule.rule.source)).collect();
+    let open = ranges.contains(&anyone(false)) || ranges.contains(&anyone(true));
+    let mut healths: BTreeMap<TargetId, Vec<TargetHealth>> = BTreeMap::new();
+    for group in &seen.target_groups {
+        for (target, health) in &group.targets {
+            let id = match (group.target_type, target.id.parse()) {
+                (TargetType::Ip, Ok(address)) => TargetId::Endpoint { address, port: target.port },
+                _ => {
+                    let zone = zones.get(&target.id).map(String::as_str).unwrap_or_default();
+                    TargetId::Instance(format!("aws:///{zone}/{}", target.id))
+                }
+            };
+            healths.entry(id).or_default().push(*health);
+        }
+    }
+    let targets = healths.into_iter().map(|(target, healths)| ObservedTarget { target, health: worst(&healths) });
+    Balancer {
+        phase,
+        status: LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() },
+        listeners,
+        source_ranges: if open { Vec::new() } else { ranges.into_iter().collect() },
+        targets: targets.collect(),
+    }
+}
+
+/// The worst over a target's ports; a port that is on its way out counts only if there is no other.
+pub(crate) fn worst(healths: &[TargetHealth]) -> Health {
+    let has = |health| healths.contains(&health);
+    if has(TargetHealth::Unhealthy) {
+        Health::Unhealthy
+    } else if has(TargetHealth::Initial) {
+        Health::Initial
+    } else if has(TargetHealth::Unknown) || has(TargetHealth::Unused) {
+        Health::Unknown
+    } else if has(TargetHealth::Healthy) {
+        Health::Healthy
+    } else {
+        Health::Draining
+    }
+}

@@ -1,0 +1,409 @@
+//! What AWS has of one Service, as it was read, and what becomes of it by each step: the model that plans are tested
+//! on is the one that they are followed with.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::loadbalancer::plan::Step;
+use crate::loadbalancer::types::{
+    AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, Protocol, Scheme, SecurityGroup, SeenRule, Tags,
+    Target, TargetGroup, TargetHealth, TargetType,
+};
+
+/// What ARNs begin with, and names of target groups never do.
+pub(crate) const ARN: &str = "arn:";
+
+/// How far a balancer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Provisioning,
+    Active,
+    Failed,
+}
+
+/// A balancer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SeenBalancer {
+    pub arn: String,
+    pub name: String,
+    pub dns: String,
+    pub state: State,
+    pub scheme: Scheme,
+    pub address_type: AddressType,
+    pub subnets: Vec<Mapping>,
+    pub security_groups: Vec<String>,
+    pub private_link: Option<bool>,
+    pub source_nat: bool,
+    pub attributes: Attributes,
+    pub capacity: Option<i32>,
+    pub tags: Tags,
+    pub listeners: Vec<SeenListener>,
+}
+
+/// A listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SeenListener {
+    pub arn: String,
+    pub port: u16,
+    pub protocol: Protocol,
+    /// The default one first.
+    pub certificates: Vec<String>,
+    pub policy: Option<String>,
+    pub alpn: Option<String>,
+    pub attributes: Attributes,
+    pub tags: Tags,
+    /// Target groups by ARN, with their weights.
+    pub forwards: Vec<(String, i32)>,
+    /// A client stays with its target group.
+    pub sticky: bool,
+}
+
+/// A target group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SeenTargetGroup {
+    pub arn: String,
+    pub name: String,
+    pub target_type: TargetType,
+    pub protocol: Protocol,
+    pub port: u16,
+    pub ipv6: bool,
+    pub health: HealthCheck,
+    pub attributes: Attributes,
+    pub tags: Tags,
+    pub targets: BTreeMap<Target, TargetHealth>,
+    /// Where other clusters register too: what this one is on record to have put in, if it is on record at all.
+    pub recorded: Option<BTreeSet<Target>>,
+}
+
+/// A security group of the Service's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SeenSecurityGroup {
+    pub id: String,
+    pub name: String,
+    pub tags: Tags,
+    pub rules: Vec<SeenRule>,
+}
+
+/// All that AWS has of a Service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub balancers: Vec<SeenBalancer>,
+    pub target_groups: Vec<SeenTargetGroup>,
+    pub security_groups: Vec<SeenSecurityGroup>,
+}
+
+/// What AWS answered to a step: the ids of what was made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Made {
+    /// An ARN or an id.
+    pub id: String,
+    /// A balancer's DNS name.
+    pub dns: String,
+    /// The ids of rules, in the order of the rules that were asked for.
+    pub rules: Vec<String>,
+}
+
+impl Seen {
+    pub(crate) fn balancer(&self, name: &str) -> Option<&SeenBalancer> {
+        self.balancers.iter().find(|balancer| balancer.name == name)
+    }
+
+    pub(crate) fn target_group(&self, name: &str) -> Option<&SeenTargetGroup> {
+        self.target_groups.iter().find(|group| group.name == name)
+    }
+
+    pub(crate) fn target_group_by_arn(&self, arn: &str) -> Option<&SeenTargetGroup> {
+        self.target_groups.iter().find(|group| group.arn == arn)
+    }
+
+    pub(crate) fn security_group(&self, name: &str) -> Option<&SeenSecurityGroup> {
+        self.security_groups.iter().find(|group| group.name == name)
+    }
+
+    /// There is nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.balancers.is_empty() && self.target_groups.is_empty() && self.security_groups.is_empty()
+    }
+
+    /// The ARNs of balancers and target groups, and the ids of security groups.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = String> + '_ {
+        let balancers = self.balancers.iter().map(|one| one.arn.clone());
+        let groups = self.target_groups.iter().map(|one| one.arn.clone());
+        balancers.chain(groups).chain(self.security_groups.iter().map(|one| one.id.clone()))
+    }
+
+    /// Leaves out what was told to go and is listed still; answers the names of such balancers.
+    pub(crate) fn take_out(&mut self, doomed: &BTreeSet<String>) -> Vec<String> {
+        let dying = self.balancers.iter().filter(|one| doomed.contains(&one.arn)).map(|one| one.name.clone()).collect();
+        self.balancers.retain(|one| !doomed.contains(&one.arn));
+        self.target_groups.retain(|one| !doomed.contains(&one.arn));
+        self.security_groups.retain(|one| !doomed.contains(&one.id));
+        dying
+    }
+
+    /// Whether a listener of any balancer sends traffic to a target group.
+    pub(crate) fn is_used(&self, group: &str) -> bool {
+        let mut forwards = self.balancers.iter().flat_map(|balancer| &balancer.listeners).flat_map(|one| &one.forwards);
+        forwards.any(|(arn, _)| arn == group)
+    }
+
+    /// A listener's protocol.
+    pub(crate) fn protocol(&self, listener: &str) -> Option<Protocol> {
+        let mut listeners = self.balancers.iter().flat_map(|balancer| &balancer.listeners);
+        listeners.find(|one| one.arn == listener).map(|one| one.protocol)
+    }
+
+    /// A change of a listener's protocol as the deletion of the old one and a new one.
+    pub(crate) fn made_anew(&self, step: &Step) -> Option<[Step; 2]> {
+        let Step::ModifyListener { arn, listener, forwards, .. } = step else { return None };
+        let has = |one: &&SeenListener| one.arn == *arn && one.protocol != listener.protocol;
+        let balancer = self.balancers.iter().find(|balancer| balancer.listeners.iter().any(|one| has(&one)))?;
+        let made = Step::CreateListener {
+            balancer: balancer.name.clone(),
+            listener: listener.clone(),
+            forwards: forwards.clone(),
+        };
+        Some([Step::DeleteListener { arn: arn.clone() }, made])
+    }
+
+    fn of_name(&mut self, name: &str) -> Option<&mut SeenBalancer> {
+        self.balancers.iter_mut().find(|balancer| balancer.name == name)
+    }
+
+    fn listener(&mut self, arn: &str) -> Option<&mut SeenListener> {
+        self.balancers.iter_mut().flat_map(|balancer| &mut balancer.listeners).find(|listener| listener.arn == arn)
+    }
+
+    fn group(&mut self, name: &str) -> Option<&mut SeenTargetGroup> {
+        self.target_groups.iter_mut().find(|group| group.name == name)
+    }
+
+    fn tags(&mut self, arn: &str) -> Option<&mut Tags> {
+        let balancers = self.balancers.iter_mut().flat_map(|balancer| {
+            let listeners = balancer.listeners.iter_mut().map(|listener| (&listener.arn, &mut listener.tags));
+            std::iter::once((&balancer.arn, &mut balancer.tags)).chain(listeners)
+        });
+        let groups = self.target_groups.iter_mut().map(|group| (&group.arn, &mut group.tags));
+        let security = self.security_groups.iter_mut().map(|group| (&group.id, &mut group.tags));
+        balancers.chain(groups).chain(security).find(|(id, _)| *id == arn).map(|(_, tags)| tags)
+    }
+
+    /// The ARNs of target groups by their names, with weights. Those of others are named by their ARNs.
+    pub(crate) fn arns(&self, forwards: &[(String, i32)]) -> Vec<(String, i32)> {
+        let arn = |name: &str| match name.starts_with(ARN) {
+            true => Some(name.to_owned()),
+            false => self.target_group(name).map(|group| group.arn.clone()),
+        };
+        forwards.iter().filter_map(|(name, weight)| Some((arn(name)?, *weight))).collect()
+    }
+
+    /// What is there once a step was done. Health is ELB's to say: new targets are unused, or on trial.
+    pub(crate) fn follow(&mut self, step: &Step, made: &Made) {
+        match step {
+            Step::CreateSecurityGroup(group) => self.security_groups.push(new_security_group(group, made)),
+            Step::Authorize { group, rules } => {
+                let Some(group) = self.security_groups.iter_mut().find(|one| one.name == *group) else { return };
+                let ids = made.rules.iter().cloned().chain(std::iter::repeat(String::new()));
+                group.rules.extend(rules.iter().zip(ids).map(|(rule, id)| SeenRule { id, rule: rule.clone() }));
+            }
+            Step::Revoke { group, rules } => {
+                let Some(group) = self.security_groups.iter_mut().find(|one| one.name == *group) else { return };
+                group.rules.retain(|rule| !rules.contains(&rule.id));
+            }
+            Step::DeleteSecurityGroup { id } => self.security_groups.retain(|group| group.id != *id),
+            Step::CreateBalancer(balancer) => self.balancers.push(new_balancer(balancer, made)),
+            Step::SetSubnets { balancer, subnets, source_nat } => {
+                if let Some(seen) = self.of_name(balancer) {
+                    seen.subnets.clone_from(subnets);
+                    seen.source_nat = *source_nat;
+                }
+            }
+            Step::SetAddressType { balancer, address_type } => {
+                if let Some(seen) = self.of_name(balancer) {
+                    seen.address_type = *address_type;
+                }
+            }
+            Step::SetSecurityGroups { balancer, groups, private_link } => {
+                if let Some(seen) = self.of_name(balancer) {
+                    seen.security_groups.clone_from(groups);
+                    seen.private_link = private_link.or(seen.private_link);
+                }
+            }
+            Step::SetCapacity { balancer, units } => {
+                if let Some(seen) = self.of_name(balancer) {
+                    seen.capacity = Some(*units);
+                }
+            }
+            Step::SetBalancerAttributes { balancer, attributes } => {
+                if let Some(seen) = self.of_name(balancer) {
+                    seen.attributes.extend(attributes.clone());
+                }
+            }
+            Step::DeleteBalancer { arn } => self.balancers.retain(|balancer| balancer.arn != *arn),
+            Step::CreateTargetGroup(group) => self.target_groups.push(new_target_group(group, made)),
+            Step::SetHealthCheck { group, health } => {
+                if let Some(seen) = self.group(group) {
+                    let seen = &mut seen.health;
+                    let (path, codes, timeout) = (seen.path.take(), seen.codes.take(), seen.timeout);
+                    *seen = health.clone();
+                    seen.path = seen.path.take().or(path);
+                    seen.codes = seen.codes.take().or(codes);
+                    seen.timeout = seen.timeout.or(timeout);
+                }
+            }
+            Step::SetGroupAttributes { group, attributes } => {
+                if let Some(seen) = self.group(group) {
+                    seen.attributes.extend(attributes.clone());
+                }
+            }
+            Step::Register { group, targets } => {
+                let used = self.target_group(group).is_some_and(|group| self.is_used(&group.arn));
+                let health = if used { TargetHealth::Initial } else { TargetHealth::Unused };
+                if let Some(seen) = self.group(group) {
+                    seen.targets.extend(targets.iter().map(|target| (target.clone(), health)));
+                }
+            }
+            Step::Deregister { group, targets } => {
+                if let Some(seen) = self.group(group) {
+                    seen.targets.retain(|target, _| !targets.contains(target));
+                }
+            }
+            Step::DeleteTargetGroup { arn } => self.target_groups.retain(|group| group.arn != *arn),
+            Step::CreateListener { balancer, listener, forwards } => {
+                let forwards = self.arns(forwards);
+                if let Some(seen) = self.of_name(balancer) {
+                    seen.listeners.push(new_listener(listener, forwards, made));
+                }
+            }
+            Step::ModifyListener { arn, listener, forwards, .. } => {
+                let forwards = self.arns(forwards);
+                if let Some(seen) = self.listener(arn) {
+                    seen.protocol = listener.protocol;
+                    let default = listener.certificates.iter().take(1).cloned();
+                    let more =
+                        seen.certificates.iter().skip(1).filter(|one| Some(*one) != listener.certificates.first());
+                    seen.certificates = match listener.protocol {
+                        Protocol::Tls => default.chain(more.cloned()).collect(),
+                        _ => Vec::new(),
+                    };
+                    seen.policy =
+                        listener.policy.clone().or(seen.policy.take()).filter(|_| listener.protocol == Protocol::Tls);
+                    seen.alpn.clone_from(&listener.alpn);
+                    seen.forwards = forwards;
+                    seen.sticky = listener.is_sticky();
+                }
+            }
+            Step::SetListenerAttributes { arn, attributes } => {
+                if let Some(seen) = self.listener(arn) {
+                    seen.attributes.extend(attributes.clone());
+                }
+            }
+            Step::AddCertificates { balancer, port, certificates } => {
+                let Some(seen) = self.of_name(balancer) else { return };
+                if let Some(listener) = seen.listeners.iter_mut().find(|listener| listener.port == *port) {
+                    listener.certificates.extend(certificates.iter().cloned());
+                }
+            }
+            Step::RemoveCertificates { arn, certificates } => {
+                if let Some(seen) = self.listener(arn) {
+                    seen.certificates.retain(|one| !certificates.contains(one));
+                }
+            }
+            Step::Record { group, targets } => {
+                if let Some(seen) = self.group(group) {
+                    seen.recorded = Some(targets.clone());
+                }
+            }
+            Step::DeleteListener { arn } => {
+                self.balancers.iter_mut().for_each(|balancer| balancer.listeners.retain(|one| one.arn != *arn));
+            }
+            Step::AddTags { arn, tags } => {
+                if let Some(seen) = self.tags(arn) {
+                    seen.extend(tags.clone());
+                }
+            }
+            Step::RemoveTags { arn, keys } => {
+                if let Some(seen) = self.tags(arn) {
+                    seen.retain(|key, _| !keys.contains(key));
+                }
+            }
+        }
+    }
+}
+
+/// What a new balancer's attributes are, of those that are set here most often.
+const BALANCER_DEFAULTS: [(&str, &str); 3] = [
+    ("access_logs.s3.enabled", "false"),
+    ("deletion_protection.enabled", "false"),
+    ("load_balancing.cross_zone.enabled", "false"),
+];
+
+/// The same for a target group.
+const GROUP_DEFAULTS: [(&str, &str); 1] = [("proxy_protocol_v2.enabled", "false")];
+
+fn defaults(pairs: &[(&str, &str)]) -> Attributes {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// The attributes of a new balancer, as far as they are known without asking.
+pub(crate) fn balancer_defaults() -> Attributes {
+    defaults(&BALANCER_DEFAULTS)
+}
+
+/// The attributes of a new target group, as far as they are known without asking.
+pub(crate) fn group_defaults() -> Attributes {
+    defaults(&GROUP_DEFAULTS)
+}
+
+fn new_security_group(group: &SecurityGroup, made: &Made) -> SeenSecurityGroup {
+    SeenSecurityGroup { id: made.id.clone(), name: group.name.clone(), tags: group.tags.clone(), rules: Vec::new() }
+}
+
+fn new_balancer(balancer: &Balancer, made: &Made) -> SeenBalancer {
+    SeenBalancer {
+        arn: made.id.clone(),
+        name: balancer.name.clone(),
+        dns: made.dns.clone(),
+        state: State::Provisioning,
+        scheme: balancer.scheme,
+        address_type: balancer.address_type,
+        subnets: balancer.subnets.clone(),
+        security_groups: balancer.security_groups.clone(),
+        private_link: None,
+        source_nat: balancer.source_nat,
+        attributes: balancer_defaults(),
+        capacity: None,
+        tags: balancer.tags.clone(),
+        listeners: Vec::new(),
+    }
+}
+
+fn new_target_group(group: &TargetGroup, made: &Made) -> SeenTargetGroup {
+    SeenTargetGroup {
+        arn: made.id.clone(),
+        name: group.name.clone(),
+        target_type: group.target_type,
+        protocol: group.protocol,
+        port: group.port,
+        ipv6: group.ipv6,
+        health: group.health.clone(),
+        attributes: group_defaults(),
+        tags: group.tags.clone(),
+        targets: BTreeMap::new(),
+        recorded: None,
+    }
+}
+
+fn new_listener(listener: &Listener, forwards: Vec<(String, i32)>, made: &Made) -> SeenListener {
+    SeenListener {
+        arn: made.id.clone(),
+        port: listener.port,
+        protocol: listener.protocol,
+        certificates: listener.certificates.iter().take(1).cloned().collect(),
+        policy: listener.policy.clone(),
+        alpn: listener.alpn.clone(),
+        attributes: Attributes::new(),
+        tags: listener.tags.clone(),
+        forwards,
+        sticky: listener.is_sticky(),
+    }
+}

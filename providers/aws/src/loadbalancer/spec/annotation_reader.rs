@@ -1,0 +1,341 @@
+//! Reading annotations: each value as what it should be, and each mistake as a sentence that names it and its fix.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+
+use providers::{CloudError, ErrorKind, LoadBalancerSpec};
+
+use crate::loadbalancer::spec::actions::{self, Part, Spread};
+
+/// What all but two of the annotations begin with.
+pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
+
+/// Forward actions of the Load Balancer Controller, followed by protocol and port.
+const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
+
+/// The annotations that are known, without [`PREFIX`]; one that ends in a dot is continued by a port.
+const KNOWN: [&str; 53] = [
+    "type",
+    "internal",
+    "proxy-protocol",
+    "access-log-enabled",
+    "access-log-emit-interval",
+    "access-log-s3-bucket-name",
+    "access-log-s3-bucket-prefix",
+    "connection-draining-enabled",
+    "connection-draining-timeout",
+    "connection-idle-timeout",
+    "cross-zone-load-balancing-enabled",
+    "extra-security-groups",
+    "security-groups",
+    "ssl-cert",
+    "ssl-ports",
+    "ssl-negotiation-policy",
+    "backend-protocol",
+    "additional-resource-tags",
+    "healthcheck-protocol",
+    "healthcheck-port",
+    "healthcheck-path",
+    "healthcheck-interval",
+    "healthcheck-timeout",
+    "healthcheck-healthy-threshold",
+    "healthcheck-unhealthy-threshold",
+    "healthcheck-success-codes",
+    "target-group-attributes",
+    "target-group-attributes.",
+    "eip-allocations",
+    "private-ipv4-addresses",
+    "ipv6-addresses",
+    "subnets",
+    "target-node-labels",
+    "nlb-target-type",
+    "name",
+    "scheme",
+    "ip-address-type",
+    "enable-prefix-for-ipv6-source-nat",
+    "source-nat-ipv6-prefixes",
+    "manage-backend-security-group-rules",
+    "disable-nlb-sg",
+    "security-group-prefix-lists",
+    "inbound-sg-rules-on-private-link-traffic",
+    "enable-icmp-for-path-mtu-discovery",
+    "alpn-policy",
+    "proxy-protocol-per-target-group",
+    "attributes",
+    "listener-attributes.",
+    "enable-tcp-udp-listener",
+    "quic-enabled-ports",
+    "quic-enabled-containers",
+    "multi-cluster-target-group",
+    "minimum-load-balancer-capacity",
+];
+
+/// The other Services that forward actions name.
+pub(crate) fn others(spec: &LoadBalancerSpec) -> BTreeSet<String> {
+    let actions = spec.annotations.iter().filter(|(key, _)| key.starts_with(ACTIONS));
+    actions.flat_map(|(_, value)| actions::services(value)).collect()
+}
+
+/// A Service's annotations while they are read.
+pub(crate) struct Reading<'a> {
+    annotations: &'a BTreeMap<String, String>,
+    errors: Vec<String>,
+    /// What has no effect, though it can work.
+    pub warnings: Vec<String>,
+}
+
+impl<'a> Reading<'a> {
+    /// Begins with what nobody knows: most often a typing error.
+    pub(crate) fn new(spec: &'a LoadBalancerSpec) -> Self {
+        let mut reading = Self { annotations: &spec.annotations, errors: Vec::new(), warnings: Vec::new() };
+        for key in spec.annotations.keys() {
+            let Some(suffix) = key.strip_prefix(PREFIX) else { continue };
+            let known = |known: &str| known == suffix || (known.ends_with('.') && suffix.starts_with(known));
+            if !KNOWN.iter().any(|one| known(one)) {
+                let likeness = |known: &str| strsim::jaro_winkler(suffix, known);
+                let near = KNOWN.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+                let near = near.filter(|near| likeness(near) > 0.9);
+                let hint = near.map(|near| format!("; did you mean {PREFIX}{near}?")).unwrap_or_default();
+                reading.warnings.push(format!("annotation {key} is not known and has no effect{hint}"));
+            }
+        }
+        reading
+    }
+
+    /// What is wrong with a value: its annotation, what it holds, and what to write instead.
+    pub(crate) fn refuse(&mut self, suffix: &str, value: &str, fix: &str) {
+        let error = CloudError::invalid_annotation(&format!("{PREFIX}{suffix}"), value, fix);
+        self.errors.push(error.message);
+    }
+
+    /// How a listener's traffic is spread over several target groups, if that is asked for.
+    pub(crate) fn spread(&mut self, protocol: &str, port: u16) -> Option<Spread<Part>> {
+        let key = format!("{ACTIONS}{protocol}-{port}");
+        let value = self.annotations.get(&key)?;
+        match actions::parse(value) {
+            Ok(spread) => Some(spread),
+            Err(fix) => {
+                self.errors.push(CloudError::invalid_annotation(&key, value, &fix).message);
+                None
+            }
+        }
+    }
+
+    /// What is wrong with a listener's forward action: what of it, and what to write or make instead.
+    pub(crate) fn refuse_action(&mut self, protocol: &str, port: u16, what: &str, fix: &str) {
+        let key = format!("{ACTIONS}{protocol}-{port}");
+        self.errors.push(CloudError::invalid_annotation(&key, what, fix).message);
+    }
+
+    /// Actions of none of these listeners: better no balancer than one that sends traffic elsewhere.
+    pub(crate) fn refuse_other_actions(&mut self, listeners: &[String]) {
+        for (key, value) in self.annotations.iter() {
+            let Some(named) = key.strip_prefix(ACTIONS).filter(|named| !listeners.iter().any(|one| one == named))
+            else {
+                continue;
+            };
+            let fix = format!("leave it out, or name one of the listeners {} instead of {named}", listeners.join(", "));
+            self.errors.push(CloudError::invalid_annotation(key, value, &fix).message);
+        }
+    }
+
+    /// What is wrong with a field of the Service.
+    pub(crate) fn refuse_field(&mut self, field: &str, value: impl std::fmt::Display, fix: &str) {
+        self.errors.push(CloudError::invalid_field(field, value, fix).message);
+    }
+
+    /// An annotation that has no effect on what is made here.
+    pub(crate) fn warn_without_effect(&mut self, suffix: &str, instead: &str) {
+        if self.text(suffix).is_some() {
+            self.warnings
+                .push(format!("annotation {PREFIX}{suffix} has no effect on a Network Load Balancer{instead}"));
+        }
+    }
+
+    /// All mistakes in one error, or none.
+    pub(crate) fn finish(&mut self) -> Result<(), CloudError> {
+        // What several target groups have in common is read for each.
+        let mut told = BTreeSet::new();
+        let mut errors = std::mem::take(&mut self.errors);
+        errors.retain(|error| told.insert(error.clone()));
+        match errors.is_empty() {
+            true => Ok(()),
+            false => Err(CloudError::new(ErrorKind::Invalid, "ReadAnnotations", errors.join("; "))),
+        }
+    }
+
+    /// A value without the blanks around it; an empty one counts as not given.
+    pub(crate) fn text(&self, suffix: &str) -> Option<&'a str> {
+        let value = self.annotations.get(&format!("{PREFIX}{suffix}"))?.trim();
+        Some(value).filter(|value| !value.is_empty())
+    }
+
+    /// True or false in any of the words of Go's `strconv.ParseBool`.
+    pub(crate) fn boolean(&mut self, suffix: &str) -> Option<bool> {
+        let value = self.text(suffix)?;
+        match value {
+            "1" | "t" | "T" | "true" | "True" | "TRUE" => Some(true),
+            "0" | "f" | "F" | "false" | "False" | "FALSE" => Some(false),
+            _ => {
+                self.refuse(suffix, value, "use true or false");
+                None
+            }
+        }
+    }
+
+    /// `on` or `off`.
+    pub(crate) fn switch(&mut self, suffix: &str) -> Option<bool> {
+        let value = self.text(suffix)?;
+        match value {
+            "on" => Some(true),
+            "off" => Some(false),
+            _ => {
+                self.refuse(suffix, value, "use on or off");
+                None
+            }
+        }
+    }
+
+    /// A number from `least` to `most`.
+    pub(crate) fn number(&mut self, suffix: &str, least: u32, most: u32) -> Option<u32> {
+        let value = self.text(suffix)?;
+        match value.parse::<u32>() {
+            Ok(number) if (least..=most).contains(&number) => Some(number),
+            _ => {
+                self.refuse(suffix, value, &format!("use a number from {least} to {most}"));
+                None
+            }
+        }
+    }
+
+    /// One of a few words.
+    pub(crate) fn word<T: Copy>(&mut self, suffix: &str, words: &[(&str, T)]) -> Option<T> {
+        let value = self.text(suffix)?;
+        let found = words.iter().find(|(word, _)| *word == value).map(|(_, meaning)| *meaning);
+        if found.is_none() {
+            let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            self.refuse(suffix, value, &format!("use {}", words.join(" or ")));
+        }
+        found
+    }
+
+    /// Values between commas; blanks and empty ones are left out.
+    pub(crate) fn list(&self, suffix: &str) -> Vec<&'a str> {
+        let values = self.text(suffix).unwrap_or_default().split(',').map(str::trim);
+        values.filter(|value| !value.is_empty()).collect()
+    }
+
+    /// The same, to keep.
+    pub(crate) fn owned(&self, suffix: &str) -> Vec<String> {
+        self.list(suffix).into_iter().map(str::to_owned).collect()
+    }
+
+    /// Values between commas that are all of one type.
+    pub(crate) fn parsed<T: FromStr>(&mut self, suffix: &str, fix: &str) -> Vec<T> {
+        let mut parsed = Vec::new();
+        for value in self.list(suffix) {
+            match value.parse() {
+                Ok(value) => parsed.push(value),
+                Err(_) => self.refuse(suffix, value, fix),
+            }
+        }
+        parsed
+    }
+
+    /// Pairs `key=value` between commas. A comma within a value is written `\,`, or stands where no `=` follows any
+    /// more. Where `bare` is true, a key may stand alone and has an empty value.
+    pub(crate) fn pairs(&mut self, suffix: &str, bare: bool) -> BTreeMap<String, String> {
+        let Some(text) = self.text(suffix) else { return BTreeMap::new() };
+        let mut pairs = BTreeMap::new();
+        for part in split_pairs(text) {
+            let (key, value) = match part.split_once('=') {
+                Some((key, value)) => (key.trim(), value.trim()),
+                None if bare => (part.trim(), ""),
+                None => ("", ""),
+            };
+            if key.is_empty() && !(bare && part.trim().is_empty()) {
+                self.refuse(suffix, text, "use key=value pairs with commas between them");
+                return BTreeMap::new();
+            }
+            if !key.is_empty() {
+                pairs.insert(key.to_owned(), value.to_owned());
+            }
+        }
+        pairs
+    }
+
+    /// Annotations that begin so and name something after it: what they name.
+    pub(crate) fn continued(&self, suffix: &str) -> Vec<&'a str> {
+        let start = format!("{PREFIX}{suffix}");
+        self.annotations.keys().filter_map(|key| key.strip_prefix(&start)).collect()
+    }
+}
+
+/// The parts between commas that are not escaped by a backslash.
+fn split_pairs(text: &str) -> Vec<String> {
+    let (mut parts, mut part) = (Vec::new(), String::new());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => part.extend(chars.next()),
+            ',' => parts.push(std::mem::take(&mut part)),
+            c => part.push(c),
+        }
+    }
+    parts.push(part);
+    parts.retain(|part| !part.trim().is_empty());
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loadbalancer::samples;
+
+    #[test]
+    fn pairs_are_read_with_escapes() {
+        for (text, bare, expected) in [
+            ("a=b, c = d", false, Some(vec![("a", "b"), ("c", "d")])),
+            ("a=b=c", false, Some(vec![("a", "b=c")])),
+            (r"a=1\,2,b=3", false, Some(vec![("a", "1,2"), ("b", "3")])),
+            ("a,b=c,", true, Some(vec![("a", ""), ("b", "c")])),
+            ("a,b=c", false, None),
+            ("=x", true, None),
+        ] {
+            let spec = samples::spec(&[("attributes", text)]);
+            let mut reading = Reading::new(&spec);
+            let pairs = reading.pairs("attributes", bare);
+            let result = reading.finish().map(|()| pairs);
+            let expected =
+                expected.map(|pairs| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect());
+            assert_eq!(result.ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_mistake_is_in_the_error_and_names_its_fix() {
+        let spec = samples::spec(&[("scheme", "outside"), ("healthcheck-interval", "x"), ("internal", "perhaps")]);
+        let mut reading = Reading::new(&spec);
+        assert_eq!(reading.word("scheme", &[("internal", 1), ("internet-facing", 2)]), None);
+        assert_eq!(reading.number("healthcheck-interval", 5, 300), None);
+        assert_eq!(reading.boolean("internal"), None);
+        let error = reading.finish().unwrap_err();
+        assert!(error.is_invalid());
+        for part in ["scheme is \"outside\": use internal or internet-facing", "from 5 to 300", "use true or false"] {
+            assert!(error.message.contains(part), "{} lacks {part}", error.message);
+        }
+    }
+
+    #[test]
+    fn typing_errors_are_told() {
+        let spec = samples::spec(&[("healthcheck-intervall", "5"), ("target-group-attributes.80", "a=b")]);
+        let reading = Reading::new(&spec);
+        assert_eq!(
+            reading.warnings,
+            [format!(
+                "annotation {PREFIX}healthcheck-intervall is not known and has no effect; \
+                 did you mean {PREFIX}healthcheck-interval?"
+            )]
+        );
+    }
+}

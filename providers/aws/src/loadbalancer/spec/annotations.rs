@@ -1,0 +1,430 @@
+//! What a Service asks for in its fields and annotations, typed, before any call: every annotation of
+//! cloud-provider-aws and of the Load Balancer Controller under its own name.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use providers::{
+    CloudError, IpFamily, IpFamilyPolicy, IpNet, LoadBalancerSpec, Protocol as Transport, SessionAffinity, Targeting,
+};
+
+use crate::config;
+use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::spec::actions::Spread;
+use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
+use crate::loadbalancer::spec::ports::listeners;
+use crate::loadbalancer::types::{Attributes, HealthCheck, Protocol, Scheme, Tags, TargetType};
+
+/// What holds for all Services of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// Services that cloud-provider-aws leaves to the Load Balancer Controller are ours too.
+    pub controller_services: bool,
+    /// Targets of the traffic policy Cluster are probed where kube-proxy answers.
+    pub shared_probe: Option<config::Probe>,
+    /// Nodes' security groups are left alone.
+    pub no_node_rules: bool,
+    /// Tags of everything; they win over a Service's own.
+    pub tags: Tags,
+    /// Keys of tags that are somebody else's.
+    pub foreign_tags: BTreeSet<String>,
+    /// Targets in a group at most.
+    pub max_targets: Option<usize>,
+}
+
+/// The families of addresses that a balancer should have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Families {
+    Ipv4,
+    /// Both, where the subnets have both.
+    PreferDualstack,
+    Dualstack,
+}
+
+/// The security groups that a balancer should carry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SecurityGroups {
+    /// None.
+    Off,
+    /// One made for the Service, with its rules, and the one that nodes' rules name.
+    Own,
+    /// These, by id or by the tag `Name`.
+    Given(Vec<String>),
+}
+
+/// A listener with its target group, before anything is known of the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ListenerSettings {
+    pub port: u16,
+    pub protocol: Protocol,
+    pub certificates: Vec<String>,
+    pub policy: Option<String>,
+    pub alpn: Option<String>,
+    pub attributes: Attributes,
+    pub group: GroupSettings,
+    pub spread: Option<Spread<Other>>,
+}
+
+/// Who gets a part of a listener's traffic beside the Service itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Other {
+    /// A target group that is there already, by ARN.
+    Arn(String),
+    /// A target group that is made for a port of another Service.
+    Group(Box<GroupSettings>),
+}
+
+/// A port of another Service that a target group is made for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Backend {
+    pub service: String,
+    pub port: u16,
+    /// Its targets are reached by IPv6.
+    pub ipv6: bool,
+}
+
+/// A target group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GroupSettings {
+    pub protocol: Protocol,
+    /// The names of the Service's ports that it serves; two for `TCP_UDP`.
+    pub port_names: Vec<String>,
+    /// What ELB shows: the node port, or the port of the pods.
+    pub port: u16,
+    pub health: HealthCheck,
+    pub attributes: Attributes,
+    /// Targets see the clients' addresses.
+    pub preserves_client: bool,
+    /// `None`: the Service's own.
+    pub backend: Option<Backend>,
+}
+
+/// All that a Service asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub flavour: Flavour,
+    pub target_type: TargetType,
+    /// `None`: as the balancer is; internal if there is none yet.
+    pub scheme: Option<Scheme>,
+    pub name: Option<String>,
+    pub families: Families,
+    /// Targets are reached by IPv6.
+    pub ipv6_targets: bool,
+    /// By id or by the tag `Name`; `None`: those that fit.
+    pub subnets: Option<Vec<String>>,
+    pub allocations: Vec<String>,
+    pub private_v4: Vec<Ipv4Addr>,
+    pub v6: Vec<Ipv6Addr>,
+    pub source_nat: bool,
+    pub nat_prefixes: Vec<String>,
+    pub security_groups: SecurityGroups,
+    /// Rules in the nodes' security groups are kept here.
+    pub node_rules: bool,
+    /// Who may connect; empty: anyone, or only the prefix lists if there are some.
+    pub ranges: Vec<IpNet>,
+    pub prefix_lists: Vec<String>,
+    pub private_link: Option<bool>,
+    pub path_mtu: bool,
+    pub attributes: Attributes,
+    pub capacity: Option<i32>,
+    pub listeners: Vec<ListenerSettings>,
+    /// Tags that the user adds.
+    pub tags: Tags,
+    /// Keys of tags that are somebody else's.
+    pub foreign_tags: BTreeSet<String>,
+    /// Targets in a group at most.
+    pub max_targets: Option<usize>,
+    /// Labels that nodes must have; an empty value means any.
+    pub node_labels: Vec<(String, String)>,
+    /// Target groups that other clusters register in too.
+    pub shared_groups: bool,
+    /// No type was asked for, so that cloud-provider-aws would have made a Classic Load Balancer.
+    pub untyped: bool,
+    pub warnings: Vec<String>,
+}
+
+impl Settings {
+    /// The target groups that are made for other Services; one for each listener that sends traffic there.
+    pub(crate) fn backends(&self) -> impl Iterator<Item = &GroupSettings> {
+        let spreads = self.listeners.iter().filter_map(|listener| listener.spread.as_ref());
+        spreads.flat_map(|spread| &spread.others).filter_map(|(other, _)| match other {
+            Other::Arn(_) => None,
+            Other::Group(group) => Some(&**group),
+        })
+    }
+}
+
+/// Whose targets a Service needs, and what it asks for; nothing if somebody else makes its balancer.
+///
+/// # Errors
+/// `Invalid` with every mistake, each with its annotation or field, value and fix.
+pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targeting, Option<Settings>), CloudError> {
+    let mut reading = Reading::new(spec);
+    let kind = reading.text("type");
+    let flavour = match (spec.class.as_deref(), kind) {
+        (Some(_), _) => Flavour::Controller,
+        (None, Some("external" | "nlb-ip")) if !policy.controller_services => return Ok((Targeting::Elsewhere, None)),
+        (None, Some("external" | "nlb-ip")) => Flavour::Controller,
+        (None, None | Some("nlb")) => Flavour::CloudProvider,
+        (None, Some(other)) => {
+            reading.refuse("type", other, "use nlb: Classic Load Balancers are not made here");
+            Flavour::CloudProvider
+        }
+    };
+    let asked = reading.word("nlb-target-type", &[("instance", TargetType::Instance), ("ip", TargetType::Ip)]);
+    let target_type = match kind {
+        Some("nlb-ip") => TargetType::Ip,
+        _ => asked.unwrap_or(TargetType::Instance),
+    };
+    let mut settings = whole(spec, policy, flavour, target_type, &mut reading);
+    settings.untyped = kind.is_none() && spec.class.is_none();
+    reading.finish()?;
+    settings.warnings = reading.warnings;
+    let targeting = match target_type {
+        TargetType::Instance => Targeting::Nodes,
+        TargetType::Ip => Targeting::Endpoints,
+    };
+    Ok((targeting, Some(settings)))
+}
+
+fn whole(
+    spec: &LoadBalancerSpec,
+    policy: &Policy,
+    flavour: Flavour,
+    target_type: TargetType,
+    reading: &mut Reading<'_>,
+) -> Settings {
+    fields(spec, flavour, reading);
+    let scheme = scheme(flavour, reading);
+    let ipv6_targets = spec.ip_families.contains(&IpFamily::IPv6);
+    let families = families(spec, reading);
+    let security_groups = security_groups(reading);
+    let given = matches!(security_groups, SecurityGroups::Given(_));
+    let node_rules = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given) && !policy.no_node_rules;
+    if given && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
+        let message = "source ranges and prefix lists have no effect beside annotation";
+        reading.warnings.push(format!("{message} {PREFIX}security-groups: put rules into those groups"));
+    }
+    if families == Families::Ipv4 {
+        for range in spec.source_ranges.iter().filter(|range| range.addr().is_ipv6()) {
+            let fix = "set annotation service.beta.kubernetes.io/aws-load-balancer-ip-address-type to dualstack, or \
+                       use IPv4 ranges";
+            reading.refuse_field("spec.loadBalancerSourceRanges", range, fix);
+        }
+    }
+    let icmp = reading.switch("enable-icmp-for-path-mtu-discovery");
+    let listeners = listeners(spec, policy, flavour, target_type, reading);
+    let source_nat = reading.switch("enable-prefix-for-ipv6-source-nat").unwrap_or(false);
+    if source_nat && families == Families::Ipv4 {
+        let fix = "set the annotation for ip-address-type to dualstack too, or leave this one out";
+        reading.refuse("enable-prefix-for-ipv6-source-nat", "on", fix);
+    }
+    let (allocations, private_v4, v6) = addresses(scheme, families, reading);
+    Settings {
+        flavour,
+        target_type,
+        scheme,
+        name: name(reading),
+        families,
+        ipv6_targets,
+        subnets: Some(reading.owned("subnets")).filter(|subnets| !subnets.is_empty()),
+        allocations,
+        private_v4,
+        v6,
+        source_nat,
+        nat_prefixes: reading.owned("source-nat-ipv6-prefixes"),
+        security_groups,
+        node_rules,
+        ranges: spec.source_ranges.iter().map(IpNet::trunc).collect(),
+        prefix_lists: reading.owned("security-group-prefix-lists"),
+        private_link: reading.switch("inbound-sg-rules-on-private-link-traffic"),
+        path_mtu: icmp.unwrap_or(false),
+        attributes: balancer_attributes(flavour, reading),
+        capacity: capacity(reading),
+        listeners,
+        tags: tags(policy, flavour, reading),
+        foreign_tags: policy.foreign_tags.clone(),
+        max_targets: policy.max_targets,
+        node_labels: reading.pairs("target-node-labels", true).into_iter().collect(),
+        shared_groups: reading.boolean("multi-cluster-target-group").unwrap_or(false),
+        untyped: false,
+        warnings: Vec::new(),
+    }
+}
+
+fn fields(spec: &LoadBalancerSpec, flavour: Flavour, reading: &mut Reading<'_>) {
+    if flavour == Flavour::CloudProvider {
+        if spec.session_affinity != SessionAffinity::None {
+            reading.refuse_field("spec.sessionAffinity", "ClientIP", "use None, which is what AWS can do");
+        }
+        if let Some(address) = &spec.requested_address {
+            let fix = "leave it empty, and use annotation service.beta.kubernetes.io/aws-load-balancer-eip-allocations \
+                       or aws-load-balancer-private-ipv4-addresses";
+            reading.refuse_field("spec.loadBalancerIP", address, fix);
+        }
+        if let Some(groups) = reading.text("extra-security-groups") {
+            let fix = "use the annotation for security-groups: a Network Load Balancer has no extra ones";
+            reading.refuse("extra-security-groups", groups, fix);
+        }
+        let instead = format!("; use {PREFIX}target-group-attributes with proxy_protocol_v2.enabled=true");
+        reading.warn_without_effect("proxy-protocol", &instead);
+    }
+    for suffix in [
+        "connection-draining-enabled",
+        "connection-draining-timeout",
+        "connection-idle-timeout",
+        "access-log-emit-interval",
+    ] {
+        reading.warn_without_effect(suffix, "");
+    }
+    if spec.ports.is_empty() {
+        reading.refuse_field("spec.ports", "empty", "list at least one port");
+    }
+    for port in spec.ports.iter().filter(|port| port.protocol == Transport::Sctp) {
+        reading.refuse_field("spec.ports[].protocol", port.protocol, "use TCP or UDP");
+    }
+}
+
+fn scheme(flavour: Flavour, reading: &mut Reading<'_>) -> Option<Scheme> {
+    let words = [("internal", Scheme::Internal), ("internet-facing", Scheme::InternetFacing)];
+    let asked = reading.word("scheme", &words);
+    let of = |internal| if internal { Scheme::Internal } else { Scheme::InternetFacing };
+    match (asked, flavour) {
+        (Some(scheme), _) => Some(scheme),
+        (None, Flavour::Controller) => reading.boolean("internal").map(of),
+        // Any word but false is internal there.
+        (None, Flavour::CloudProvider) => Some(of(reading.text("internal").is_some_and(|word| word != "false"))),
+    }
+}
+
+fn families(spec: &LoadBalancerSpec, reading: &mut Reading<'_>) -> Families {
+    let words = [("ipv4", Families::Ipv4), ("dualstack", Families::Dualstack)];
+    let ipv6 = spec.ip_families.contains(&IpFamily::IPv6);
+    match reading.word("ip-address-type", &words) {
+        Some(Families::Ipv4) if ipv6 => {
+            let fix = "use dualstack, or leave IPv6 out of spec.ipFamilies";
+            reading.refuse("ip-address-type", "ipv4", fix);
+            Families::Ipv4
+        }
+        Some(asked) => asked,
+        None if !ipv6 => Families::Ipv4,
+        None if spec.ip_family_policy == IpFamilyPolicy::PreferDualStack => Families::PreferDualstack,
+        None => Families::Dualstack,
+    }
+}
+
+fn security_groups(reading: &mut Reading<'_>) -> SecurityGroups {
+    let given = reading.owned("security-groups");
+    match (reading.boolean("disable-nlb-sg").unwrap_or(false), given.is_empty()) {
+        (true, false) => {
+            let fix = "use false, or leave out the annotation for security-groups";
+            reading.refuse("disable-nlb-sg", "true", fix);
+            SecurityGroups::Off
+        }
+        (true, true) => SecurityGroups::Off,
+        (false, false) => SecurityGroups::Given(given),
+        (false, true) => SecurityGroups::Own,
+    }
+}
+
+fn name(reading: &mut Reading<'_>) -> Option<String> {
+    let name = reading.text("name")?;
+    let fits = name.len() <= 32
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && !name.starts_with("internal-");
+    if !fits {
+        let fix = "use at most 32 letters, digits and hyphens, with no hyphen at either end and no internal- in front";
+        reading.refuse("name", name, fix);
+    }
+    Some(name.to_owned())
+}
+
+fn addresses(
+    scheme: Option<Scheme>,
+    families: Families,
+    reading: &mut Reading<'_>,
+) -> (Vec<String>, Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
+    let allocations = reading.owned("eip-allocations");
+    let private = reading.parsed("private-ipv4-addresses", "use IPv4 addresses with commas between them");
+    let v6 = reading.parsed("ipv6-addresses", "use IPv6 addresses with commas between them");
+    let internal = scheme.unwrap_or(Scheme::Internal) == Scheme::Internal;
+    if internal && !allocations.is_empty() {
+        let fix = "make the balancer internet-facing, or leave this out: an internal one has no Elastic IPs";
+        reading.refuse("eip-allocations", &allocations.join(","), fix);
+    }
+    if !internal && !private.is_empty() {
+        let fix = "make the balancer internal, or leave this out: an internet-facing one takes what AWS gives it";
+        let given = reading.text("private-ipv4-addresses").unwrap_or_default();
+        reading.refuse("private-ipv4-addresses", given, fix);
+    }
+    if families == Families::Ipv4 && !v6.is_empty() {
+        let fix = "set the annotation for ip-address-type to dualstack too";
+        let given = reading.text("ipv6-addresses").unwrap_or_default();
+        reading.refuse("ipv6-addresses", given, fix);
+    }
+    (allocations, private, v6)
+}
+
+fn balancer_attributes(flavour: Flavour, reading: &mut Reading<'_>) -> Attributes {
+    let mut attributes = reading.pairs("attributes", false);
+    let routing = "dns_record.client_routing_policy";
+    let words = ["any_availability_zone", "partial_availability_zone_affinity", "availability_zone_affinity"];
+    if let Some(value) = attributes.get(routing).filter(|value| !words.contains(&value.as_str())) {
+        let value = format!("{routing}={value}");
+        reading.refuse("attributes", &value, &format!("use {}", words.join(", ")));
+    }
+    let upstreams = flavour == Flavour::CloudProvider;
+    let cross_zone = reading.boolean("cross-zone-load-balancing-enabled");
+    let key = "load_balancing.cross_zone.enabled";
+    match cross_zone {
+        Some(on) => drop(attributes.insert(key.into(), on.to_string())),
+        // cloud-provider-aws turns off what is not asked for.
+        None if upstreams => drop(attributes.entry(key.into()).or_insert_with(|| "false".into())),
+        None => {}
+    }
+    let logs = reading.boolean("access-log-enabled");
+    let key = "access_logs.s3.enabled";
+    match logs {
+        Some(true) => {
+            attributes.insert(key.into(), "true".into());
+            match reading.text("access-log-s3-bucket-name") {
+                Some(bucket) => drop(attributes.insert("access_logs.s3.bucket".into(), bucket.into())),
+                None if !attributes.contains_key("access_logs.s3.bucket") => {
+                    let fix = "name a bucket in the annotation for access-log-s3-bucket-name too";
+                    reading.refuse("access-log-enabled", "true", fix);
+                }
+                None => {}
+            }
+            if let Some(prefix) = reading.text("access-log-s3-bucket-prefix") {
+                attributes.insert("access_logs.s3.prefix".into(), prefix.into());
+            }
+        }
+        Some(false) => drop(attributes.insert(key.into(), "false".into())),
+        None if upstreams => drop(attributes.entry(key.into()).or_insert_with(|| "false".into())),
+        None => {}
+    }
+    attributes
+}
+
+/// What the cluster's admin adds to everything wins over what a Service adds.
+fn tags(policy: &Policy, flavour: Flavour, reading: &mut Reading<'_>) -> Tags {
+    let mut tags = reading.pairs("additional-resource-tags", flavour == Flavour::CloudProvider);
+    for key in policy.foreign_tags.iter().filter(|key| tags.contains_key(*key)) {
+        let fix = "leave it out: --external-managed-tags says that somebody else sets it";
+        reading.refuse("additional-resource-tags", key, fix);
+    }
+    tags.extend(policy.tags.clone());
+    tags
+}
+
+fn capacity(reading: &mut Reading<'_>) -> Option<i32> {
+    let pairs = reading.pairs("minimum-load-balancer-capacity", false);
+    let text = reading.text("minimum-load-balancer-capacity")?;
+    let units = pairs.get("CapacityUnits").and_then(|units| units.parse().ok());
+    if units.is_none() || pairs.len() != 1 {
+        reading.refuse("minimum-load-balancer-capacity", text, "use CapacityUnits= and a number");
+    }
+    units
+}

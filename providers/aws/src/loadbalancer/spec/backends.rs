@@ -1,0 +1,131 @@
+//! Target groups for ports of other Services that get a part of a listener's traffic (Load Balancer Controller:
+//! `buildTargetGroupTuples`): made by this Service's annotations, for targets of the other one.
+
+use providers::{IpFamily, LoadBalancerSpec, OtherService, Port, Protocol as Transport, TargetPort};
+
+use crate::loadbalancer::spec::actions::{Part, ServicePort, Spread};
+use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
+use crate::loadbalancer::spec::annotations::{Backend, GroupSettings, ListenerSettings, Other};
+use crate::loadbalancer::spec::ports::{Behind, Groups};
+use crate::loadbalancer::types::{Protocol, TargetType};
+
+/// What is wrong with an action: the part of it, and what to write or make instead.
+type Mistake = (String, String);
+
+/// A listener's forward action with all that is known of the Services that it names; `None` if something is wrong with
+/// it, which `reading` knows then.
+pub(super) fn resolve(
+    spread: &Spread<Part>,
+    listener: &ListenerSettings,
+    spec: &LoadBalancerSpec,
+    groups: &Groups<'_>,
+    reading: &mut Reading<'_>,
+) -> Option<Spread<Other>> {
+    let resolved = spread.map(|part| match part {
+        Part::Arn(arn) => Some(Other::Arn(arn.clone())),
+        Part::Service(asked) => match group(asked, listener.protocol, spec, groups, reading) {
+            Ok(group) => Some(Other::Group(Box::new(group))),
+            Err((what, fix)) => {
+                reading.refuse_action(listener.protocol.as_str(), listener.port, &what, &fix);
+                None
+            }
+        },
+    });
+    let others = resolved.others.into_iter().map(|(other, weight)| Some((other?, weight))).collect::<Option<_>>()?;
+    Some(Spread { own: resolved.own, others, sticky: resolved.sticky })
+}
+
+fn group(
+    asked: &ServicePort,
+    listener: Protocol,
+    spec: &LoadBalancerSpec,
+    groups: &Groups<'_>,
+    reading: &mut Reading<'_>,
+) -> Result<GroupSettings, Mistake> {
+    let service = &asked.service;
+    let other = other(asked, spec)?;
+    let protocol = match listener {
+        Protocol::Tls if asked.decrypt => Protocol::Tcp,
+        protocol => protocol,
+    };
+    let served = served(asked, other, protocol)?;
+    let number = number(asked, &served, groups.target_type)?;
+    let port = served[0].port;
+    let (attributes, preserves_client) = groups.attributes(port, protocol, reading);
+    let health_port = other.health_check_node_port;
+    let behind = Behind { ports: &other.ports, local: health_port.is_some(), health_port };
+    Ok(GroupSettings {
+        protocol,
+        port_names: served.iter().map(|port| port.name.clone()).collect(),
+        port: number,
+        health: groups.health(&behind, reading),
+        attributes,
+        preserves_client,
+        backend: Some(Backend { service: service.clone(), port, ipv6: other.ip_families.contains(&IpFamily::IPv6) }),
+    })
+}
+
+fn other<'a>(asked: &ServicePort, spec: &'a LoadBalancerSpec) -> Result<&'a OtherService, Mistake> {
+    let (service, namespace) = (&asked.service, &spec.id.namespace);
+    let what = format!("serviceName {service}");
+    if *service == spec.id.name {
+        let fix = "name another Service: the part of this one is baseServiceWeight";
+        return Err((what, fix.into()));
+    }
+    let missing = || {
+        format!(
+            "make a Service {service} in namespace {namespace}, where there is none, or leave it out of targetGroups"
+        )
+    };
+    spec.others.get(service).ok_or_else(|| (what, missing()))
+}
+
+/// The ports of another Service that a target group serves: one, or one for each transport that the group has.
+fn served<'a>(asked: &ServicePort, other: &'a OtherService, protocol: Protocol) -> Result<Vec<&'a Port>, Mistake> {
+    let what = format!("serviceName {}, servicePort {}", asked.service, asked.port);
+    let named = |port: &&Port| port.name == asked.port || port.port.to_string() == asked.port;
+    let fits = |port: &&Port| {
+        let transport = if port.protocol == Transport::Udp { "udp" } else { "tcp" };
+        port.protocol != Transport::Sctp && protocol.transports().contains(&transport)
+    };
+    match other.ports.iter().filter(fits).find(named) {
+        Some(first) => Ok(other.ports.iter().filter(fits).filter(|port| port.port == first.port).collect()),
+        None if other.ports.iter().any(|port| named(&port)) => {
+            let transports = protocol.transports().join(" or ").to_uppercase();
+            Err((what, format!("use a port of protocol {transports}, as the listener has it")))
+        }
+        None => {
+            let has = other.ports.iter().map(|port| match port.name.is_empty() {
+                true => port.port.to_string(),
+                false => format!("{} ({})", port.port, port.name),
+            });
+            let has: Vec<String> = has.collect();
+            Err((what, format!("use a port that the Service {} has: {}", asked.service, has.join(", "))))
+        }
+    }
+}
+
+/// What ELB shows of a target group: the node port, or the port of the pods.
+fn number(asked: &ServicePort, served: &[&Port], target_type: TargetType) -> Result<u16, Mistake> {
+    let of = |port: &Port| match (target_type, &port.target_port) {
+        (TargetType::Instance, _) => port.node_port,
+        (TargetType::Ip, TargetPort::Number(number)) => Some(*number),
+        (TargetType::Ip, TargetPort::Name(_)) => Some(1),
+    };
+    let what = || format!("serviceName {}, servicePort {}", asked.service, asked.port);
+    let number = of(served[0]).ok_or_else(|| {
+        let fix = format!(
+            "make {} a Service of type NodePort, as the port has no nodePort, or send traffic to pods with annotation \
+             {PREFIX}nlb-target-type: ip",
+            asked.service
+        );
+        (what(), fix)
+    })?;
+    match served.iter().all(|port| of(port) == Some(number)) {
+        true => Ok(number),
+        false => {
+            let field = if target_type == TargetType::Instance { "nodePort" } else { "targetPort" };
+            Err((what(), format!("give TCP and UDP of the port the same {field}: they share a target group")))
+        }
+    }
+}

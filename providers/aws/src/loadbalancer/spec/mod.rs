@@ -1,0 +1,7 @@
+//! What a Service asks for: its fields and annotations, read and checked before any call.
+
+pub(super) mod actions;
+pub(super) mod annotation_reader;
+pub(super) mod annotations;
+pub(super) mod backends;
+pub(super) mod ports;
