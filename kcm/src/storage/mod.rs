@@ -1,0 +1,4 @@
+//! Controllers of volumes and claims.
+
+pub mod indexes;
+pub mod migration;
