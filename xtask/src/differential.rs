@@ -9,7 +9,7 @@ use crate::cargo::cargo;
 use crate::test::one_program;
 
 /// Tests that run upstream's manager, by the modules of the cluster tests that hold them.
-const TESTS: [&str; 4] = ["devices::", "differential::", "node_story::", "takeover::"];
+const TESTS: [&str; 4] = ["devices::", "differential::", "nodes::failure::", "takeover::"];
 
 /// Compare with upstream's manager: what both leave behind, and that each takes over from the other.
 ///

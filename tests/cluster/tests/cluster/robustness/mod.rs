@@ -1,0 +1,7 @@
+//! Crashes, lost answers and stale caches; what holds in every state.
+
+pub mod cluster_crashes;
+pub mod crashes;
+pub mod faults;
+pub mod invariants;
+pub mod secrecy;
