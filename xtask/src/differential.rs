@@ -53,3 +53,16 @@ pub fn run(arguments: Arguments) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_filter_matches_a_module_of_the_cluster_tests() {
+        let listed = include_str!("../../tests/cluster/tests/cluster/main.rs");
+        for filter in TESTS {
+            assert!(listed.contains(filter), "{filter} matches no test");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::robustness::crashes::Story;
+use crate::robustness::story::Story;
 
 const ON: &[&str] = &["--enable-garbage-collector=true"];
 

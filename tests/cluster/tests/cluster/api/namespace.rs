@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::robustness::crashes::Story;
+use crate::robustness::story::Story;
 
 /// The controller alone.
 const ALONE: &[&str] = &["--controllers=namespace-controller"];

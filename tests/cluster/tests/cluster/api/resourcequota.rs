@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Resource
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 
-use crate::robustness::crashes::Story;
 use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::story::Story;
 
 const ALONE: &str = "--controllers=resourcequota-controller";
 

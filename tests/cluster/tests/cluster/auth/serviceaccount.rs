@@ -19,8 +19,8 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::robustness::crashes::Story;
 use crate::robustness::invariants::only_declared;
+use crate::robustness::story::Story;
 
 /// An RSA key pair that the API server takes tokens of, beside its own.
 const RSA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kcm/src/credentials/testdata/rsa");

@@ -10,9 +10,9 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::robustness::crashes::Story;
 use crate::robustness::invariants::only_declared;
-use crate::upstream::takeover::{UPSTREAM, start_upstream};
+use crate::robustness::story::Story;
+use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 const CONTROLLER: &str = "device-taint-eviction-controller";
 const ALONE: &str = "--controllers=device-taint-eviction-controller";

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::robustness::faults::lives;
 use crate::robustness::invariants::{only_declared, quiet};
-use crate::upstream::takeover::{UPSTREAM, start_upstream};
+use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";

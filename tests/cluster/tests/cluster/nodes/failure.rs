@@ -15,7 +15,7 @@ use kube::api::Api;
 use serde_json::json;
 
 use crate::nodes::lifecycle::{FLAGS, all_ready, bed, leaving, nodes, patch_node, placed};
-use crate::upstream::takeover::{UPSTREAM, start_upstream_with};
+use crate::upstream::manager::{UPSTREAM, start_upstream_with};
 
 /// Seconds by which ours may be later: clocks of both tick once a second.
 const LATER: f64 = 2.5;

@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::Pod;
 use runtime::manager::Ended;
 use serde_json::json;
 
-use crate::robustness::crashes::Story;
 use crate::robustness::invariants::quiet;
+use crate::robustness::story::Story;
 use crate::workloads::replicaset::settled;
 
 /// Create 3, lose one, scale to 5, scale to 2.

@@ -5,3 +5,4 @@ pub mod crashes;
 pub mod faults;
 pub mod invariants;
 pub mod secrecy;
+pub mod story;

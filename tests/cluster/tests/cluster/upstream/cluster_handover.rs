@@ -17,7 +17,7 @@ use crate::auth::serviceaccount::{asking, filled};
 use crate::network::node_ipam::{add, ranges};
 use crate::nodes::lifecycle::{nodes, patch_node};
 use crate::robustness::cluster_crashes::{bed, distinct, joins, signing};
-use crate::upstream::takeover::{UPSTREAM, start_upstream_with};
+use crate::upstream::manager::{UPSTREAM, start_upstream_with};
 
 const CONTROLLERS: &str = "--controllers=namespace-controller,garbage-collector-controller,resourcequota-controller,\
                            serviceaccount-controller,serviceaccount-token-controller,\

@@ -12,7 +12,7 @@ use cluster_tests::{Bed, Faults, Manager, Space, eventually};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
-use crate::upstream::takeover::{ROLLOUTS, UPSTREAM, start_upstream};
+use crate::upstream::manager::{ROLLOUTS, UPSTREAM, start_upstream};
 
 /// One thing that a user does or waits for.
 enum Step {

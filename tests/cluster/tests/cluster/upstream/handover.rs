@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 
-use crate::upstream::takeover::{UPSTREAM, start_upstream};
+use crate::upstream::manager::{UPSTREAM, start_upstream};
 use crate::workloads::disruption::{INSUFFICIENT, SUFFICIENT, budget, counted, evict};
 use crate::workloads::horizontal_pod_autoscaler::{autoscaler, busy, scaled_to};
 use crate::workloads::{cronjob, deployment, job, pod_garbage_collector, replicaset, replicationcontroller};

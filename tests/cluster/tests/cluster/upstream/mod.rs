@@ -3,6 +3,7 @@
 pub mod cluster_handover;
 pub mod differential;
 pub mod handover;
+pub mod manager;
 pub mod operations;
 pub mod statefulset_takeover;
 pub mod takeover;

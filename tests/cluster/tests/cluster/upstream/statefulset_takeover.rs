@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{WatchEvent, WatchParams};
 use serde_json::{Value, json};
 
-use crate::upstream::takeover::{UPSTREAM, start_upstream};
+use crate::upstream::manager::{UPSTREAM, start_upstream};
 use crate::workloads::statefulset::{set_image, settled, stateful_set};
 
 const CONTROLLER: &str = "statefulset-controller";

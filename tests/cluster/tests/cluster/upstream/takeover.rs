@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, is_ready, names, uids, with};
 use cluster_tests::{Bed, Call, Faults, Manager, Observer, QUIET, Space, during, eventually};
-use control_plane::{ControlPlane, Identity};
 use http::Request;
 use http::header::ACCEPT;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
@@ -13,36 +12,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
 use serde_json::{Value, json};
 
+use crate::upstream::manager::{ROLLOUTS, UPSTREAM, start_upstream};
 use crate::upstream::statefulset_takeover::rich;
 use crate::workloads::daemonset::{self, Fleet, daemon_set};
 use crate::workloads::deployment::{revision, rolled_out, set_image};
 
-pub const UPSTREAM: &str = "kube-controller-manager";
-
-/// The controllers of Deployments.
-pub const ROLLOUTS: &str = "deployment-controller,replicaset-controller";
 const DAEMONS: &str = "daemonset-controller";
-
-/// Runs upstream's manager with these controllers and these flags besides.
-pub fn start_upstream(cluster: &ControlPlane, controllers: &str, more: &[&str]) -> Result<()> {
-    let controllers = format!("--controllers={controllers}");
-    let flags: Vec<&str> = more.iter().copied().chain([&*controllers]).collect();
-    start_upstream_with(cluster, &flags)
-}
-
-/// Runs upstream's manager with these flags.
-pub fn start_upstream_with(cluster: &ControlPlane, flags: &[&str]) -> Result<()> {
-    let program = cluster.assets().upstream_manager()?;
-    let mut all = vec![
-        format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
-        "--use-service-account-credentials=true".into(),
-        "--leader-elect=false".into(),
-        "--secure-port=0".into(),
-    ];
-    all.extend(flags.iter().map(|flag| (*flag).to_owned()));
-    cluster.run(UPSTREAM, &program, &all)?;
-    Ok(())
-}
 
 /// Begins an update and waits until it is half done: two pods of the new revision are ready, old ones are left.
 async fn half_way(space: &Space, version: u32) -> Result<BTreeSet<String>> {

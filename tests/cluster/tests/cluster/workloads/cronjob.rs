@@ -9,7 +9,7 @@ use k8s_openapi::api::batch::v1::{CronJob, Job};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::robustness::crashes::Story;
+use crate::robustness::story::Story;
 use crate::workloads::job::{COMPLETE, job, until};
 
 /// A CronJob that runs once a year, whose Jobs succeed unless annotations say otherwise.

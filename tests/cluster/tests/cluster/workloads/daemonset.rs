@@ -12,8 +12,8 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::robustness::crashes::Story;
 use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::story::Story;
 
 /// The label and taint that keep a test's nodes to its pods.
 const OURS: &str = "example.com/space";

@@ -9,8 +9,8 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{Api, ApiResource, DynamicObject, EvictParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::robustness::crashes::Story;
 use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::story::Story;
 use crate::workloads::replicaset::settled;
 
 pub fn budget(app: &str, spec: Value) -> Value {

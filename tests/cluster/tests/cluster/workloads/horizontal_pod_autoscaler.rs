@@ -9,7 +9,7 @@ use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAu
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::robustness::crashes::Story;
+use crate::robustness::story::Story;
 use crate::workloads::deployment::rolled_out;
 
 /// Quick syncs, and no care for pods that start.

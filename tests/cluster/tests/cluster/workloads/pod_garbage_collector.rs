@@ -6,8 +6,8 @@ use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, dur
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::robustness::crashes::Story;
 use crate::robustness::invariants::only_declared;
+use crate::robustness::story::Story;
 
 const ALONE: &str = "--controllers=pod-garbage-collector-controller";
 const NAME: &str = "pod-garbage-collector-controller";

@@ -6,8 +6,8 @@ use cluster_tests::{Faults, Manager, Space, eventually};
 use k8s_openapi::api::core::v1::{Pod, ReplicationController, ResourceQuota};
 use serde_json::{Value, json};
 
-use crate::robustness::crashes::Story;
 use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::story::Story;
 
 pub fn controller(name: &str, replicas: i32) -> Value {
     json!({

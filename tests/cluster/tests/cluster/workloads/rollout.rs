@@ -10,9 +10,9 @@ use k8s_openapi::api::apps::v1::Deployment;
 use runtime::manager::Ended;
 use serde_json::json;
 
-use crate::robustness::crashes::Story;
 use crate::robustness::faults::{ELECT, created};
 use crate::robustness::invariants::quiet;
+use crate::robustness::story::Story;
 use crate::workloads::deployment::{revision, rolled_out, set_image, wanted};
 
 /// ReplicaSets ask for at most `most` pods, and at least `least` of those that there are stay ready.

@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::robustness::crashes::Story;
 use crate::robustness::invariants::quiet;
+use crate::robustness::story::Story;
 
 /// A StatefulSet of pods with the label `app=<name>`.
 pub fn stateful_set(name: &str, replicas: i32) -> Value {
