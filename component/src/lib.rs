@@ -5,6 +5,7 @@
 
 pub mod assembly;
 pub mod descriptor;
+pub mod finalizers;
 pub mod flags;
 mod log;
 pub mod process;

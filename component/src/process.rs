@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use runtime::client::ConnectOptions;
+use runtime::diagnostics::FinalizerOwner;
 use runtime::election::{ElectionConfig, unique_identity};
 use runtime::manager::{Ended, Manager, ManagerOptions};
 use runtime::serve::{Server, SetVerbosity};
@@ -30,6 +31,8 @@ pub struct Built {
     pub missing: Vec<&'static str>,
     /// Maps the names of queues to the kind of their keys.
     pub key_kinds: Vec<(&'static str, &'static str)>,
+    /// The finalizers on the diagnostics page, and who removes them.
+    pub finalizers: Vec<FinalizerOwner>,
 }
 
 /// Runs a binary as its command line says: the process's whole life. `build` makes the manager.

@@ -77,7 +77,7 @@ pub fn surface(options: &Options, built: &Built, set_verbosity: SetVerbosity) ->
         configz: configz(component.config_group, effective(options)),
         zpages: zpages(options),
         pages: manager.pages().to_vec(),
-        explainer: Some(Arc::new(manager.explainer(component.name, built.key_kinds.clone()))),
+        explainer: Some(Arc::new(manager.explainer(component.name, built.key_kinds.clone(), built.finalizers.clone()))),
         set_verbosity: Some(set_verbosity).filter(|_| options.values.get_bool("profiling")),
     }
 }

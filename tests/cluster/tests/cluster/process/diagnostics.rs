@@ -106,7 +106,7 @@ pub async fn a_quota_and_a_finalizer_are_named(_: Space) -> Result<()> {
     let report = page.until_told("Deployment", "web", "finalizer", "1 dependents block it").await?;
     ensure!(report["waitsFor"][0]["by"] == "garbage-collector-controller", "{report:#}");
     let report = page.until_told("replicasets", &set, "finalizer", "example.com/hold").await?;
-    ensure!(report["waitsFor"][0]["by"] == "whoever put it there (example.com)", "{report:#}");
+    ensure!(report["waitsFor"][0]["by"] == "the program that added it (example.com)", "{report:#}");
     page.kubectl(&["patch", "replicaset", &set, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#])?;
     eventually("both are gone", || async {
         let report = page.json("?kind=Deployment&namespace=shop&name=web").await?;
