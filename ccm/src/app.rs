@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use component::assembly;
+use component::assembly::{self, Built};
 use component::finalizers;
-use component::process::{self, Built, manager_options, warn_of_missing};
+use component::process::{self, manager_options, warn_of_missing};
 use jiff::Timestamp;
 use providers::{BuildContext, CloudProvider, Factory};
 use runtime::client::{ConnectOptions, connect};

@@ -13,9 +13,9 @@ use runtime::serve::{
 use runtime::telemetry::{BuildInfo, Controllers, Events, Leadership, Stores};
 use serde_json::{Map, Value, json};
 
+use crate::assembly::Built;
 use crate::flags::Options;
 use crate::flags::value::{KUBE_VERSION, Type};
-use crate::process::Built;
 
 /// How much longer than the lease a leader may go without renewing before it is unhealthy
 /// (cmd/kube-controller-manager/app, Run).

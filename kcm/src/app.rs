@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use component::assembly;
+use component::assembly::{self, Built};
 use component::finalizers;
-use component::process::{self, Built, manager_options, warn_of_missing};
+use component::process::{self, manager_options, warn_of_missing};
 use jiff::Timestamp;
 use runtime::client::{ConnectOptions, connect};
 use runtime::manager::Manager;
