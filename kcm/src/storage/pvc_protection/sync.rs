@@ -13,7 +13,7 @@ use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
-use tracing::{debug, info};
+use tracing::debug;
 
 use super::FINALIZER;
 use super::decide::{self, UnusedStep};
@@ -97,7 +97,7 @@ impl Protection {
         if need == Need::Removal {
             let is_user = decide::blocks_deletion;
             if self.is_used_in_cache(&claim, is_user) || self.is_used(&claim, is_user).await? {
-                info!(claim = %key, "keeping the finalizer: a pod uses the claim");
+                debug!(claim = %key, "keeping the finalizer: a pod uses the claim");
                 return Ok(Outcome::Done);
             }
         }

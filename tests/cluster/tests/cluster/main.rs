@@ -48,6 +48,9 @@ fn main() -> std::process::ExitCode {
             pod_gets_the_claim_of_its_template_and_gets_it_back, claim_of_another_owner_is_reported_and_left_alone,
             lost_answer_costs_neither_a_second_claim_nor_an_event,
         },
+        storage::csi::{
+            volume_lives_from_its_claim_to_its_end_in_the_driver, second_attachment_of_a_single_node_volume_is_detected,
+        },
         storage::expander::{expansion_is_left_to_external_resizers},
         workloads::pod_garbage_collector::{
             too_many_finished_pods_go_the_evicted_first, pods_of_a_node_that_is_gone_go_after_a_while,
