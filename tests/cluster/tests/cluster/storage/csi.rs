@@ -1,6 +1,6 @@
 //! The life of a volume with a CSI driver and the sidecars of every cluster, from the claim to its end in the driver.
 //!
-//! The tests do the part of the binder and of the attach-detach controller themselves, as users of the API.
+//! The tests do the part of the attach-detach controller themselves, and that of the binder where it does not run.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::with;
@@ -8,6 +8,7 @@ use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
 use control_plane::csi::Driver;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
+use kcm::registry::CONTROLLERS;
 use serde_json::json;
 
 use super::objects::{
@@ -15,16 +16,17 @@ use super::objects::{
 };
 use crate::robustness::invariants::only_declared;
 
-const CONTROLLERS: [&str; 3] = [
-    "persistentvolume-expander-controller",
-    "persistentvolume-protection-controller",
-    "persistentvolumeclaim-protection-controller",
-];
+const BINDER: &str = "persistentvolume-binder-controller";
+const EXPANDER: &str = "persistentvolume-expander-controller";
+const VOLUME_PROTECTION: &str = "persistentvolume-protection-controller";
+const CLAIM_PROTECTION: &str = "persistentvolumeclaim-protection-controller";
 
 /// A CSI driver with its StorageClass and nodes, all named for a test's namespace.
 struct Setup {
     space: Space,
     driver: Driver,
+    /// The binder runs.
+    has_binder: bool,
 }
 
 impl Setup {
@@ -35,7 +37,17 @@ impl Setup {
         ClusterWide::<CSIDriver>::of(space).create(info).await?;
         let class = json!({"metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true});
         ClusterWide::<StorageClass>::of(space).create(class).await?;
-        Ok(Self { space: space.clone(), driver })
+        Ok(Self { space: space.clone(), driver, has_binder: false })
+    }
+
+    /// Starts the controllers of this process for claims of the namespace, with the binder if there is one.
+    async fn start_manager(&mut self, faults: &Faults) -> Result<Manager> {
+        let wanted = [BINDER, EXPANDER, VOLUME_PROTECTION, CLAIM_PROTECTION];
+        let is_there = |name: &&str| CONTROLLERS.iter().any(|controller| controller.name == *name);
+        let names: Vec<&str> = wanted.into_iter().filter(is_there).collect();
+        self.has_binder = names.contains(&BINDER);
+        let flags = format!("--controllers={}", names.join(","));
+        Manager::start_with(&self.space, faults, &[&flags]).await
     }
 
     /// Registers a node on which the driver runs. There is no Node object: csi-attacher reads the CSINode only.
@@ -57,26 +69,36 @@ impl Setup {
         .await
     }
 
-    /// Creates a claim, has csi-provisioner provision its volume and binds both, as the binder does.
+    /// Creates a claim and waits until it is bound to the volume that csi-provisioner made for it.
     async fn bound_claim(&self, name: &str) -> Result<PersistentVolume> {
         let (space, class) = (&self.space, &self.space.namespace);
-        let waiting = json!({
-            "metadata": {"annotations": {
-                "volume.kubernetes.io/storage-provisioner": class,
-                "volume.beta.kubernetes.io/storage-provisioner": class,
-            }},
-            "spec": {"storageClassName": class},
-        });
-        let made: PersistentVolumeClaim = space.create(with(claim(name), waiting)).await?;
+        let of_class = json!({"spec": {"storageClassName": class}});
+        let made: PersistentVolumeClaim = space.create(with(claim(name), of_class)).await?;
         let volume = format!("pvc-{}", made.metadata.uid.context("it has a uid")?);
-        eventually("the volume is provisioned", || volumes(space).get(&volume)).await?;
-        let bound = json!({
-            "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
-            "spec": {"volumeName": volume},
-        });
-        space.patch::<PersistentVolumeClaim>(name, bound).await?;
-        super::objects::bind(space, name, "1Gi").await?;
-        volumes(space).patch_status(&volume, json!({"status": {"phase": "Bound"}})).await
+        if !self.has_binder {
+            let provisioner = json!({"metadata": {"annotations": {"volume.kubernetes.io/storage-provisioner": class}}});
+            space.patch::<PersistentVolumeClaim>(name, provisioner).await?;
+            eventually("the volume is provisioned", || async { volumes(space).get(&volume).await }).await?;
+            let completed = json!({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}});
+            let bound = with(completed, json!({"spec": {"volumeName": volume}}));
+            space.patch::<PersistentVolumeClaim>(name, bound).await?;
+            super::objects::bind(space, name, "1Gi").await?;
+            self.enter_phase(&volume, "Bound").await?;
+        }
+        eventually(format!("{name} is bound"), || async {
+            let status = space.get::<PersistentVolumeClaim>(name).await?.status.unwrap_or_default();
+            ensure!(status.phase.as_deref() == Some("Bound"), "{status:?}");
+            volumes(space).get(&volume).await
+        })
+        .await
+    }
+
+    /// Writes the phase of a volume, unless the binder does.
+    async fn enter_phase(&self, volume: &str, phase: &str) -> Result<()> {
+        if !self.has_binder {
+            volumes(&self.space).patch_status(volume, json!({"status": {"phase": phase}})).await?;
+        }
+        Ok(())
     }
 
     /// Asks for a volume to be attached, as the attach-detach controller does.
@@ -99,10 +121,8 @@ fn handle(volume: &PersistentVolume) -> Result<String> {
 }
 
 pub async fn volume_lives_from_its_claim_to_its_end_in_the_driver(space: Space) -> Result<()> {
-    let setup = Setup::start(&space, &[]).await?;
-    let faults = Faults::default();
-    let flags = format!("--controllers={}", CONTROLLERS.join(","));
-    let manager = Manager::start_cluster_wide(&space, &faults, &[&flags]).await?;
+    let (mut setup, faults) = (Setup::start(&space, &[]).await?, Faults::default());
+    let manager = setup.start_manager(&faults).await?;
     let volume = setup.bound_claim("data").await?;
     let (name, handle) = (volume.metadata.name.clone().context("it has a name")?, handle(&volume)?);
     setup.until_last(&format!("create {handle} {}", 1 << 30)).await?;
@@ -145,12 +165,12 @@ pub async fn volume_lives_from_its_claim_to_its_end_in_the_driver(space: Space) 
     setup.attachments().delete(&attachment).await?;
     setup.until_last(&format!("detach {handle} {node}")).await?;
     until_claim_deleted(&space, "data").await?;
-    volumes(&space).patch_status(&name, json!({"status": {"phase": "Released"}})).await?;
+    setup.enter_phase(&name, "Released").await?;
     setup.until_last(&format!("delete {handle}")).await?;
     volumes(&space).until_deleted(&name).await?;
     ensure!(setup.driver.violations()?.is_empty(), "{:?}", setup.driver.violations()?);
     manager.stop().await?;
-    only_declared(&faults, &["persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller"])?;
+    only_declared(&faults, &[CLAIM_PROTECTION])?;
     setup.driver.stop(&space.bed.cluster)
 }
 
