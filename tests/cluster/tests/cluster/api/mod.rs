@@ -4,3 +4,4 @@ pub mod cluster_scoped;
 pub mod garbage_collector;
 pub mod namespace;
 pub mod resourcequota;
+pub mod storage_versions;
