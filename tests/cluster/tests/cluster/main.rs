@@ -36,6 +36,7 @@ mod node_ranges;
 mod node_story;
 mod nodes;
 mod operations;
+mod owners;
 mod podautoscaler;
 mod podgc;
 mod replicaset;
@@ -160,6 +161,7 @@ fn main() -> std::process::ExitCode {
             countdowns_end_and_are_cancelled,
         },
         operations::{kubeadms_command_line_runs_as_it_is},
+        owners::{pairs_deleted_in_the_foreground_together_all_go, hostile_owner_names_lead_to_no_other_object},
         podautoscaler::{
             kubectl_autoscale_scales_up_and_down, what_cannot_be_measured_is_told, any_kind_goes_to_zero_and_comes_back,
         },
@@ -191,6 +193,7 @@ fn main() -> std::process::ExitCode {
         handover::{work_goes_on_under_the_other},
         monitoring::{alerts_fire_when_they_are_to, upstreams_metrics_are_here},
         operations::{the_takeover_page_is_followed_there_and_back},
+        owners::{hostile_owner_names_are_decided_on_as_by_upstream},
         statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         takeover::{
             rollouts_go_on_under_the_other, daemons_stay_under_the_other, revisions_are_the_same_byte_for_byte,
