@@ -1,5 +1,7 @@
 //! `cargo xtask test`: everything that must hold, in stages, cheap ones first.
 
+#[cfg(test)]
+mod layers;
 mod plan;
 mod run;
 mod sources;

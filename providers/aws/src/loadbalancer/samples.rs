@@ -2,7 +2,7 @@
 
 use providers::{LoadBalancerId, LoadBalancerSpec, NodeTarget, Port, Protocol, TargetPort, Targets};
 
-use crate::loadbalancer::model::subnets::{Network, Subnet};
+use crate::loadbalancer::observed::vpc::{Network, Subnet};
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 
 pub(crate) fn id() -> LoadBalancerId {

@@ -10,12 +10,11 @@ use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::apply::calls::{authorize, revoke};
-use crate::loadbalancer::model::build::instance_id;
 use crate::loadbalancer::model::node_rules::{self, Change, Ports};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::inventory::{Inventory, ListedGroup, Listing, backend_cluster};
-use crate::loadbalancer::observed::network::{self, Machine};
+use crate::loadbalancer::observed::network::{self, Machine, instance_id};
 use crate::loadbalancer::types::{Rule, SeenRule, Source, Tags};
 use crate::session::Session;
 

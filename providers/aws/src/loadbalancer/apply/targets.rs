@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use crate::loadbalancer::apply::backend_group::node_groups;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::{calls, target_records};
-use crate::loadbalancer::model::{build, node_rules};
+use crate::loadbalancer::model::{build, node_rules, target_change};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{Course, KnownGroup, known_group, once};
 use crate::loadbalancer::observed::stack::Seen;
-use crate::loadbalancer::spec::annotations::{GroupSettings, Other};
+use crate::loadbalancer::spec::settings::{GroupSettings, Other};
 
 /// A look this old still tells which groups are machines'.
 const LONG: Duration = Duration::from_secs(30 * 60);
@@ -51,7 +51,7 @@ impl Balancers {
             };
             let wanted = build::targets(work.settings, asked, group.ipv6, work.targets);
             let shared = work.settings.shared_groups.then_some(group.recorded.as_ref());
-            changes.push(target_records::bring(&wanted, &group.targets, shared, work.settings.max_targets));
+            changes.push(target_change::bring(&wanted, &group.targets, shared, work.settings.max_targets));
         }
         // Everything is added before anything is taken away.
         course.changed = Some(Instant::now());

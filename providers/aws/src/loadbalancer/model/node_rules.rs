@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use providers::LoadBalancerId;
 
-use crate::loadbalancer::model::build::{anyone, clients};
-use crate::loadbalancer::model::subnets::Network;
+use crate::loadbalancer::model::build::clients;
 use crate::loadbalancer::names::{self, Flavour};
 use crate::loadbalancer::observed::stack::SeenBalancer;
-use crate::loadbalancer::spec::annotations::Settings;
-use crate::loadbalancer::types::{Desired, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, TargetType};
+use crate::loadbalancer::observed::vpc::Network;
+use crate::loadbalancer::spec::settings::Settings;
+use crate::loadbalancer::types::{Desired, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, TargetType, anyone};
 
 /// Where node ports are, unless the API server was told otherwise. All are opened to balancers at once, as the rule
 /// then never has to change.
