@@ -1,10 +1,10 @@
 //! Which object an owner's name leads to.
 //!
 //! The API server does not check the names in ownerReferences: they may hold anything, and no object can have most of
-//! that as its name. A name must never shape the path of a request, so that names with path separators are decided on
-//! here, without a request. The result is upstream's, whose client joins the name to the path and removes dot segments:
-//! a path to another object, or to nothing, means that the owner does not exist; a path to a list or to a discovery
-//! document is an error, and the dependent stays.
+//! that as its name. A name must never shape the path of a request, so that names with path separators and percent signs
+//! are decided on here, without a request. The result is upstream's, whose client joins the name to the path and removes
+//! dot segments: a path to another object, or to nothing, means that the owner does not exist; a path to a list or to a
+//! discovery document, or one that the API server refuses, is an error, and the dependent stays.
 
 use kinds::Resource;
 
@@ -24,7 +24,8 @@ pub enum Target<'a> {
 
 /// Returns what `name` means for a resource in a namespace.
 pub fn target<'a>(resource: &Resource, namespace: &str, name: &'a str) -> Target<'a> {
-    if name.is_empty() || name.len() > LONGEST_NAME {
+    // The API server refuses to look up a name with a percent sign, which is not the same as that there is no such object.
+    if name.is_empty() || name.len() > LONGEST_NAME || name.contains('%') {
         return Target::Undecidable;
     }
     if !name.contains('/') && !matches!(name, "." | "..") {
