@@ -4,6 +4,7 @@ mod backend_group;
 mod balancers;
 mod calls;
 mod leaks;
+mod opening;
 mod readiness_gates;
 pub(super) mod target_records;
 mod targets;

@@ -29,7 +29,7 @@ fn a_balancer_is_made_with_its_rules_first_and_its_listener_last() {
 #[test]
 fn everything_is_deleted_and_what_holds_goes_before_what_is_held() {
     let mut world = settled(&[]);
-    for step in diff::delete(&world.seen).steps {
+    for step in diff::delete(&world.seen, "u").steps {
         world.make(&step);
     }
     assert_eq!(world.names(), ["DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"]);
