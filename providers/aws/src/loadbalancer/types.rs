@@ -240,6 +240,8 @@ pub(crate) struct TargetGroup {
     pub attributes: Attributes,
     pub tags: Tags,
     pub targets: BTreeSet<Target>,
+    /// More targets may be wanted: nothing is taken out.
+    pub incomplete: bool,
     /// Targets at most.
     pub most: Option<usize>,
     /// Other clusters register targets too: only what this cluster registered is taken out.

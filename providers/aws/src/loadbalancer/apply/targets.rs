@@ -52,7 +52,13 @@ impl Balancers {
             };
             let wanted = build::targets(work.settings, asked, group.ipv6, work.targets);
             let shared = work.settings.shared_groups.then_some(group.recorded.as_ref());
-            changes.push(target_records::bring(&wanted, &group.targets, shared, work.settings.max_targets));
+            changes.push(target_records::bring(
+                &wanted,
+                &group.targets,
+                shared,
+                work.settings.max_targets,
+                work.targets.incomplete,
+            ));
         }
         // Everything is added before anything is taken away.
         course.changed = Some(Instant::now());

@@ -227,6 +227,7 @@ fn group(
         attributes: asked.attributes.clone(),
         tags,
         targets: targets(settings, asked, ipv6, around.targets),
+        incomplete: around.targets.incomplete,
         most: settings.max_targets,
         shared: settings.shared_groups,
         preserves_client: asked.preserves_client,

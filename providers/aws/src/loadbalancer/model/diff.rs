@@ -220,7 +220,8 @@ pub(crate) fn targets(
     let live = current.iter().filter(|(_, health)| **health != TargetHealth::Draining);
     let live: BTreeSet<Target> = live.map(|(target, _)| target.clone()).collect();
     let shared = wanted.shared.then_some(recorded);
-    let Change { before, add, gone, after } = target_records::bring(&wanted.targets, &live, shared, wanted.most);
+    let Change { before, add, gone, after } =
+        target_records::bring(&wanted.targets, &live, shared, wanted.most, wanted.incomplete);
     let group = || group.to_owned();
     let record = |targets| Step::Record { group: group(), targets };
     let register = (!add.is_empty()).then(|| Step::Register { group: group(), targets: add });

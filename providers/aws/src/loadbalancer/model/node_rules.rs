@@ -292,7 +292,7 @@ mod tests {
         };
         for (what, spec, targets, expected) in [
             ("no node yet", samples::spec(&[]), nodes.clone(), &[("tcp", 30_080)][..]),
-            ("udp", udp(samples::spec(&[])), nodes.clone(), &[("tcp", 30_053), ("udp", 30_053)]),
+            ("udp", udp(samples::spec(&[])), nodes.clone(), &[("tcp", 10_256), ("udp", 30_053)]),
             ("probe", samples::spec(&[("healthcheck-port", "10256")]), nodes, &[("tcp", 10_256), ("tcp", 30_080)]),
             ("no pod yet", samples::spec(&[("nlb-target-type", "ip")]), Targets::default(), &[]),
             ("first pod", samples::spec(&[("nlb-target-type", "ip")]), with(8080), &[("tcp", 8080)]),
