@@ -151,7 +151,7 @@ mod tests {
     fn bundle_that_cannot_be_used_is_an_error_with_its_name() {
         let bad = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for pem in ["", "no PEM", bad] {
-            let error = trust("/etc/ca.pem", pem.into()).err().expect("it was accepted");
+            let error = trust("/etc/ca.pem", pem.into()).expect_err("it was accepted");
             assert!(error.is_invalid() && error.message.contains("AWS_CA_BUNDLE is \"/etc/ca.pem\""), "{error}");
         }
     }
