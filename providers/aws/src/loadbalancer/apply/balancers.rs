@@ -451,9 +451,10 @@ impl Balancers {
 
 fn classic_error(kind: ErrorKind, name: &str) -> CloudError {
     let message = format!(
-        "the Classic Load Balancer {name} of this Service is left as it is: make a new Service for a Network Load \
-         Balancer, move clients over, and delete the Classic one with cloud-provider-aws or by hand, with its security \
-         group k8s-elb-{name}"
+        "the Classic Load Balancer {name} of this Service is not managed here: it still serves, but nodes that join are not \
+         registered, and changes of ports and health checks are not made, so that it ends without targets when all nodes were \
+         replaced. Make a new Service for a Network Load Balancer, move clients over, and delete the Classic one with \
+         cloud-provider-aws or by hand, with its security group k8s-elb-{name}"
     );
     CloudError::new(kind, "FindClassicLoadBalancer", message)
 }
