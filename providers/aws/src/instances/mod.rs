@@ -17,7 +17,7 @@ use providers::{
 
 use crate::client::{Api, Class};
 use crate::session::{Session, Sessions};
-use crate::tags::ClusterTags;
+use crate::tags::{self, ClusterTags};
 use id::Wanted;
 use topology::Topology;
 use zones::Zones;
@@ -198,7 +198,7 @@ async fn by_id(session: &Session, ids: &[String]) -> Found {
 /// Finds instances by their private DNS names, which are unique in a network only.
 async fn by_name(session: &Session, names: &[String]) -> Found {
     match filtered(&session.api, name_filters(names, &session.cluster, &session.vpc)).await {
-        Ok(found) => of_names(found),
+        Ok(found) => of_names(found, &session.cluster),
         Err(error) => names.iter().map(|name| (Wanted::Name(name.clone()), Err(error.clone()))).collect(),
     }
 }
@@ -214,9 +214,10 @@ fn name_filters(names: &[String], cluster: &ClusterTags, vpc: &str) -> Vec<Filte
 }
 
 /// The instance of each name, or an error for a name that several have: a provider ID is never changed once it is set.
-fn of_names(found: Vec<types::Instance>) -> Found {
+fn of_names(found: Vec<types::Instance>, cluster: &ClusterTags) -> Found {
     let mut by_name: BTreeMap<String, Vec<types::Instance>> = BTreeMap::new();
-    for instance in found {
+    // The filter lets the legacy tag of another cluster through: it compares keys only.
+    for instance in found.into_iter().filter(|one| cluster.marks(tags::pairs(one.tags()))) {
         let name = instance.private_dns_name().unwrap_or_default().to_owned();
         by_name.entry(name).or_default().push(instance);
     }
@@ -336,8 +337,14 @@ mod tests {
 
     #[test]
     fn name_of_several_instances_is_an_error_and_no_choice() {
-        let instance = |id: &str, name: &str| types::Instance::builder().instance_id(id).private_dns_name(name).build();
-        let found = of_names(vec![instance("i-1", "a"), instance("i-2", "b"), instance("i-3", "b")]);
+        let instance = |id: &str, name: &str, (key, value): (&str, &str)| {
+            let tag = types::Tag::builder().key(key).value(value).build();
+            types::Instance::builder().instance_id(id).private_dns_name(name).tags(tag).build()
+        };
+        let own = ("kubernetes.io/cluster/c", "owned");
+        let others = instance("i-4", "a", ("KubernetesCluster", "d"));
+        let found = vec![instance("i-1", "a", own), instance("i-2", "b", own), instance("i-3", "b", own), others];
+        let found = of_names(found, &ClusterTags::new("c", false));
         let one = found[&Wanted::Name("a".into())].as_ref().unwrap();
         assert_eq!(one.instance_id(), Some("i-1"));
         let error = found[&Wanted::Name("b".into())].as_ref().unwrap_err();
