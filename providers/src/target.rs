@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Address;
+use crate::instance::Address;
 
 /// A node that may take traffic. Whether it should is decided already: excluded, deleted and draining nodes are left
 /// out, while unready ones and ones without a pod of the Service are in, since health checks tell.

@@ -2,8 +2,8 @@
 
 use providers::{EndpointTarget, LoadBalancerId, LoadBalancerSpec, NodeTarget, Port, Protocol, TargetPort, Targets};
 
-use crate::loadbalancer::model::subnets::{Network, Subnet};
 use crate::loadbalancer::observed::stack::{SeenBalancer, State};
+use crate::loadbalancer::observed::vpc::{Network, Subnet};
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::types::{AddressType, Scheme, Tags};
 

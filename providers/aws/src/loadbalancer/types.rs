@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use providers::IpNet;
 
-use crate::loadbalancer::spec::actions::Spread;
-
 /// Tags by key.
 pub(crate) type Tags = BTreeMap<String, String>;
 
@@ -138,6 +136,9 @@ pub(crate) struct Mapping {
     /// The prefix that UDP over IPv6 is translated from; `auto_assigned` lets AWS choose.
     pub nat_prefix: Option<String>,
 }
+
+/// Ports that load balancers reach, by transport.
+pub(crate) type Ports = BTreeSet<(&'static str, u16)>;
 
 /// Where packets come from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -276,4 +277,31 @@ pub(crate) struct Tagging {
     pub prunes: bool,
     /// Keys that are somebody else's.
     pub foreign: BTreeSet<String>,
+}
+
+/// How a listener's traffic is spread; `P` says who gets the parts of others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Spread<P> {
+    /// The weight of the own target group.
+    pub own: i32,
+    /// Others, with their weights.
+    pub others: Vec<(P, i32)>,
+    /// A client stays with its target group.
+    pub sticky: bool,
+}
+
+impl<P> Spread<P> {
+    /// The same with the others called otherwise.
+    pub(crate) fn map<Q>(&self, mut name: impl FnMut(&P) -> Q) -> Spread<Q> {
+        let others = self.others.iter().map(|(other, weight)| (name(other), *weight)).collect();
+        Spread { own: self.own, others, sticky: self.sticky }
+    }
+}
+
+/// The range that everybody is in.
+pub(crate) fn anyone(ipv6: bool) -> IpNet {
+    match ipv6 {
+        true => IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),
+        false => IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0),
+    }
 }

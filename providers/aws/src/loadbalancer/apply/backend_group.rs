@@ -10,12 +10,12 @@ use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::apply::calls::{authorize, revoke};
-use crate::loadbalancer::model::node_rules::{self, Change, Ports};
+use crate::loadbalancer::model::node_rules::{self, Change};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing, backend_cluster};
 use crate::loadbalancer::observed::network;
-use crate::loadbalancer::types::{Rule, SeenRule, Source, Tags};
+use crate::loadbalancer::types::{Ports, Rule, SeenRule, Source, Tags};
 use crate::session::Session;
 
 /// Rules that were read so long ago are read again.

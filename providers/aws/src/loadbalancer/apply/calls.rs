@@ -9,9 +9,9 @@ use providers::{CloudError, ErrorKind, LoadBalancerId, Records};
 
 use crate::client::Class;
 use crate::loadbalancer::apply::target_records;
-use crate::loadbalancer::model::subnets::Network;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::stack::{Made, Seen, SeenBalancer, SeenListener, SeenTargetGroup};
+use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::observed::{convert, network};
 use crate::loadbalancer::ownership;
 use crate::loadbalancer::plan::Step;

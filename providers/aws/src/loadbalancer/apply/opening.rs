@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use providers::{CloudError, Targets};
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
-use crate::loadbalancer::model::build::{self, instance_id};
+use crate::loadbalancer::model::build;
 use crate::loadbalancer::observed::inventory::Listing;
-use crate::loadbalancer::observed::network::Machine;
+use crate::loadbalancer::observed::network::{Machine, instance_id};
 use crate::loadbalancer::types::TargetType;
 
 /// Security groups of targets.

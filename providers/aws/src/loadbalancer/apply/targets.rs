@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::apply::{calls, target_records};
-use crate::loadbalancer::model::{build, node_rules};
+use crate::loadbalancer::model::{build, node_rules, target_change};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{Course, KnownGroup, Opening, known_group, once};
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer};
 use crate::loadbalancer::ownership::Purpose;
-use crate::loadbalancer::spec::annotations::{GroupSettings, Other, Settings};
+use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
 
 /// A look this old still tells which groups are machines'.
 const LONG: Duration = Duration::from_secs(30 * 60);
@@ -52,7 +52,7 @@ impl Balancers {
             };
             let wanted = build::targets(work.settings, asked, group.ipv6, work.targets);
             let shared = work.settings.shared_groups.then_some(group.recorded.as_ref());
-            changes.push(target_records::bring(
+            changes.push(target_change::bring(
                 &wanted,
                 &group.targets,
                 shared,

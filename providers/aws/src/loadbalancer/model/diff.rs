@@ -6,22 +6,18 @@
 //! needed by the next.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use crate::loadbalancer::apply::target_records::{self, Change};
+use crate::loadbalancer::model::target_change::{self, Change};
 use crate::loadbalancer::model::traffic_shift::{self, Forwards, Turn};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::stack::{
     Seen, SeenBalancer, SeenListener, SeenTargetGroup, State, balancer_defaults, group_defaults,
 };
-use crate::loadbalancer::plan::{Plan, Step};
+use crate::loadbalancer::plan::{PACE, Plan, Step};
 use crate::loadbalancer::types::{
     Attributes, Balancer, Desired, Listener, Mapping, Protocol, SecurityGroup, Tagging, Tags, Target, TargetGroup,
     TargetHealth, TargetType,
 };
-
-/// AWS needs minutes to bring a balancer up, and about this long to try a new target.
-pub(crate) const PACE: Duration = Duration::from_secs(10);
 
 /// What brings a Service's balancer to what is asked for.
 pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
@@ -221,7 +217,7 @@ pub(crate) fn targets(
     let live: BTreeSet<Target> = live.map(|(target, _)| target.clone()).collect();
     let shared = wanted.shared.then_some(recorded);
     let Change { before, add, gone, after } =
-        target_records::bring(&wanted.targets, &live, shared, wanted.most, wanted.incomplete);
+        target_change::bring(&wanted.targets, &live, shared, wanted.most, wanted.incomplete);
     let group = || group.to_owned();
     let record = |targets| Step::Record { group: group(), targets };
     let register = (!add.is_empty()).then(|| Step::Register { group: group(), targets: add });

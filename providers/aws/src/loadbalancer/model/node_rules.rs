@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use providers::{LoadBalancerId, Targets};
 
-use crate::loadbalancer::model::build::{self, anyone, clients};
-use crate::loadbalancer::model::subnets::Network;
+use crate::loadbalancer::model::build::{self, clients};
 use crate::loadbalancer::names::{self, Flavour};
 use crate::loadbalancer::observed::stack::SeenBalancer;
-use crate::loadbalancer::spec::annotations::{GroupSettings, Settings};
+use crate::loadbalancer::observed::vpc::Network;
+use crate::loadbalancer::spec::settings::{GroupSettings, Settings};
 use crate::loadbalancer::types::{
-    Desired, Protocol, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, Target, TargetGroup, TargetType,
+    Desired, Ports, Protocol, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, Target, TargetGroup, TargetType, anyone,
 };
 
 /// Where node ports are, unless the API server was told otherwise. All are opened to balancers at once, as the rule
@@ -29,9 +29,6 @@ const SHARED: &str = "kubernetes.io/rule/nlb/backend";
 const CLIENT: &str = "kubernetes.io/rule/nlb/client";
 const HEALTH: &str = "kubernetes.io/rule/nlb/health";
 const MTU: &str = "kubernetes.io/rule/nlb/mtu";
-
-/// Ports that balancers must reach, by transport.
-pub(crate) type Ports = BTreeSet<(&'static str, u16)>;
 
 /// The ports of nodes or pods that a stack sends traffic and probes to.
 pub(crate) fn ports(desired: &Desired) -> Ports {

@@ -7,11 +7,10 @@ use std::time::Duration;
 use providers::{LoadBalancerId, LoadBalancerSpec};
 use tokio::time::Instant;
 
-use crate::loadbalancer::model::diff::PACE;
-use crate::loadbalancer::model::node_rules::Ports;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::stack::{Seen, SeenTargetGroup};
-use crate::loadbalancer::types::{Desired, Protocol, Target, TargetHealth, TargetType};
+use crate::loadbalancer::plan::PACE;
+use crate::loadbalancer::types::{Desired, Ports, Protocol, Target, TargetHealth, TargetType};
 
 /// The first pause while AWS is at something; it doubles up to [`PACE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);

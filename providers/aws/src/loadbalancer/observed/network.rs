@@ -11,9 +11,8 @@ use providers::{CloudError, IpNet, Targets};
 use tokio::time::Instant;
 
 use crate::client::Class;
-use crate::loadbalancer::model::build::instance_id;
-use crate::loadbalancer::model::subnets::{Network, Subnet};
 use crate::loadbalancer::observed::convert;
+use crate::loadbalancer::observed::vpc::{Network, Subnet};
 use crate::loadbalancer::types::SeenRule;
 use crate::session::Session;
 use crate::tags::pairs;
@@ -288,4 +287,14 @@ pub(crate) async fn has_classic_interface(session: &Session, name: &str) -> Resu
     let request = session.api.ec2.describe_network_interfaces().set_filters(Some(filters));
     let answer = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send()).await?;
     Ok(!answer.network_interfaces().is_empty())
+}
+
+/// The instance of a provider id; Fargate's and others' machines can't be registered by id.
+pub(crate) fn instance_id(provider_id: &str) -> Option<&str> {
+    let path = match provider_id.split_once("://") {
+        Some(("aws", path)) => path,
+        Some(_) => return None,
+        None => provider_id,
+    };
+    path.rsplit('/').next().filter(|id| id.starts_with("i-"))
 }

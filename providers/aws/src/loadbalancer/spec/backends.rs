@@ -3,11 +3,11 @@
 
 use providers::{IpFamily, LoadBalancerSpec, OtherService, Port, Protocol as Transport, TargetPort};
 
-use crate::loadbalancer::spec::actions::{Part, ServicePort, Spread};
+use crate::loadbalancer::spec::actions::{Part, ServicePort};
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
-use crate::loadbalancer::spec::annotations::{Backend, GroupSettings, ListenerSettings, Other};
-use crate::loadbalancer::spec::ports::{Behind, Groups};
-use crate::loadbalancer::types::{Protocol, TargetType};
+use crate::loadbalancer::spec::settings::{Backend, GroupSettings, ListenerSettings, Other};
+use crate::loadbalancer::spec::target_group::{Behind, Groups};
+use crate::loadbalancer::types::{Protocol, Spread, TargetType};
 
 /// What is wrong with an action: the part of it, and what to write or make instead.
 type Mistake = (String, String);

@@ -6,7 +6,8 @@ use super::world::settings;
 use crate::config::Probe as Shared;
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::samples::{port, spec};
-use crate::loadbalancer::spec::annotations::{Families, Policy, SecurityGroups, Settings, read};
+use crate::loadbalancer::spec::annotations::read;
+use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
 use crate::loadbalancer::types::{HealthCheck, Probe, Protocol, Scheme, TargetType};
 
 fn of(annotations: &[(&str, &str)]) -> Settings {

@@ -11,7 +11,8 @@ use super::world::World;
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::samples::{nodes, port, spec};
-use crate::loadbalancer::spec::annotations::{Policy, read};
+use crate::loadbalancer::spec::annotations::read;
+use crate::loadbalancer::spec::settings::Policy;
 
 /// Annotations that change something, alone and together.
 const CHOICES: [&[(&str, &str)]; 12] = [

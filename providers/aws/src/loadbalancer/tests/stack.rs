@@ -6,11 +6,13 @@ use std::sync::Arc;
 use providers::{EndpointTarget, Targets};
 
 use super::world::{World, settings};
-use crate::loadbalancer::model::build::{instance_id, targets};
-use crate::loadbalancer::model::subnets::{Network, choose};
+use crate::loadbalancer::model::build::targets;
+use crate::loadbalancer::model::subnets::choose;
 use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::observed::network::instance_id;
+use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::samples::{id, network, nodes, spec};
-use crate::loadbalancer::spec::annotations::Settings;
+use crate::loadbalancer::spec::settings::Settings;
 use crate::loadbalancer::types::{Mapping, Scheme, Tags};
 use crate::tags::ClusterTags;
 
