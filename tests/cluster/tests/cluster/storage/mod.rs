@@ -1,0 +1,7 @@
+//! Controllers of volumes and claims.
+
+pub mod csi;
+pub mod ephemeral_volume;
+pub mod expander;
+pub mod objects;
+pub mod protection;
