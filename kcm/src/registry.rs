@@ -25,6 +25,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::api::namespace::DESCRIPTOR,
     crate::network::node_ipam::DESCRIPTOR,
     crate::nodes::node_lifecycle::DESCRIPTOR,
+    crate::storage::binder::DESCRIPTOR,
     crate::workloads::pod_garbage_collector::DESCRIPTOR,
     crate::certificates::podcertificaterequest_cleaner::DESCRIPTOR,
     crate::workloads::replicaset::DESCRIPTOR,

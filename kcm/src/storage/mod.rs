@@ -1,4 +1,5 @@
 //! Controllers of volumes and claims.
 
+pub mod binder;
 pub mod indexes;
 pub mod migration;

@@ -1,0 +1,5 @@
+//! Tables of decisions, and random histories.
+
+pub mod builders;
+mod claim_table;
+mod volume_table;
