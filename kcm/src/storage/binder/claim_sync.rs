@@ -10,8 +10,9 @@ use kinds::persistent_volume::{MIGRATED_TO, Phase as VolumePhase, with_phase};
 use kinds::persistent_volume_claim::{
     BETA_STORAGE_PROVISIONER, Phase, STORAGE_PROVISIONER, StatusEdit, with_class, with_status,
 };
-use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
+use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
+use runtime::write::WriteError;
 use tracing::{debug, info};
 
 use super::binder::Binder;
@@ -78,9 +79,30 @@ impl Cluster for Binder {
 
 impl Binder {
     fn forget_claim(&self, key: &ObjectKey) {
+        self.stop_waiting(key);
+        self.operations.forget_provision(key);
+    }
+
+    fn stop_waiting(&self, key: &ObjectKey) {
         self.matcher.stop_waiting(key);
         self.notices.forget::<PersistentVolumeClaim>(key);
-        self.operations.forget_provision(key);
+    }
+
+    /// Confirms with the API server that the cached volume of a claim is current, before the claim is called lost.
+    ///
+    /// The two caches are not equally old: a new leader may know of a binding before it knows of the volume.
+    async fn confirm_loss(&self, claim: &PersistentVolumeClaim) -> Result<(), Stop> {
+        if claim.volume_name.is_empty() || !is_newly_lost(claim) {
+            return Ok(());
+        }
+        let key = volume_key(claim.volume_name.clone());
+        let cached = self.volumes.get(&key).map(|volume| volume.meta.version);
+        let current = match self.writer.get(&PersistentVolume::RESOURCE, &key).await {
+            Ok(answer) => Some(answer.meta().map_err(WriteError::from)?.version),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(Stop::Failed(error)),
+        };
+        if cached == current { Ok(()) } else { Err(Stop::Outdated) }
     }
 
     async fn sync_claim(&self, claim: &Arc<PersistentVolumeClaim>) -> Result<Outcome, Stop> {
@@ -97,6 +119,7 @@ impl Binder {
                 Ok(Outcome::RequeueAfter(self.settings.sync_period))
             }
             ClaimStep::Lose(notice) => {
+                self.confirm_loss(claim).await?;
                 self.put_claim_status(claim, unbound_status(claim, Phase::Lost)).await?;
                 if is_newly_lost(claim) {
                     info!(claim = %claim.meta.key(), volume = &*claim.volume_name, reason = notice.reason, "claim lost its volume");
@@ -151,6 +174,7 @@ impl Binder {
         let is_settled = next_bind_write(claim, volume) == BindWrite::ClaimStatus
             && bound_status(claim, volume).map_err(Stop::Error)?.is_none();
         if is_settled && !is_found {
+            self.stop_waiting(&claim.meta.key());
             return Ok(Outcome::Done);
         }
         let name = &volume.meta.name;
@@ -169,8 +193,7 @@ impl Binder {
             _ => {}
         }
         result?;
-        self.matcher.stop_waiting(&claim.meta.key());
-        self.notices.forget::<PersistentVolumeClaim>(&claim.meta.key());
+        self.stop_waiting(&claim.meta.key());
         Ok(Outcome::Done)
     }
 

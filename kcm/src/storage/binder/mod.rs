@@ -29,6 +29,7 @@ mod volume_sync;
 mod waiting;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Sections, StorageClass};
 use runtime::manager::Manager;
@@ -52,6 +53,9 @@ const COMPONENT: &str = "persistentvolume-controller";
 /// Claims, and volumes, that are reconciled at the same time. Upstream has one worker each, which limits it to some 30
 /// bindings a second; here a volume is reserved for one claim before it is written.
 const WORKERS: usize = 20;
+
+/// A shorter period, or none, would reconcile claims that wait without a pause.
+const SHORTEST_SYNC_PERIOD: Duration = Duration::from_millis(100);
 
 /// Times the requests per second of other controllers: a binding takes four writes and two reads.
 const QPS: u16 = 5;
@@ -121,7 +125,7 @@ fn start(manager: &mut Manager, context: &Context) {
         notices: Notices::new(manager.recorder(COMPONENT, DESCRIPTOR.service_account)),
         recycling: Default::default(),
         settings: Settings {
-            sync_period: values.get_duration("pvclaimbinder-sync-period"),
+            sync_period: values.get_duration("pvclaimbinder-sync-period").max(SHORTEST_SYNC_PERIOD),
             is_dynamic: values.get_bool("enable-dynamic-provisioning"),
             has_host_path: has_host_path(context),
             recyclers: Recyclers::read(values).map_err(|error| format!("{error:#}")),
