@@ -17,7 +17,8 @@ use tracing::{debug, info};
 
 use super::binder::Binder;
 use super::decide_claim::{
-    BindWrite, ClaimStep, Cluster, Notice, bound_status, is_newly_lost, next_bind_write, next_step, unbound_status,
+    BindWrite, ClaimStep, Cluster, Notice, Search, bound_status, is_newly_lost, next_bind_write, next_step,
+    unbound_status,
 };
 use super::draft::{Draft, Stop};
 use super::keys::volume_key;
@@ -56,7 +57,7 @@ impl Cluster for Binder {
         self.classes.get(&ObjectKey::new("", name))
     }
 
-    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Option<Arc<PersistentVolume>> {
+    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
         self.matcher.find(claim, is_delayed)
     }
 
@@ -127,6 +128,7 @@ impl Binder {
                 }
                 Ok(Outcome::Done)
             }
+            ClaimStep::DecideAgain => Ok(Outcome::RequeueWithBackoff),
             ClaimStep::AssignClass(class) => self.assign_class(claim, &class).await,
             ClaimStep::Provision(class) => self.provision(claim, &class).await,
             ClaimStep::Retry(notice, problem) => {
@@ -178,7 +180,7 @@ impl Binder {
             return Ok(Outcome::Done);
         }
         let name = &volume.meta.name;
-        if !is_found && !self.matcher.hold(name) {
+        if !is_found && !self.matcher.hold(name, &claim.meta.key()) {
             return Ok(Outcome::RequeueWithBackoff);
         }
         let mut written = None;

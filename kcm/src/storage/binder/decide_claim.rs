@@ -19,12 +19,23 @@ pub trait Cluster {
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
     /// Returns the storage class of this name.
     fn class(&self, name: &str) -> Option<Arc<StorageClass>>;
-    /// Returns the best volume for a claim.
-    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Option<Arc<PersistentVolume>>;
+    /// Searches the best volume for a claim.
+    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search;
     /// Returns the name of the default class.
     fn default_class(&self) -> Option<Str>;
     /// Returns the names of active pods without a node that use the claim.
     fn unscheduled_pods(&self, claim: &PersistentVolumeClaim) -> Vec<Str>;
+}
+
+/// Result of the search for a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Search {
+    /// The best volume.
+    Found(Arc<PersistentVolume>),
+    /// No volume fits.
+    Nothing,
+    /// The claim, or the volume that is reserved for it, is being bound: the result is not known yet.
+    Busy,
 }
 
 /// An event about a claim or volume.
@@ -64,6 +75,8 @@ pub enum ClaimStep {
     Pend(Option<Notice>),
     /// Its volume is lost: phase Lost. The event is only recorded when the phase changes.
     Lose(Notice),
+    /// A binding in progress has to end first.
+    DecideAgain,
     /// Set its class.
     AssignClass(Str),
     /// Ask for a volume to be provisioned by this class.
@@ -106,8 +119,10 @@ fn unbound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Result<Clai
     if let Some(Selector::Invalid(problem)) = claim.selector.as_deref() {
         return Err(format!("finding PV for claim {:?}: {problem}", claim.meta.key().to_string()));
     }
-    if let Some(volume) = cluster.find(claim, is_delayed) {
-        return Ok(ClaimStep::Bind { volume, is_found: true });
+    match cluster.find(claim, is_delayed) {
+        Search::Found(volume) => return Ok(ClaimStep::Bind { volume, is_found: true }),
+        Search::Busy => return Ok(ClaimStep::DecideAgain),
+        Search::Nothing => {}
     }
     if !claim.names_class()
         && let Some(class) = cluster.default_class()

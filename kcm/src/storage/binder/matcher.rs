@@ -1,11 +1,12 @@
 //! Volumes and waiting claims under one lock, so that a volume cannot become free between a search and the wait for it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kinds::meta::ObjectKey;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 use runtime::store::Change;
 
+use super::decide_claim::Search;
 use super::volume_index::{Bucket, VolumeIndex, is_free};
 use super::waiting::WaitingClaims;
 
@@ -33,23 +34,24 @@ impl Matcher {
         if fits_more { state.waiting.wake_for(new) } else { None }
     }
 
-    /// Returns the best volume for a claim and hides it from other claims until [`Matcher::release`]. If there is none,
+    /// Searches the best volume for a claim and hides it from other claims until [`Matcher::release`]. If there is none,
     /// the claim waits until a volume becomes free.
-    pub fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Option<Arc<PersistentVolume>> {
+    pub fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
         let mut state = self.lock();
-        let found = state.volumes.find(claim, is_delayed).cloned();
-        if let Some(volume) = found
-            && state.volumes.hold(&volume.meta.name)
-        {
-            return Some(volume);
+        let key = claim.meta.key();
+        if state.volumes.is_holder(&key) {
+            return Search::Busy;
         }
-        state.waiting.add(claim, is_delayed);
-        None
+        let Some(volume) = state.volumes.find(claim, is_delayed).cloned() else {
+            state.waiting.add(claim, is_delayed);
+            return Search::Nothing;
+        };
+        if state.volumes.hold(&volume.meta.name, &key) { Search::Found(volume) } else { Search::Busy }
     }
 
-    /// Hides a volume from other claims until [`Matcher::release`]. Returns false if another claim is being bound to it.
-    pub fn hold(&self, volume: &Str) -> bool {
-        self.lock().volumes.hold(volume)
+    /// Hides a volume from other claims until [`Matcher::release`]. Returns false if one of both is being bound.
+    pub fn hold(&self, volume: &Str, claim: &ObjectKey) -> bool {
+        self.lock().volumes.hold(volume, claim)
     }
 
     /// Ends a hold; see [`VolumeIndex::release`]. Returns the claim that should search again, if the volume is still

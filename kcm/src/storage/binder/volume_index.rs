@@ -3,7 +3,7 @@
 //! Upstream: pkg/controller/volume/persistentvolume, persistentVolumeOrderedIndex; component-helpers/storage/volume,
 //! FindMatchingVolume. Upstream breaks ties at random; here the first name wins.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use kinds::access_modes::{AccessModes, VolumeMode};
@@ -61,7 +61,8 @@ enum Hold {
 pub struct VolumeIndex {
     free: HashMap<Bucket, ByModes>,
     reserved: HashMap<ObjectKey, BTreeMap<Str, Arc<PersistentVolume>>>,
-    holds: HashMap<Str, Hold>,
+    holds: HashMap<Str, (Hold, ObjectKey)>,
+    holders: HashSet<ObjectKey>,
 }
 
 /// Returns the storage that a claim requests.
@@ -92,14 +93,14 @@ impl VolumeIndex {
         }
         let Some(name) = new.or(old).map(|volume| volume.meta.name.clone()) else { return };
         let Some(new) = new else {
-            self.holds.remove(&name);
+            self.remove_hold(&name);
             return;
         };
         // The history of the API server may have been replaced by an older one, in which the written version never comes.
         let goes_back = old.is_some_and(|old| old.meta.version > new.meta.version);
         let is_current = |hold: &Hold| matches!(hold, Hold::Written(at) if new.meta.version >= *at || goes_back);
-        if self.holds.get(&name).is_some_and(is_current) {
-            self.holds.remove(&name);
+        if self.holds.get(&name).is_some_and(|(hold, _)| is_current(hold)) {
+            self.remove_hold(&name);
         }
         self.insert(new);
     }
@@ -183,25 +184,34 @@ impl VolumeIndex {
         fitting.find(|volume| selects(claim.selector.as_deref(), volume) && !is_held(volume))
     }
 
-    /// Hides a volume from other claims while it is written. Returns false if another bind uses it.
-    pub fn hold(&mut self, volume: &Str) -> bool {
-        if self.holds.contains_key(volume) {
+    /// Hides a volume from other claims while it is bound to this one. Returns false if the volume is hidden already, or
+    /// the claim is being bound to another one.
+    pub fn hold(&mut self, volume: &Str, claim: &ObjectKey) -> bool {
+        if self.holds.contains_key(volume) || !self.holders.insert(claim.clone()) {
             return false;
         }
-        self.holds.insert(volume.clone(), Hold::Writing);
+        self.holds.insert(volume.clone(), (Hold::Writing, claim.clone()));
         true
+    }
+
+    /// Reports whether a claim is being bound, or was bound so recently that the volume's record is outdated.
+    pub fn is_holder(&self, claim: &ObjectKey) -> bool {
+        self.holders.contains(claim)
     }
 
     /// Ends a hold. After a write, the volume stays hidden until a record of the written version has arrived; `current`
     /// is the version of the present record.
     pub fn release(&mut self, volume: &Str, written: Option<u64>, current: Option<u64>) {
-        match (written, current) {
-            (Some(written), Some(current)) if current < written => {
-                self.holds.insert(volume.clone(), Hold::Written(written));
-            }
-            _ => {
-                self.holds.remove(volume);
-            }
+        let outdated = written.zip(current).filter(|(written, current)| current < written);
+        match (outdated, self.holds.get_mut(volume)) {
+            (Some((written, _)), Some((hold, _))) => *hold = Hold::Written(written),
+            _ => self.remove_hold(volume),
+        }
+    }
+
+    fn remove_hold(&mut self, volume: &Str) {
+        if let Some((_, claim)) = self.holds.remove(volume) {
+            self.holders.remove(&claim);
         }
     }
 }

@@ -260,7 +260,7 @@ pub async fn claim_waits_for_its_pod_and_gets_a_volume_of_the_node(space: Space)
     eventually("the pod runs on the node of its volume", || async {
         let pod: Pod = space.get("user").await?;
         ensure!(is_ready(&pod), "{:?}", pod.status);
-        ensure!(pod.spec.and_then(|spec| spec.node_name).as_deref() == Some(&node));
+        ensure!(pod.spec.and_then(|spec| spec.node_name).as_ref() == Some(&node));
         Ok(())
     })
     .await

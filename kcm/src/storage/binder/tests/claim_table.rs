@@ -7,7 +7,7 @@ use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
 
 use super::builders::{ClaimSpec, VolumeSpec, claim, class, volume};
 use crate::storage::binder::decide_claim::{
-    BindWrite, ClaimStep, Cluster, bound_status, next_bind_write, next_step, unbound_status,
+    BindWrite, ClaimStep, Cluster, Search, bound_status, next_bind_write, next_step, unbound_status,
 };
 use crate::storage::binder::volume_index::VolumeIndex;
 
@@ -33,10 +33,10 @@ impl Cluster for World {
         self.classes.iter().find(|class| *class.meta.name == *name).cloned()
     }
 
-    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Option<Arc<PersistentVolume>> {
+    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
         let mut index = VolumeIndex::default();
         self.volumes.iter().for_each(|volume| index.apply(None, Some(volume)));
-        index.find(claim, is_delayed).cloned()
+        index.find(claim, is_delayed).cloned().map_or(Search::Nothing, Search::Found)
     }
 
     fn default_class(&self) -> Option<Str> {
@@ -69,6 +69,7 @@ fn text(claim: &ClaimSpec, world: &World) -> String {
         Ok(ClaimStep::Pend(None)) => "pend".to_owned(),
         Ok(ClaimStep::Pend(Some(notice))) => format!("pend {}", notice.reason),
         Ok(ClaimStep::Lose(notice)) => format!("lose {}", notice.reason),
+        Ok(ClaimStep::DecideAgain) => "again".to_owned(),
         Ok(ClaimStep::AssignClass(class)) => format!("class {class}"),
         Ok(ClaimStep::Provision(class)) => format!("provision {class}"),
         Ok(ClaimStep::Retry(notice, _)) => format!("retry {}", notice.reason),

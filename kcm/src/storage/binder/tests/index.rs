@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use runtime::store::Change;
 
 use super::builders::{ClaimSpec, VolumeSpec, claim, volume};
+use crate::storage::binder::decide_claim::Search;
 use crate::storage::binder::matcher::Matcher;
 use crate::storage::binder::volume_index::{VolumeIndex, is_free, selects};
 
@@ -110,7 +111,9 @@ fn held_volume_is_hidden_until_the_written_version_arrives() {
     let old = volume("a").record();
     let claim = claim("data").record();
     index.apply(None, Some(&old));
-    assert!(index.hold(&old.meta.name) && !index.hold(&old.meta.name));
+    let key = claim.meta.key();
+    let other = kinds::meta::ObjectKey::new("shop", "logs");
+    assert!(index.hold(&old.meta.name, &key) && !index.hold(&old.meta.name, &other) && index.is_holder(&key));
     assert!(index.find(&claim, false).is_none(), "another bind writes it");
     index.release(&old.meta.name, Some(7), Some(old.meta.version));
     assert!(index.find(&claim, false).is_none(), "the record is outdated");
@@ -119,8 +122,8 @@ fn held_volume_is_hidden_until_the_written_version_arrives() {
     index.apply(Some(&old), Some(&outdated));
     assert!(index.find(&claim, false).is_none(), "still outdated");
     index.apply(Some(&outdated), Some(&at(7)));
-    assert!(index.find(&claim, false).is_some());
-    assert!(index.hold(&old.meta.name));
+    assert!(index.find(&claim, false).is_some() && !index.is_holder(&key));
+    assert!(index.hold(&old.meta.name, &key));
     index.release(&old.meta.name, None, Some(7));
     assert!(index.find(&claim, false).is_some(), "nothing was written");
 }
@@ -132,10 +135,10 @@ fn volume_that_becomes_free_wakes_the_largest_claim_that_fits() {
         matcher.apply(&Change { old, new }).map(|key| key.name.to_string())
     };
     for (name, request) in [("small", "1Gi"), ("large", "5Gi"), ("huge", "50Gi")] {
-        assert!(matcher.find(&claim(name).with(|claim| claim.request = request).record(), false).is_none());
+        assert!(matcher.find(&claim(name).with(|claim| claim.request = request).record(), false) == Search::Nothing);
     }
     let delayed = claim("delayed").with(|claim| claim.request = "5Gi").record();
-    assert!(matcher.find(&delayed, true).is_none());
+    assert!(matcher.find(&delayed, true) == Search::Nothing);
     let sized = |name: &str| volume(name).with(|volume| volume.capacity = "10Gi");
     let pending = sized("a").phase("Pending").record();
     assert_eq!(apply(None, Some(&pending)), None, "not free yet");
@@ -155,13 +158,13 @@ fn ten_thousand_claims_find_their_volumes_without_scans() {
     let volumes: Vec<_> = (0..COUNT).map(|at| volume(&format!("pv-{at}")).record()).collect();
     let claims: Vec<_> = (0..COUNT).map(|at| claim(&format!("data-{at}")).record()).collect();
     let started = Instant::now();
-    assert!(claims.iter().all(|claim| matcher.find(claim, false).is_none()));
+    assert!(claims.iter().all(|claim| matcher.find(claim, false) == Search::Nothing));
     let woken =
         volumes.iter().filter(|volume| matcher.apply(&Change { old: None, new: Some(volume) }).is_some()).count();
     assert_eq!(woken, COUNT, "each volume wakes one claim");
     let mut found = std::collections::BTreeSet::new();
     for claim in &claims {
-        let volume = matcher.find(claim, false).expect("one for each");
+        let Search::Found(volume) = matcher.find(claim, false) else { panic!("there is one for each") };
         assert!(found.insert(volume.meta.name.clone()), "{} was found twice", volume.meta.name);
         let bound = super::builders::volume(&volume.meta.name).of("data", "uid").phase("Bound").record();
         matcher.apply(&Change { old: Some(&volume), new: Some(&bound) });
@@ -169,4 +172,22 @@ fn ten_thousand_claims_find_their_volumes_without_scans() {
     }
     // A scan of all volumes for each claim would take minutes in a debug build.
     assert!(started.elapsed() < Duration::from_secs(20), "took {:?}", started.elapsed());
+}
+
+#[test]
+fn claim_finds_no_second_volume_before_the_first_one_shows_its_binding() {
+    let matcher = Matcher::default();
+    let (first, second) = (volume("a").record(), volume("b").record());
+    for volume in [&first, &second] {
+        matcher.apply(&Change { old: None, new: Some(volume) });
+    }
+    let claim = claim("data").record();
+    assert_eq!(matcher.find(&claim, false), Search::Found(first.clone()));
+    assert_eq!(matcher.find(&claim, false), Search::Busy, "a bind is in progress");
+    // The volume was written at version 7, then the bind failed.
+    matcher.release(&first.meta.name, Some(7), Some(&first));
+    assert_eq!(matcher.find(&claim, false), Search::Busy, "the record of the volume is outdated");
+    let bound = volume("a").of("data", "uid-data").with(|volume| volume.head.version = 7).record();
+    matcher.apply(&Change { old: Some(&first), new: Some(&bound) });
+    assert_eq!(matcher.find(&claim, false), Search::Found(bound));
 }

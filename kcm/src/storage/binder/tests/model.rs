@@ -17,7 +17,7 @@ use proptest::prelude::*;
 
 use super::builders::{Backend, claim, read, volume};
 use crate::storage::binder::decide_claim::{
-    BindWrite, ClaimStep, Cluster, bound_status, next_bind_write, next_step as next_claim_step, unbound_status,
+    BindWrite, ClaimStep, Cluster, Search, bound_status, next_bind_write, next_step as next_claim_step, unbound_status,
 };
 use crate::storage::binder::decide_volume::{
     Reclaim, VolumeStep, is_reclaimable, is_released, needs_uncached_claim, next_step as next_volume_step, reclaim,
@@ -217,10 +217,10 @@ impl Cluster for Controller {
         None
     }
 
-    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Option<Arc<PersistentVolume>> {
+    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
         let mut index = VolumeIndex::default();
         self.volumes.values().for_each(|volume| index.apply(None, Some(volume)));
-        index.find(claim, is_delayed).cloned()
+        index.find(claim, is_delayed).cloned().map_or(Search::Nothing, Search::Found)
     }
 
     fn default_class(&self) -> Option<Str> {
@@ -295,7 +295,7 @@ impl Controller {
                 }
                 unbound_status(&claim, Phase::Lost)
             }
-            ClaimStep::AssignClass(_) | ClaimStep::Provision(_) | ClaimStep::Retry(..) => None,
+            ClaimStep::AssignClass(_) | ClaimStep::Provision(_) | ClaimStep::Retry(..) | ClaimStep::DecideAgain => None,
         };
         if let Some(edit) = edit {
             let object = self.begin(server, &id, claim.meta.version)?;
