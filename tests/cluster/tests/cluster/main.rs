@@ -50,6 +50,7 @@ fn main() -> std::process::ExitCode {
         },
         storage::csi::{
             volume_lives_from_its_claim_to_its_end_in_the_driver, second_attachment_of_a_single_node_volume_is_detected,
+            first_consumer_gets_its_ephemeral_volume_and_runs,
         },
         storage::expander::{expansion_is_left_to_external_resizers},
         workloads::pod_garbage_collector::{
