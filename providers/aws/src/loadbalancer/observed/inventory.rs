@@ -237,7 +237,7 @@ impl Listing {
         let tags = self.balancers.iter().map(|one| &one.tags);
         let tags = tags.chain(self.target_groups.iter().map(|(group, _)| &group.tags));
         let mut tags = tags.chain(self.security_groups.iter().map(|group| &group.tags));
-        let claimed = tags.any(|tags| evidence(tags) == Some(Evidence::Uid));
+        let claimed = tags.any(|tags| ownership::claims_stack(tags, evidence(tags)));
         let own = |tags: &Tags| evidence(tags).filter(|evidence| purpose.is_met_by(*evidence, claimed));
         let balancers: Vec<_> = self
             .balancers
@@ -361,6 +361,11 @@ mod tests {
                 assert_eq!(found, (expected, expected), "{what} for {purpose:?}");
             }
         }
+        // The Service has just moved to the controller.
+        let mut moved = listing(&[OWN, SERVICE, UID], &STACK, "ours");
+        moved.balancers.push(listed_balancer("of-the-controller", &STACK));
+        let seen = moved.of(&ClusterTags::new("c", false), &id, Purpose::Delete);
+        assert_eq!(seen.ids().collect::<Vec<_>>(), ["arn:loadbalancer/net/ours"]);
         for (name, expected) in [(default.as_str(), true), ("of-an-earlier-service", false)] {
             let listing = listing(&[OWN, SERVICE], &[], name);
             let seen = listing.of(&ClusterTags::new("c", false), &id, Purpose::Delete);
