@@ -39,6 +39,8 @@ pub const CRATES: &[Layers] = &[
             ],
             // Some core kinds are read as kinds of other groups: a ReplicationController as a ReplicaSet.
             &["core"],
+            // Attachments carry the specs of volumes.
+            &["storage"],
         ],
     },
     Layers {
@@ -69,7 +71,7 @@ pub const CRATES: &[Layers] = &[
             &["credentials"],
             &["context"],
             // A domain never imports a domain.
-            &["api", "auth", "certificates", "devices", "network", "nodes", "workloads"],
+            &["api", "auth", "certificates", "devices", "network", "nodes", "storage", "workloads"],
             &["registry"],
             &["app"],
         ],
