@@ -387,8 +387,8 @@ impl Balancers {
         self.shared.lock().await.set_bare(work.session, &names, &all, groups, &wanted).await
     }
 
-    /// Reads tags again before a deletion, unless they were read moments ago, and drops what is no longer the Service's:
-    /// another controller may have taken it over since.
+    /// Reads tags again before a deletion, unless they were read moments ago, and drops what is no longer the
+    /// Service's: another controller may have taken it over since.
     async fn confirm(&self, session: &Session, id: &LoadBalancerId, seen: &mut Seen) -> Result<(), CloudError> {
         let arns: Vec<String> = seen.ids().filter(|id| !id.starts_with("sg-")).collect();
         if !self.inventory.forget_older(&arns, DELETION_TAGS) {
@@ -410,7 +410,8 @@ impl Balancers {
         let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         self.confirm(session, id, &mut seen).await?;
         let mut steps = diff::delete(&seen, &id.uid).steps;
-        // Made a moment ago, and not listed yet. What is listed and not the Service's was taken over by another controller.
+        // Made a moment ago, and not listed yet. What is listed and not the Service's was taken over by another
+        // controller.
         let unlisted = course.made.iter().filter(|id| !listing.has(id));
         steps.extend(unlisted.filter_map(|id| Step::deletion_of(id)));
         if !steps.is_empty() {

@@ -231,7 +231,8 @@ async fn security_groups(session: &Session) -> Result<Vec<ListedGroup>, CloudErr
 }
 
 impl Listing {
-    /// Returns the resources of a Service that may be used for this purpose, without the details that need further calls.
+    /// Returns the resources of a Service that may be used for this purpose, without the details that need further
+    /// calls.
     pub(crate) fn of(&self, cluster: &ClusterTags, id: &LoadBalancerId, purpose: Purpose) -> Seen {
         let evidence = |tags: &Tags| ownership::evidence(tags, cluster, id);
         let tags = self.balancers.iter().map(|one| &one.tags);
