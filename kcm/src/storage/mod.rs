@@ -1,5 +1,6 @@
 //! Controllers of volumes and claims.
 
+pub mod binder;
 pub mod ephemeral_volume;
 pub mod expander;
 pub mod indexes;

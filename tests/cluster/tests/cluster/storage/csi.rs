@@ -69,7 +69,8 @@ impl Setup {
         });
         let made: PersistentVolumeClaim = space.create(with(claim(name), waiting)).await?;
         let volume = format!("pvc-{}", made.metadata.uid.context("it has a uid")?);
-        eventually("the volume is provisioned", || volumes(space).get(&volume)).await?;
+        let provisioned = volumes(space);
+        eventually("the volume is provisioned", || provisioned.get(&volume)).await?;
         let bound = json!({
             "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
             "spec": {"volumeName": volume},

@@ -1,5 +1,6 @@
 //! Controllers of volumes and claims.
 
+pub mod binder;
 pub mod csi;
 pub mod ephemeral_volume;
 pub mod expander;
