@@ -35,6 +35,11 @@ fn main() -> std::process::ExitCode {
             availability_takes_its_time, terminating_pods_are_counted_and_replaced,
             flapping_pods_are_kept_and_seldom_told_of, failed_and_evicted_pods_are_replaced_and_stay,
         },
+        workloads::refused_creations::{
+            deleted_namespace_costs_others_no_time, refused_creations_back_off_while_pods_change,
+            status_follows_pods_while_creations_are_refused,
+        },
+        workloads::released_pods::{relabelled_pod_is_replaced_after_a_lost_answer},
         workloads::replicationcontroller::{
             pods_come_go_and_are_told_of, orphans_are_adopted_and_strangers_released,
             a_quota_is_told_of_until_the_scale_fits,
