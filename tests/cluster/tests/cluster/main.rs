@@ -124,6 +124,9 @@ fn main() -> std::process::ExitCode {
             what_others_do_to_slices_is_repaired, a_frozen_watch_leads_to_no_second_slice,
             crash_after_a_sample_of_writes, each_write_fails_each_way,
         },
+        network::endpoint_lag::{
+            changes_that_arrive_one_by_one_are_not_delayed, changes_during_a_write_share_the_next_one,
+        },
         api::garbage_collector::{
             a_deployment_goes_with_all_that_it_owns, a_recreated_owner_holds_nothing, custom_resources_own_and_are_owned,
             owners_that_went_unseen_are_found, references_into_another_namespace_are_told_of,
