@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use component::assembly;
-use component::process::{self, Built, manager_options, warn_of_missing};
+use component::assembly::{self, Built};
+use component::finalizers;
+use component::process::{self, manager_options, warn_of_missing};
 use jiff::Timestamp;
 use providers::{BuildContext, CloudProvider, Factory};
 use runtime::client::{ConnectOptions, connect};
@@ -24,7 +25,12 @@ pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) 
         let provider = provider(&options, factories).await?;
         let missing = assembly::enabled(CONTROLLERS, &options).1;
         let manager = manager_over(provider, options, &connection).await?;
-        Ok(Built { manager, missing, key_kinds: assembly::key_kinds(CONTROLLERS) })
+        Ok(Built {
+            manager,
+            missing,
+            key_kinds: assembly::key_kinds(CONTROLLERS),
+            finalizers: finalizers::owners(CONTROLLERS),
+        })
     })
 }
 

@@ -2,12 +2,25 @@
 
 use anyhow::Context as _;
 use runtime::client::Clients;
+use runtime::diagnostics::FinalizerOwner;
 use runtime::manager::Manager;
 use runtime::watch::{Builder, serves};
 use tracing::info;
 
 use crate::descriptor::{Descriptor, Start};
 use crate::flags::Options;
+
+/// A manager that is connected and not yet running.
+pub struct Built {
+    /// The manager.
+    pub manager: Manager,
+    /// The controllers that are switched on and not in this binary.
+    pub missing: Vec<&'static str>,
+    /// Maps the names of queues to the kind of their keys.
+    pub key_kinds: Vec<(&'static str, &'static str)>,
+    /// The finalizers on the diagnostics page, and who removes them.
+    pub finalizers: Vec<FinalizerOwner>,
+}
 
 /// The descriptors of some controllers.
 pub type Descriptors<C> = Vec<&'static Descriptor<C>>;

@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use anyhow::Context;
 use runtime::client::ConnectOptions;
 use runtime::election::{ElectionConfig, unique_identity};
-use runtime::manager::{Ended, Manager, ManagerOptions};
+use runtime::manager::{Ended, ManagerOptions};
 use runtime::serve::{Server, SetVerbosity};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-use crate::Component;
+use crate::assembly::Built;
+use crate::flags::Component;
 use crate::flags::{self, Invocation, Options};
 use crate::{log, serving};
 
@@ -21,16 +22,6 @@ const WORKER_THREADS: usize = 2;
 /// The stack of each of them, in bytes, of which only what is used is ever in memory: calls of the AWS SDK go deep, and
 /// in a build for debugging deeper than the default of two MiB.
 const STACK: usize = 8 << 20;
-
-/// A manager that is connected and not yet running.
-pub struct Built {
-    /// The manager.
-    pub manager: Manager,
-    /// The controllers that are switched on and not in this binary.
-    pub missing: Vec<&'static str>,
-    /// Maps the names of queues to the kind of their keys.
-    pub key_kinds: Vec<(&'static str, &'static str)>,
-}
 
 /// Runs a binary as its command line says: the process's whole life. `build` makes the manager.
 pub fn main<F>(

@@ -13,9 +13,9 @@ use runtime::serve::{
 use runtime::telemetry::{BuildInfo, Controllers, Events, Leadership, Stores};
 use serde_json::{Map, Value, json};
 
+use crate::assembly::Built;
 use crate::flags::Options;
 use crate::flags::value::{KUBE_VERSION, Type};
-use crate::process::Built;
 
 /// How much longer than the lease a leader may go without renewing before it is unhealthy
 /// (cmd/kube-controller-manager/app, Run).
@@ -77,7 +77,7 @@ pub fn surface(options: &Options, built: &Built, set_verbosity: SetVerbosity) ->
         configz: configz(component.config_group, effective(options)),
         zpages: zpages(options),
         pages: manager.pages().to_vec(),
-        explainer: Some(Arc::new(manager.explainer(component.name, built.key_kinds.clone()))),
+        explainer: Some(Arc::new(manager.explainer(component.name, built.key_kinds.clone(), built.finalizers.clone()))),
         set_verbosity: Some(set_verbosity).filter(|_| options.values.get_bool("profiling")),
     }
 }

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use component::assembly;
-use component::process::{self, Built, manager_options, warn_of_missing};
+use component::assembly::{self, Built};
+use component::finalizers;
+use component::process::{self, manager_options, warn_of_missing};
 use jiff::Timestamp;
 use runtime::client::{ConnectOptions, connect};
 use runtime::manager::Manager;
@@ -19,7 +20,12 @@ pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     process::main(&COMPONENT, arguments, async |options, connection| {
         let missing = assembly::enabled(CONTROLLERS, &options).1;
         let manager = manager(options, &connection).await?;
-        Ok(Built { manager, missing, key_kinds: assembly::key_kinds(CONTROLLERS) })
+        Ok(Built {
+            manager,
+            missing,
+            key_kinds: assembly::key_kinds(CONTROLLERS),
+            finalizers: finalizers::owners(CONTROLLERS),
+        })
     })
 }
 

@@ -16,6 +16,7 @@
 //! 6. One folder for each API group. `core` comes after most of them, because its kinds refer to others; `storage`, whose
 //!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and [`Pod`].
 
+mod apiserverinternal;
 mod apps;
 mod autoscaling;
 mod batch;
@@ -38,6 +39,7 @@ pub mod template;
 mod value;
 pub mod wire;
 
+pub use crate::apiserverinternal::storage_version;
 pub use crate::apps::{controller_revision, daemonset, deployment, replicaset, statefulset};
 pub use crate::autoscaling::horizontal_pod_autoscaler;
 pub use crate::batch::{cronjob, job};
@@ -62,6 +64,7 @@ pub use crate::value::{
 };
 pub use crate::wire::{schema, splice};
 
+pub use crate::apiserverinternal::storage_version::StorageVersion;
 pub use crate::apps::controller_revision::ControllerRevision;
 pub use crate::apps::daemonset::DaemonSet;
 pub use crate::apps::deployment::Deployment;

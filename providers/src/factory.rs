@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use crate::CloudProvider;
+use crate::provider::CloudProvider;
 
 /// What a provider is built from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::CloudError;
+use crate::error::CloudError;
 
 /// What is known in Kubernetes about the machine behind a Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

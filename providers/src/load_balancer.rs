@@ -8,10 +8,9 @@ use async_trait::async_trait;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    CloudError, Health, IpFamily, IpFamilyPolicy, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, ObservedTarget,
-    Protocol, Targets,
-};
+use crate::error::CloudError;
+use crate::model::{IpFamily, IpFamilyPolicy, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, Protocol};
+use crate::target::{Health, ObservedTarget, Targets};
 
 /// Which Services a provider takes, by `spec.loadBalancerClass`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -323,7 +322,7 @@ pub trait LoadBalancers: Send + Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Port, TargetPort};
+    use crate::model::{Port, TargetPort};
 
     fn asking_for(protocols: &[Protocol]) -> LoadBalancerSpec {
         let port = |protocol: &Protocol| Port {

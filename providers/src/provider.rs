@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{CloudError, Instances, LoadBalancers, Records, Routes, Tagging};
+use crate::error::CloudError;
+use crate::instance::Instances;
+use crate::load_balancer::LoadBalancers;
+use crate::records::Records;
+use crate::route::Routes;
+use crate::tagging::Tagging;
 
 /// A cloud. Each half that it lacks is `None`, and the controllers that need it do not start.
 ///

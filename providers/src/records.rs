@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use crate::{CloudError, LoadBalancerId};
+use crate::error::CloudError;
+use crate::model::LoadBalancerId;
 
 /// Records of Services, each under a name of the provider's choice; they go with their Service.
 #[cfg_attr(feature = "doubles", mockall::automock)]

@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{Address, CloudError, InstanceRef};
+use crate::error::CloudError;
+use crate::instance::{Address, InstanceRef};
 
 /// A route that should be there.
 #[derive(Debug, Clone, PartialEq, Eq)]

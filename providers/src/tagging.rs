@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use crate::CloudError;
+use crate::error::CloudError;
 
 /// The tags of a cloud's machines.
 #[cfg_attr(feature = "doubles", mockall::automock)]

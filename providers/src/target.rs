@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Address;
+use crate::instance::Address;
 
 /// A node that may take traffic. Whether it should is decided already: excluded, deleted and draining nodes are left
 /// out, while unready ones and ones without a pod of the Service are in, since health checks tell.
@@ -67,6 +67,9 @@ pub struct Targets {
     pub endpoints: Arc<[EndpointTarget]>,
     /// The same for each of [`LoadBalancerSpec::others`](crate::LoadBalancerSpec::others), by name.
     pub others: BTreeMap<String, Arc<[EndpointTarget]>>,
+    /// Some Nodes or EndpointSlices could not be decoded, so that the lists may lack targets. Providers register what is
+    /// listed, and take nothing out.
+    pub incomplete: bool,
 }
 
 impl Targets {

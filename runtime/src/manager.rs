@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, ServiceAccountToken};
-use crate::diagnostics::{Explainer, Watched};
+use crate::diagnostics::{Explainer, FinalizerOwner, Watched};
 use crate::discovery::Discovery;
 use crate::election::{Election, ElectionConfig, ElectionError, Lost};
 use crate::events::Recorder;
@@ -237,8 +237,14 @@ impl Manager {
         &self.pages
     }
 
-    /// Answers why something is stuck. `kinds` says of which kind the keys of queues are, by the queue's name.
-    pub fn explainer(&self, component: &'static str, kinds: Vec<(&'static str, &'static str)>) -> Explainer {
+    /// The diagnostics of this process. `kinds` maps the names of queues to the kind of their keys; `finalizers` names the
+    /// owners of finalizers, the most specific first.
+    pub fn explainer(
+        &self,
+        component: &'static str,
+        kinds: Vec<(&'static str, &'static str)>,
+        finalizers: Vec<FinalizerOwner>,
+    ) -> Explainer {
         let watched = |running: &Running| Watched {
             name: running.name,
             workers: running.workers,
@@ -248,6 +254,7 @@ impl Manager {
         Explainer {
             component,
             kinds,
+            finalizers,
             controllers: self.controllers.iter().map(watched).collect(),
             sources: self.registry.sources(),
             every: self.registry.every_kind_if_any(),

@@ -9,7 +9,7 @@ use crate::cargo::cargo;
 use crate::test::one_program;
 
 /// Tests that run upstream's manager, by the modules of the cluster tests that hold them.
-const TESTS: [&str; 4] = ["devices::", "differential::", "node_story::", "takeover::"];
+const TESTS: [&str; 4] = ["devices::", "differential::", "nodes::failure::", "takeover::"];
 
 /// Compare with upstream's manager: what both leave behind, and that each takes over from the other.
 ///
@@ -52,4 +52,17 @@ pub fn run(arguments: Arguments) -> Result<()> {
         bail!("upstream's manager and ours differ, or could not be compared; see above");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_filter_matches_a_module_of_the_cluster_tests() {
+        let listed = include_str!("../../tests/cluster/tests/cluster/main.rs");
+        for filter in TESTS {
+            assert!(listed.contains(filter), "{filter} matches no test");
+        }
+    }
 }

@@ -2,10 +2,10 @@
 
 use std::io::IsTerminal;
 
+use super::Component;
 use super::gates;
 use super::table::Flag;
 use super::value::Type;
-use crate::Component;
 use crate::flags::controllers;
 
 /// The width in columns to wrap at: `COLUMNS` or 100 when standard output is a terminal, none

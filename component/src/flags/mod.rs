@@ -1,6 +1,7 @@
 //! A command line by upstream's rules: every flag parses; those that every binary acts upon are typed.
 
 pub mod common;
+mod component;
 pub mod controllers;
 mod gate_table;
 pub mod gates;
@@ -16,12 +17,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+pub use self::component::Component;
 pub use self::gates::Gates;
 pub use self::pflag::FlagError;
 use self::rules::Broken;
 use self::table::{Effect, Flag};
 use self::value::Value;
-use crate::Component;
 use controllers::{Selection, UpstreamController};
 
 /// Everything that is wrong with a command line, at once.

@@ -1,9 +1,9 @@
 //! Reads a command line by pflag's rules, going on after each error so that all are told at once.
 
+use super::Component;
 use super::nearest::{hint, nearest};
 use super::table::Flag;
 use super::value::Value;
-use crate::Component;
 
 /// What is wrong with a command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -87,7 +87,7 @@ component::flags! {
         "mirroring-max-endpoints-per-subset": Int32 = "1000", Effective, "Most endpoints mirrored from one subset, 1 to 1000";
     }
     "Ephemeral-volume-controller" {
-        "concurrent-ephemeralvolume-syncs": Int32 = "5", NoEffectYet, "Pods whose ephemeral volumes are reconciled at once";
+        "concurrent-ephemeralvolume-syncs": Int32 = "5", Effective, "Pods whose ephemeral volumes are reconciled at once";
     }
     "Garbage-collector-controller" {
         "concurrent-gc-syncs": Int32 = "20", Effective, "Objects that the garbage collector handles at once";

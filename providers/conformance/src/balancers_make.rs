@@ -8,6 +8,7 @@ use providers::{
 };
 
 use crate::context::{Context, Stop, ensure, merged, port};
+use crate::fixture::FixtureError;
 
 /// How many changes, counted from the first, are made to fail in turn. More than any cloud makes for one balancer.
 pub(crate) const CHANGES: u64 = 16;
@@ -112,7 +113,7 @@ pub(crate) async fn ensure_twice_is_ensure_once(context: &Context<'_>) -> Result
             context.fixture.restore().await?;
             Ok(())
         }
-        Err(crate::FixtureError::Unsupported(_)) => Ok(()),
+        Err(FixtureError::Unsupported(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

@@ -3,7 +3,6 @@
 //! Nothing is kept for an object at rest. A controller remembers its last [`RECENT`](crate::journal::RECENT) decisions and the keys that fail, at
 //! most [`FAILING`](crate::journal::FAILING) of them; all else is read from queues and stores when somebody asks.
 
-mod finalizers;
 mod html;
 mod object;
 mod overview;
@@ -25,11 +24,30 @@ pub(crate) struct Watched {
     pub(crate) counts: Arc<WorkCounts>,
 }
 
-/// Answers why something is stuck.
+/// A finalizer and the program that removes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FinalizerOwner {
+    /// The finalizer; a name that ends with `/` stands for all that begin with it.
+    pub finalizer: &'static str,
+    /// The controller or program that removes it.
+    pub by: &'static str,
+    /// The condition for the removal, as the end of "is removed ...".
+    pub condition: &'static str,
+}
+
+impl FinalizerOwner {
+    fn matches(&self, finalizer: &str) -> bool {
+        finalizer == self.finalizer || self.finalizer.ends_with('/') && finalizer.starts_with(self.finalizer)
+    }
+}
+
+/// The report of a process on its controllers and on single objects.
 pub struct Explainer {
     pub(crate) component: &'static str,
     /// Kinds that the keys of queues are of, by the queue's name.
     pub(crate) kinds: Vec<(&'static str, &'static str)>,
+    /// The finalizers of which the owner is known; the first match counts.
+    pub(crate) finalizers: Vec<FinalizerOwner>,
     pub(crate) controllers: Vec<Watched>,
     pub(crate) sources: Vec<Arc<dyn Source>>,
     pub(crate) every: Option<Arc<EveryKind>>,

@@ -70,7 +70,8 @@ fn explainer(kind: &'static [(&'static str, &'static str)], fill: impl FnOnce(&J
     fill(&counts.journal, &queue);
     Explainer {
         component: "kube-controller-manager",
-        kinds: kind,
+        kinds: kind.to_vec(),
+        finalizers: Vec::new(),
         controllers: vec![Watched { name: "replicaset-controller", workers: 5, queue, counts }],
         sources: Vec::new(),
         every: None,

@@ -140,7 +140,7 @@ pub fn surface(name: &'static str, manager: &Manager) -> Surface {
         configz: configz(name, serde_json::json!({})),
         zpages: Zpages::default(),
         pages: manager.pages().to_vec(),
-        explainer: Some(Arc::new(manager.explainer(name, Vec::new()))),
+        explainer: Some(Arc::new(manager.explainer(name, Vec::new(), Vec::new()))),
         set_verbosity: None,
     }
 }

@@ -78,6 +78,13 @@ pub struct Case {
 /// Makes [`Case`]s from async functions of a [`Space`].
 #[macro_export]
 macro_rules! cases {
+    ($tier:ident: $($domain:ident::$module:ident::{$($test:ident),* $(,)?}),* $(,)?) => {
+        [$($($crate::Case {
+            name: concat!(stringify!($domain), "::", stringify!($module), "::", stringify!($test)).to_owned(),
+            tier: $crate::Tier::$tier,
+            run: ::std::sync::Arc::new(|space| Box::pin($domain::$module::$test(space))),
+        }),*),*]
+    };
     ($tier:ident: $($module:ident::{$($test:ident),* $(,)?}),* $(,)?) => {
         [$($($crate::Case {
             name: concat!(stringify!($module), "::", stringify!($test)).to_owned(),

@@ -26,9 +26,11 @@ const CLUSTER_WIDE: &[&str] = &[
     "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     "node-lifecycle-controller",
     "persistentvolume-binder-controller",
+    "persistentvolume-protection-controller",
     "service-cidr-controller",
     "taint-eviction-controller",
     "ttl-controller",
+    "volumeattributesclass-protection-controller",
 ];
 
 /// Tests of others write the statuses of quotas in its place.

@@ -1,9 +1,13 @@
 //! `cargo xtask test`: everything that must hold, in stages, cheap ones first.
 
+#[cfg(test)]
+mod layers;
 mod plan;
 mod run;
 mod sources;
 mod tally;
+#[cfg(test)]
+mod words;
 
 use anyhow::Result;
 

@@ -1,13 +1,14 @@
 //! Network Load Balancers, in the steps of a reconcile.
 //!
-//! `spec` reads what a Service asks for; `observed` reads what AWS has; `model` builds the desired stack and the steps from
-//! one to the other, without IO; `apply` makes the calls. What all of them speak of is in `types`, `names` and `plan`. A
-//! folder imports only those before it: `spec`, `observed`, `model`, `apply`.
+//! `spec` reads the Service's fields and annotations; `observed` reads from AWS; `model` builds the desired stack and
+//! the steps that lead to it, without IO; `apply` makes the calls. Each imports only those before it in this order, and
+//! `types`, `names`, `ownership` and `plan`, which all of them share.
 
 mod apply;
 mod model;
 mod names;
 mod observed;
+mod ownership;
 mod plan;
 #[cfg(test)]
 mod samples;

@@ -7,6 +7,9 @@ use crate::loadbalancer::types::{
     AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, Rule, SecurityGroup, Tags, Target, TargetGroup,
 };
 
+/// AWS needs minutes to bring a balancer up, and about this long to try a new target.
+pub(crate) const PACE: Duration = Duration::from_secs(10);
+
 /// One call that changes something. What a step before it makes is named by its name, which is ours to choose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {

@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use providers::IpNet;
 
-use crate::loadbalancer::spec::actions::Spread;
-
 /// Tags by key.
 pub(crate) type Tags = BTreeMap<String, String>;
 
@@ -139,6 +137,9 @@ pub(crate) struct Mapping {
     pub nat_prefix: Option<String>,
 }
 
+/// Ports that load balancers reach, by transport.
+pub(crate) type Ports = BTreeSet<(&'static str, u16)>;
+
 /// Where packets come from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Source {
@@ -240,6 +241,8 @@ pub(crate) struct TargetGroup {
     pub attributes: Attributes,
     pub tags: Tags,
     pub targets: BTreeSet<Target>,
+    /// More targets may be wanted: nothing is taken out.
+    pub incomplete: bool,
     /// Targets at most.
     pub most: Option<usize>,
     /// Other clusters register targets too: only what this cluster registered is taken out.
@@ -274,4 +277,31 @@ pub(crate) struct Tagging {
     pub prunes: bool,
     /// Keys that are somebody else's.
     pub foreign: BTreeSet<String>,
+}
+
+/// How a listener's traffic is spread; `P` says who gets the parts of others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Spread<P> {
+    /// The weight of the own target group.
+    pub own: i32,
+    /// Others, with their weights.
+    pub others: Vec<(P, i32)>,
+    /// A client stays with its target group.
+    pub sticky: bool,
+}
+
+impl<P> Spread<P> {
+    /// The same with the others called otherwise.
+    pub(crate) fn map<Q>(&self, mut name: impl FnMut(&P) -> Q) -> Spread<Q> {
+        let others = self.others.iter().map(|(other, weight)| (name(other), *weight)).collect();
+        Spread { own: self.own, others, sticky: self.sticky }
+    }
+}
+
+/// The range that everybody is in.
+pub(crate) fn anyone(ipv6: bool) -> IpNet {
+    match ipv6 {
+        true => IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),
+        false => IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0),
+    }
 }

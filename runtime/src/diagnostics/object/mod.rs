@@ -7,7 +7,7 @@ use kinds::meta::{Meta, ObjectKey, OwnerRef, Uid};
 use serde::Serialize;
 
 use super::overview::{Decision, next_try, seconds};
-use super::{Explainer, Wanted, Watched, finalizers};
+use super::{Explainer, FinalizerOwner, Wanted, Watched};
 use crate::queue::Waiting;
 use crate::text::words;
 use crate::watch::Source;
@@ -148,6 +148,7 @@ struct Facts<'a> {
     blocking: usize,
     dependents: usize,
     owners: &'a [(OwnerRef, Owner)],
+    finalizers: &'a [FinalizerOwner],
     states: &'a [Facet],
 }
 
@@ -187,7 +188,7 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
     }
     if let Some(meta) = facts.meta.filter(|meta| meta.is_deleting()) {
         for finalizer in &*meta.finalizers {
-            let (by, when) = finalizers::owner(finalizer);
+            let (by, when) = finalizer_owner(facts.finalizers, finalizer);
             let more = match &**finalizer {
                 "foregroundDeletion" => format!("; {} dependents block it", facts.blocking),
                 "orphan" => format!("; {} dependents are left", facts.dependents),
@@ -196,7 +197,7 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
             wait(
                 What::Finalizer,
                 &by,
-                format!("its deletion waits for the finalizer {finalizer}, which goes {when}{more}"),
+                format!("its deletion waits for the finalizer {finalizer}, which is removed {when}{more}"),
             );
         }
         if meta.finalizers.is_empty() {
@@ -234,11 +235,22 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
                 "its owner {} {} (uid {}) is gone: it is deleted, or loses that reference",
                 owner.kind, owner.name, owner.uid
             );
-            wait(What::Owner, "garbage-collector-controller", text);
+            wait(What::Owner, "the garbage collector", text);
         }
     }
     waits.sort_by_key(|wait| wait.what);
     waits
+}
+
+/// Returns the program that removes a finalizer, and the condition. The owner of an unknown one is named by its domain.
+fn finalizer_owner(known: &[FinalizerOwner], finalizer: &str) -> (String, String) {
+    if let Some(owner) = known.iter().find(|owner| owner.matches(finalizer)) {
+        return (owner.by.to_owned(), owner.condition.to_owned());
+    }
+    let domain = finalizer.split_once('/').map_or(finalizer, |(domain, _)| domain);
+    let condition =
+        "once the program that added it has cleaned up; if that program no longer runs, it is never removed";
+    (format!("the program that added it ({domain})"), condition.to_owned())
 }
 
 /// What kind of thing an error is, by the API server's words, and who can do something about it.
@@ -289,6 +301,7 @@ impl Explainer {
             blocking: dependents.blocking,
             dependents: dependents.total,
             owners: &owners,
+            finalizers: &self.finalizers,
             states: &facets,
         });
         Report {

@@ -3,9 +3,11 @@
 mod backend_group;
 mod balancers;
 mod calls;
+mod contract;
 mod leaks;
+mod opening;
 mod readiness_gates;
-pub(super) mod target_records;
+mod target_records;
 mod targets;
 
 pub(crate) use balancers::Balancers;

@@ -14,56 +14,6 @@ const NAME: &str = "aws-lbc-targets-";
 /// The entry with the targets.
 const TARGETS: &str = "targets";
 
-/// What brings a shared target group to the wanted targets, in this order.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Change {
-    /// To be on record before anything is registered.
-    pub before: Option<BTreeSet<Target>>,
-    pub add: BTreeSet<Target>,
-    pub gone: BTreeSet<Target>,
-    /// To be on record when all is done.
-    pub after: Option<BTreeSet<Target>>,
-}
-
-/// What brings a target group to the wanted targets, `most` of them at most. With `shared` other clusters register in it
-/// too, and it holds what this one is on record to have put in.
-pub(crate) fn bring(
-    wanted: &BTreeSet<Target>,
-    live: &BTreeSet<Target>,
-    shared: Option<Option<&BTreeSet<Target>>>,
-    most: Option<usize>,
-) -> Change {
-    let none = BTreeSet::new();
-    let own = shared.map_or(live, |recorded| recorded.unwrap_or(&none));
-    let stays = live.iter().filter(|target| wanted.contains(target) || !own.contains(target)).count();
-    // What is in it stays, so that nobody is moved by others that come.
-    let room = most.map_or(usize::MAX, |most| most.saturating_sub(stays));
-    let wanted: BTreeSet<Target> =
-        wanted.intersection(live).chain(wanted.difference(live).take(room)).cloned().collect();
-    match shared {
-        Some(recorded) => change(&wanted, live, recorded),
-        None => Change {
-            add: wanted.difference(live).cloned().collect(),
-            gone: live.difference(&wanted).cloned().collect(),
-            ..Change::default()
-        },
-    }
-}
-
-/// Compares what this cluster wants with what is registered, by whomever, and what is on record. Without a record
-/// nothing is taken out: whose it is is not known.
-fn change(wanted: &BTreeSet<Target>, live: &BTreeSet<Target>, recorded: Option<&BTreeSet<Target>>) -> Change {
-    let none = BTreeSet::new();
-    let own: BTreeSet<Target> = recorded.unwrap_or(&none).intersection(live).cloned().collect();
-    let add: BTreeSet<Target> = wanted.difference(live).cloned().collect();
-    let gone: BTreeSet<Target> = own.difference(wanted).cloned().collect();
-    let all: BTreeSet<Target> = wanted.union(&own).cloned().collect();
-    let before = (recorded.is_none() || !add.is_empty()).then_some(all).filter(|all| Some(all) != recorded);
-    let then = before.as_ref().or(recorded);
-    let after = (then != Some(wanted)).then(|| wanted.clone());
-    Change { before, add, gone, after }
-}
-
 fn text(targets: &BTreeSet<Target>) -> String {
     let texts: Vec<String> = targets.iter().map(|target| format!("{}:{}", target.id, target.port)).collect();
     texts.join(",")
@@ -102,49 +52,6 @@ pub(crate) async fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn set(names: &str) -> BTreeSet<Target> {
-        names.chars().map(|name| Target { id: name.into(), port: 80 }).collect()
-    }
-
-    #[test]
-    fn only_what_is_on_record_is_taken_out() {
-        // Wanted, registered, on record; on record before, added, taken out, on record after.
-        for (wanted, live, recorded, expected) in [
-            ("ab", "", None, (Some("ab"), "ab", "", None)),
-            ("ab", "xy", None, (Some("ab"), "ab", "", None)),
-            ("ab", "abx", Some("ab"), (None, "", "", None)),
-            ("b", "abx", Some("ab"), (None, "", "a", Some("b"))),
-            ("bc", "abx", Some("ab"), (Some("abc"), "c", "a", Some("bc"))),
-            ("b", "ab", None, (Some("b"), "", "", None)),
-            // Died before it registered, and before it took out.
-            ("ab", "ax", Some("ab"), (None, "b", "", None)),
-            ("b", "bx", Some("ab"), (None, "", "", Some("b"))),
-            ("", "abx", Some("ab"), (None, "", "ab", Some(""))),
-        ] {
-            let found = change(&set(wanted), &set(live), recorded.map(set).as_ref());
-            let (before, add, gone, after) = expected;
-            let expected = Change { before: before.map(set), add: set(add), gone: set(gone), after: after.map(set) };
-            assert_eq!(found, expected, "{wanted:?} of {live:?}, {recorded:?}");
-        }
-    }
-
-    #[test]
-    fn there_is_room_for_so_many() {
-        for (wanted, live, own, most, add, gone) in [
-            ("abc", "", None, None, "abc", ""),
-            ("abc", "", None, Some(2), "ab", ""),
-            ("abc", "c", None, Some(2), "a", ""),
-            ("abc", "abc", None, Some(2), "", ""),
-            ("bc", "ab", None, Some(2), "c", "a"),
-            ("abc", "xy", Some(""), Some(3), "a", ""),
-            ("bc", "axy", Some("a"), Some(3), "b", "a"),
-        ] {
-            let own = own.map(set);
-            let found = bring(&set(wanted), &set(live), own.as_ref().map(Some), most);
-            assert_eq!((found.add, found.gone), (set(add), set(gone)), "{wanted} of {live}, at most {most:?}");
-        }
-    }
 
     #[test]
     fn targets_are_written_as_upstream_reads_them() {

@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use providers::{CloudError, IpFamily, IpNet, LoadBalancerId, Targets};
 
-use crate::loadbalancer::model::subnets::{self, Network};
+use crate::loadbalancer::model::subnets;
 use crate::loadbalancer::names::{self, Flavour};
+use crate::loadbalancer::observed::network::instance_id;
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
-use crate::loadbalancer::spec::actions::Spread;
+use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
-use crate::loadbalancer::spec::annotations::{
+use crate::loadbalancer::spec::settings::{
     Backend, Families, GroupSettings, ListenerSettings, Other, SecurityGroups, Settings,
 };
 use crate::loadbalancer::types::{
-    AddressType, Balancer, Desired, Listener, Rule, Scheme, SecurityGroup, Source, Tagging, Tags, Target, TargetGroup,
-    TargetType,
+    AddressType, Balancer, Desired, Listener, Rule, Scheme, SecurityGroup, Source, Spread, Tagging, Tags, Target,
+    TargetGroup, TargetType, anyone,
 };
 use crate::tags::ClusterTags;
 
@@ -171,8 +172,9 @@ fn balancer_name(
         Some(names::balancer(Flavour::Controller, around.id, scheme)),
     ];
     // The old one of another scheme keeps its name until the new one works.
+    let taken = |name: &String| around.seen.balancer(name).is_some_and(|one| one.state != State::Failed);
     let mut names = candidates.into_iter().flatten();
-    names.find(|name| around.seen.balancer(name).is_none()).unwrap_or_default()
+    names.find(|name| !taken(name)).unwrap_or_default()
 }
 
 fn listener(asked: &ListenerSettings, group: TargetGroup, spread: Option<Spread<String>>, tags: Tags) -> Listener {
@@ -226,6 +228,7 @@ fn group(
         attributes: asked.attributes.clone(),
         tags,
         targets: targets(settings, asked, ipv6, around.targets),
+        incomplete: around.targets.incomplete,
         most: settings.max_targets,
         shared: settings.shared_groups,
         preserves_client: asked.preserves_client,
@@ -259,16 +262,6 @@ pub(crate) fn targets(settings: &Settings, asked: &GroupSettings, ipv6: bool, al
             fit.map(|endpoint| Target { id: endpoint.address.to_string(), port: endpoint.port }).collect()
         }
     }
-}
-
-/// The instance of a provider id; Fargate's and others' machines can't be registered by id.
-pub(crate) fn instance_id(provider_id: &str) -> Option<&str> {
-    let path = match provider_id.split_once("://") {
-        Some(("aws", path)) => path,
-        Some(_) => return None,
-        None => provider_id,
-    };
-    path.rsplit('/').next().filter(|id| id.starts_with("i-"))
 }
 
 /// What the Service's own group lets in: clients, at the ports that the balancer listens on.
@@ -309,12 +302,4 @@ pub(crate) fn clients(settings: &Settings, dualstack: bool) -> Vec<IpNet> {
         all.push(anyone(true));
     }
     all
-}
-
-/// The range that everybody is in.
-pub(crate) fn anyone(ipv6: bool) -> IpNet {
-    match ipv6 {
-        true => IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),
-        false => IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0),
-    }
 }

@@ -4,4 +4,5 @@ pub(super) mod build;
 pub(super) mod diff;
 pub(super) mod node_rules;
 pub(super) mod subnets;
+pub(super) mod target_change;
 pub(super) mod traffic_shift;

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use providers::{CloudError, ErrorKind, IpNet};
 
 use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::observed::vpc::{Network, Subnet};
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
-use crate::loadbalancer::spec::annotations::Settings;
-use crate::loadbalancer::types::{Mapping, Scheme, Tags};
+use crate::loadbalancer::spec::settings::Settings;
+use crate::loadbalancer::types::{Mapping, Scheme};
 use crate::tags::ClusterTags;
 
 /// Subnets for internet-facing balancers carry it.
@@ -17,53 +18,6 @@ const INTERNAL_ROLE: &str = "kubernetes.io/role/internal-elb";
 const CLUSTER_PREFIX: &str = "kubernetes.io/cluster/";
 /// What AWS wants to be free in a balancer's subnet.
 const FREE_ADDRESSES: i32 = 8;
-
-/// A subnet of the cluster's network.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Subnet {
-    pub id: String,
-    pub zone: String,
-    pub v4: Vec<IpNet>,
-    pub v6: Vec<IpNet>,
-    pub tags: Tags,
-    /// Addresses that nobody uses.
-    pub free: i32,
-    /// Its route table leads to an internet gateway.
-    pub public: bool,
-}
-
-/// The cluster's network.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Network {
-    pub vpc: String,
-    pub region: String,
-    /// The network's ranges.
-    pub ranges: Vec<IpNet>,
-    /// Ordered by id.
-    pub subnets: Vec<Subnet>,
-    /// That of the machine that this process runs on, or of the configuration.
-    pub own_subnet: String,
-}
-
-impl Network {
-    /// A zone of the region itself, and no local or wavelength zone.
-    fn is_ordinary(&self, zone: &str) -> bool {
-        zone.strip_prefix(&self.region).is_none_or(|rest| rest.len() == 1)
-    }
-
-    /// The ranges of subnets, for rules that let health checks in.
-    pub(crate) fn ranges_of(&self, mappings: &[Mapping], ipv6: bool) -> Vec<IpNet> {
-        let used = |subnet: &&Subnet| mappings.iter().any(|mapping| mapping.subnet == subnet.id);
-        let subnets = self.subnets.iter().filter(used);
-        subnets.flat_map(|subnet| if ipv6 { subnet.v6.clone() } else { subnet.v4.clone() }).collect()
-    }
-
-    /// Whether all of these subnets have IPv6.
-    pub(crate) fn has_ipv6(&self, mappings: &[Mapping]) -> bool {
-        let find = |mapping: &Mapping| self.subnets.iter().find(|subnet| subnet.id == mapping.subnet);
-        mappings.iter().all(|mapping| find(mapping).is_some_and(|subnet| !subnet.v6.is_empty()))
-    }
-}
 
 /// The subnets for a balancer, in the order in which addresses are given to them.
 ///
@@ -89,6 +43,12 @@ pub(crate) fn choose(
                 }
             }
             let mut chosen: Vec<&Subnet> = zones.into_values().collect();
+            // Addresses are given for each subnet: a zone that comes to the network must not make their number wrong.
+            let kept: Vec<&Subnet> =
+                current.iter().filter_map(|one| chosen.iter().find(|new| new.id == one.subnet).copied()).collect();
+            if kept.len() == current.len() && addresses_given(settings) == Some(kept.len()) {
+                chosen = kept;
+            }
             chosen.sort_by(|a, b| a.id.cmp(&b.id));
             chosen
         }
@@ -110,6 +70,13 @@ pub(crate) fn choose(
         .collect();
     addresses(settings, &chosen, &mut mappings)?;
     Ok(mappings)
+}
+
+/// The number of subnets that annotations give addresses for.
+fn addresses_given(settings: &Settings) -> Option<usize> {
+    let Settings { allocations, nat_prefixes, private_v4, v6, .. } = settings;
+    let given = [allocations.len(), nat_prefixes.len(), private_v4.len(), v6.len()];
+    given.into_iter().find(|count| *count > 0)
 }
 
 fn named<'a>(names: &[String], network: &'a Network) -> Result<Vec<&'a Subnet>, CloudError> {
@@ -145,8 +112,9 @@ fn fitting<'a>(
     let role = if internal { INTERNAL_ROLE } else { PUBLIC_ROLE };
     let own = |subnet: &Subnet| subnet.tags.contains_key(&cluster.key());
     let foreign = |subnet: &Subnet| !own(subnet) && subnet.tags.keys().any(|key| key.starts_with(CLUSTER_PREFIX));
-    let usable =
-        |subnet: &&Subnet| !foreign(subnet) && network.is_ordinary(&subnet.zone) && (!ipv6 || !subnet.v6.is_empty());
+    let usable = |subnet: &&Subnet| {
+        !subnet.outpost && !foreign(subnet) && network.is_ordinary(&subnet.zone) && (!ipv6 || !subnet.v6.is_empty())
+    };
     let mut fit: Vec<&Subnet> = network.subnets.iter().filter(usable).collect();
     if fit.is_empty() {
         fit.extend(network.subnets.iter().filter(|subnet| subnet.id == network.own_subnet));

@@ -1,4 +1,4 @@
-//! What AWS has: reads, and what this process remembers of them.
+//! Observed state: reads from AWS, cached between reconciles.
 
 pub(super) mod balancer_state;
 pub(super) mod convert;
@@ -6,3 +6,4 @@ pub(super) mod inventory;
 pub(super) mod network;
 pub(super) mod report;
 pub(super) mod stack;
+pub(super) mod vpc;

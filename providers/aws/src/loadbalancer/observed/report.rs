@@ -7,9 +7,8 @@ use providers::{
     TargetId,
 };
 
-use crate::loadbalancer::model::build::anyone;
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
-use crate::loadbalancer::types::{Source, TargetHealth, TargetType};
+use crate::loadbalancer::types::{Source, TargetHealth, TargetType, anyone};
 
 /// The way in, once it has a name.
 pub(crate) fn ingress(balancer: &SeenBalancer) -> Option<Ingress> {

@@ -5,29 +5,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::loadbalancer::types::Spread;
+
 /// Target groups of one listener at most, the own one included.
 pub(crate) const MOST: usize = 5;
 /// The greatest weight.
 const HEAVIEST: i64 = 999;
-
-/// How a listener's traffic is spread; `P` says who gets the parts of others.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Spread<P> {
-    /// The weight of the own target group.
-    pub own: i32,
-    /// Others, with their weights.
-    pub others: Vec<(P, i32)>,
-    /// A client stays with its target group.
-    pub sticky: bool,
-}
-
-impl<P> Spread<P> {
-    /// The same with the others called otherwise.
-    pub(crate) fn map<Q>(&self, mut name: impl FnMut(&P) -> Q) -> Spread<Q> {
-        let others = self.others.iter().map(|(other, weight)| (name(other), *weight)).collect();
-        Spread { own: self.own, others, sticky: self.sticky }
-    }
-}
 
 /// Who gets a part, as an annotation names it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use providers::{CloudError, ErrorKind, LoadBalancerSpec};
 
-use crate::loadbalancer::spec::actions::{self, Part, Spread};
+use crate::loadbalancer::spec::actions::{self, Part};
+use crate::loadbalancer::types::Spread;
 
 /// What all but two of the annotations begin with.
 pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";

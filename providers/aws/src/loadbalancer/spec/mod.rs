@@ -1,7 +1,9 @@
-//! What a Service asks for: its fields and annotations, read and checked before any call.
+//! Desired settings of a Service: its fields and annotations, read and checked before any call.
 
 pub(super) mod actions;
 pub(super) mod annotation_reader;
 pub(super) mod annotations;
 pub(super) mod backends;
 pub(super) mod ports;
+pub(super) mod settings;
+mod target_group;

@@ -4,9 +4,10 @@ use providers::{LoadBalancerSpec, Port, Protocol as Transport, TargetPort, Traff
 
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
-use crate::loadbalancer::spec::annotations::{GroupSettings, ListenerSettings, Policy};
 use crate::loadbalancer::spec::backends;
-use crate::loadbalancer::types::{Attributes, HealthCheck, Probe, Protocol, TRAFFIC_PORT, TargetType};
+use crate::loadbalancer::spec::settings::{GroupSettings, ListenerSettings, Policy};
+use crate::loadbalancer::spec::target_group::{Behind, Groups};
+use crate::loadbalancer::types::{Attributes, Protocol, TargetType};
 
 /// What TLS needs, for the ports that have it.
 struct Encryption {
@@ -112,6 +113,7 @@ pub(crate) fn listeners(
         });
     }
     for listener in &mut listeners {
+        groups.probe_udp(&mut listener.group, local, reading);
         let suffix = format!("listener-attributes.{}-{}", listener.protocol.as_str(), listener.port);
         listener.attributes = reading.pairs(&suffix, false);
         let spread = reading.spread(listener.protocol.as_str(), listener.port);
@@ -180,166 +182,4 @@ fn target_port(port: &Port, target_type: TargetType, reading: &mut Reading<'_>) 
         // It may differ between pods; ELB shows it and does not use it.
         (TargetType::Ip, TargetPort::Name(_)) => 1,
     }
-}
-
-const PROXY: &str = "proxy_protocol_v2.enabled";
-const PRESERVE: &str = "preserve_client_ip.enabled";
-
-/// Which ports speak proxy protocol, where annotations say so.
-enum Proxied {
-    Unsaid,
-    All,
-    Ports(Vec<u16>),
-}
-
-impl Proxied {
-    fn get(&self, port: u16) -> Option<bool> {
-        match self {
-            Self::Unsaid => None,
-            Self::All => Some(true),
-            Self::Ports(ports) => Some(ports.contains(&port)),
-        }
-    }
-}
-
-fn proxied_ports(flavour: Flavour, reading: &mut Reading<'_>) -> Proxied {
-    match reading.text("proxy-protocol").filter(|_| flavour == Flavour::Controller) {
-        Some("*") => return Proxied::All,
-        Some(other) => reading.refuse("proxy-protocol", other, "use *, which is all ports"),
-        None => {}
-    }
-    match reading.text("proxy-protocol-per-target-group") {
-        Some(_) => Proxied::Ports(reading.parsed("proxy-protocol-per-target-group", "use numbers of ports")),
-        None => Proxied::Unsaid,
-    }
-}
-
-/// The Service whose ports target groups serve, as their health checks see it.
-pub(super) struct Behind<'a> {
-    pub ports: &'a [Port],
-    /// Only nodes with pods of its own are to be healthy.
-    pub local: bool,
-    /// Where nodes then tell whether they have any.
-    pub health_port: Option<u16>,
-}
-
-/// What all target groups have in common.
-pub(super) struct Groups<'a> {
-    policy: &'a Policy,
-    flavour: Flavour,
-    pub target_type: TargetType,
-    attributes: Attributes,
-    proxied: Proxied,
-}
-
-impl<'a> Groups<'a> {
-    fn read(policy: &'a Policy, flavour: Flavour, target_type: TargetType, reading: &mut Reading<'_>) -> Self {
-        let (attributes, proxied) = (reading.pairs("target-group-attributes", false), proxied_ports(flavour, reading));
-        Self { policy, flavour, target_type, attributes, proxied }
-    }
-
-    /// The attributes of the target group of a port, and whether targets see clients' addresses.
-    pub(super) fn attributes(&self, port: u16, protocol: Protocol, reading: &mut Reading<'_>) -> (Attributes, bool) {
-        let mut attributes = self.attributes.clone();
-        attributes.extend(reading.pairs(&format!("target-group-attributes.{port}"), false));
-        match self.proxied.get(port) {
-            Some(on) => drop(attributes.insert(PROXY.into(), on.to_string())),
-            None if self.flavour == Flavour::Controller => {
-                attributes.entry(PROXY.into()).or_insert_with(|| "false".into());
-            }
-            None => {}
-        }
-        let preserves_client = preserves_client(&attributes, protocol, self.target_type, reading);
-        (attributes, preserves_client)
-    }
-
-    /// The health check of the target groups of a Service's ports, with upstream's defaults.
-    pub(super) fn health(&self, behind: &Behind<'_>, reading: &mut Reading<'_>) -> HealthCheck {
-        let local = behind.local && self.target_type == TargetType::Instance;
-        let controller = self.flavour == Flavour::Controller;
-        let (interval, timeout, threshold) = match (local, controller) {
-            (true, true) => (10, Some(6), 2),
-            (true, false) => (10, None, 2),
-            (false, true) => (10, Some(10), 3),
-            (false, false) => (30, None, 3),
-        };
-        let word = reading.text("healthcheck-protocol").unwrap_or(if local { "HTTP" } else { "TCP" });
-        let protocol = Probe::parse(&word.to_ascii_uppercase()).unwrap_or_else(|| {
-            reading.refuse("healthcheck-protocol", word, "use TCP, HTTP or HTTPS");
-            Probe::Tcp
-        });
-        let own = behind.health_port.filter(|_| local).map(|port| port.to_string());
-        let port = match reading.text("healthcheck-port") {
-            None => own.unwrap_or_else(|| TRAFFIC_PORT.into()),
-            Some(given) => health_port(behind.ports, self.target_type, given, reading),
-        };
-        let default = if local { "/healthz" } else { "/" };
-        let path = reading.text("healthcheck-path").unwrap_or(default).to_owned();
-        let codes = match (reading.text("healthcheck-success-codes"), controller) {
-            (Some(codes), _) => Some(codes.to_owned()),
-            (None, true) => Some("200-399".to_owned()),
-            (None, false) => None,
-        };
-        let with_path = protocol != Probe::Tcp;
-        let mut health = HealthCheck {
-            protocol,
-            port,
-            path: Some(path).filter(|_| with_path),
-            codes: codes.filter(|_| with_path),
-            interval: reading.number("healthcheck-interval", 5, 300).unwrap_or(interval),
-            timeout: reading.number("healthcheck-timeout", 2, 120).or(timeout),
-            healthy: reading.number("healthcheck-healthy-threshold", 2, 10).unwrap_or(threshold),
-            unhealthy: reading.number("healthcheck-unhealthy-threshold", 2, 10).unwrap_or(threshold),
-        };
-        if let Some(probe) =
-            self.policy.shared_probe.as_ref().filter(|_| !local && self.target_type == TargetType::Instance)
-        {
-            health.protocol = Probe::Http;
-            health.port = probe.port.to_string();
-            health.path = Some(probe.path.clone());
-        }
-        health
-    }
-}
-
-/// Checks a target group's attributes; answers whether targets see clients' addresses.
-fn preserves_client(
-    attributes: &Attributes,
-    protocol: Protocol,
-    target_type: TargetType,
-    reading: &mut Reading<'_>,
-) -> bool {
-    for key in [PRESERVE, PROXY] {
-        let Some(value) = attributes.get(key) else { continue };
-        if value != "true" && value != "false" {
-            reading.refuse("target-group-attributes", &format!("{key}={value}"), "use true or false");
-        }
-    }
-    match attributes.get(PRESERVE).map(String::as_str) {
-        Some("false") if protocol.always_preserves_client() => {
-            let fix = "leave it out: AWS preserves clients' addresses for UDP always";
-            reading.refuse("target-group-attributes", &format!("{PRESERVE}=false"), fix);
-            true
-        }
-        Some(value) => value == "true",
-        None => target_type == TargetType::Instance || protocol.always_preserves_client(),
-    }
-}
-
-/// A number, `traffic-port`, or the name of a port of the Service.
-fn health_port(ports: &[Port], target_type: TargetType, given: &str, reading: &mut Reading<'_>) -> String {
-    if given == TRAFFIC_PORT || given.parse::<u16>().is_ok_and(|port| port != 0) {
-        return given.to_owned();
-    }
-    let named = ports.iter().find(|port| port.name == given);
-    let number = named.and_then(|port| match (target_type, &port.target_port) {
-        (TargetType::Instance, _) => port.node_port,
-        (TargetType::Ip, TargetPort::Number(number)) => Some(*number),
-        (TargetType::Ip, TargetPort::Name(_)) => None,
-    });
-    number.map(|number| number.to_string()).unwrap_or_else(|| {
-        let fix = "use traffic-port, a number, or the name of a port of the Service whose targetPort is a number";
-        reading.refuse("healthcheck-port", given, fix);
-        TRAFFIC_PORT.into()
-    })
 }

@@ -8,7 +8,8 @@ use super::world::{World, settings};
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::names::RESOURCE;
 use crate::loadbalancer::samples::{nodes, port, spec};
-use crate::loadbalancer::spec::annotations::{Policy, read};
+use crate::loadbalancer::spec::annotations::read;
+use crate::loadbalancer::spec::settings::Policy;
 use crate::loadbalancer::types::{HealthCheck, TargetHealth, TargetType};
 
 /// A Service of these ports.

@@ -11,7 +11,8 @@ use super::world::World;
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::samples::{nodes, port, spec};
-use crate::loadbalancer::spec::annotations::{Policy, read};
+use crate::loadbalancer::spec::annotations::read;
+use crate::loadbalancer::spec::settings::Policy;
 
 /// Annotations that change something, alone and together.
 const CHOICES: [&[(&str, &str)]; 12] = [
@@ -138,7 +139,7 @@ proptest! {
         prop_assert_eq!(diff::ensure(&desired, &world.seen).steps, vec![], "a settled balancer is left alone");
         // Deleted, with a death after each step.
         while !world.seen.is_empty() {
-            let plan = diff::delete(&world.seen);
+            let plan = diff::delete(&world.seen, "u");
             let step = plan.steps.first().expect("what is there is deleted").clone();
             world.make(&step);
         }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use providers::{EndpointTarget, Targets};
 
 use super::world::{World, settings};
-use crate::loadbalancer::model::build::{instance_id, targets};
-use crate::loadbalancer::model::subnets::{Network, choose};
+use crate::loadbalancer::model::build::targets;
+use crate::loadbalancer::model::subnets::choose;
 use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::observed::network::instance_id;
+use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::samples::{id, network, nodes, spec};
-use crate::loadbalancer::spec::annotations::Settings;
+use crate::loadbalancer::spec::settings::Settings;
 use crate::loadbalancer::types::{Mapping, Scheme, Tags};
 use crate::tags::ClusterTags;
 
@@ -175,4 +177,26 @@ fn either_upstreams_balancer_is_adopted() {
         assert_eq!(world.names(), ["AddTags", "AddTags", "AddTags", "Register", "AddTags"], "{kind}");
         assert_eq!(world.seen.balancers[0].dns, dns);
     }
+}
+
+#[test]
+fn zone_that_appears_does_not_break_addresses_that_are_given_per_subnet() {
+    let mapping = |subnet: &str, zone: &str| Mapping { subnet: subnet.into(), zone: zone.into(), ..Mapping::default() };
+    let current = [mapping("subnet-1", "eu-west-1a"), mapping("subnet-2", "eu-west-1b")];
+    let of = |annotations: &[(&str, &str)]| {
+        chosen(&settings(&spec(annotations)), Scheme::InternetFacing, &network(), &current)
+    };
+    let kept = Ok(vec!["subnet-1".to_owned(), "subnet-2".to_owned()]);
+    assert_eq!(of(&[("eip-allocations", "eipalloc-1,eipalloc-2")]), kept);
+    let three = of(&[("eip-allocations", "eipalloc-1,eipalloc-2,eipalloc-3")]);
+    assert_eq!(three.unwrap().len(), 3, "an address for the new zone asks for it");
+    assert_eq!(of(&[]).unwrap().len(), 3, "without addresses zones are added");
+}
+
+#[test]
+fn subnets_on_an_outpost_are_passed_over() {
+    let mut network = network();
+    network.subnets[0].outpost = true;
+    let found = chosen(&settings(&spec(&[])), Scheme::InternetFacing, &network, &[]).unwrap();
+    assert_eq!(found, ["subnet-2", "subnet-3"]);
 }

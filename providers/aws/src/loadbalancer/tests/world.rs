@@ -4,12 +4,13 @@ use providers::{LoadBalancerSpec, Targets};
 
 use crate::loadbalancer::model::build::{self, Surroundings, desired};
 use crate::loadbalancer::model::diff;
-use crate::loadbalancer::model::subnets::Network;
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::observed::stack::{Made, Seen, State};
+use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::plan::{Plan, Step};
 use crate::loadbalancer::samples;
-use crate::loadbalancer::spec::annotations::{Policy, Settings, read};
+use crate::loadbalancer::spec::annotations::read;
+use crate::loadbalancer::spec::settings::{Policy, Settings};
 use crate::loadbalancer::types::{Desired, TargetGroup, TargetHealth};
 use crate::tags::ClusterTags;
 

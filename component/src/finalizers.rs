@@ -1,0 +1,66 @@
+//! Finalizers and the programs that remove them, for the diagnostics page.
+
+use runtime::diagnostics::FinalizerOwner;
+
+use crate::descriptor::Descriptor;
+
+/// Well-known finalizers that another process removes: name, program, condition. A row about a controller of this binary
+/// is shadowed by the controller's descriptor.
+const ELSEWHERE: &[(&str, &str, &str)] = &[
+    ("foregroundDeletion", "garbage-collector-controller", "once all dependents that block the deletion are deleted"),
+    ("orphan", "garbage-collector-controller", "once the dependents are orphaned"),
+    ("kubernetes", "namespace-controller", "once the namespace is empty"),
+    ("kubernetes.io/pvc-protection", "persistentvolumeclaim-protection-controller", "once no pod uses the claim"),
+    ("kubernetes.io/pv-protection", "persistentvolume-protection-controller", "once no claim is bound to the volume"),
+    (
+        "kubernetes.io/vac-protection",
+        "volumeattributesclass-protection-controller",
+        "once no volume or claim uses the class",
+    ),
+    ("batch.kubernetes.io/job-tracking", "job-controller", "once the pod is counted in its Job's status"),
+    (
+        "service.kubernetes.io/load-balancer-cleanup",
+        "service-lb-controller (cloud-controller-manager)",
+        "once the cloud reports that the load balancer no longer exists",
+    ),
+    ("resource.kubernetes.io/delete-protection", "resourceclaim-controller", "once no pod uses the claim"),
+    ("scheduling.k8s.io/podgroup-protection", "podgroup-protection-controller", "once no pod of the group exists"),
+    ("networking.k8s.io/service-cidr-finalizer", "service-cidr-controller", "once no address of the range is in use"),
+    ("customresourcecleanup.apiextensions.k8s.io", "kube-apiserver", "once all objects of the kind are deleted"),
+    ("external-attacher/", "the CSI driver's external-attacher", "once the volume is detached"),
+    (
+        "external-provisioner.volume.kubernetes.io/finalizer",
+        "the CSI driver's provisioner",
+        "once the volume is deleted",
+    ),
+    ("snapshot.storage.kubernetes.io/", "the snapshot controller", "once nothing refers to the snapshot"),
+];
+
+/// Returns the finalizers that a binary's controllers remove, and the well-known ones of other programs.
+pub fn owners<C>(controllers: &[Descriptor<C>]) -> Vec<FinalizerOwner> {
+    let own = controllers.iter().flat_map(|controller| {
+        let by = controller.name;
+        controller.finalizers.iter().map(move |finalizer| FinalizerOwner {
+            finalizer: finalizer.name,
+            by,
+            condition: finalizer.removed,
+        })
+    });
+    let elsewhere = ELSEWHERE.iter().map(|&(finalizer, by, condition)| FinalizerOwner { finalizer, by, condition });
+    own.chain(elsewhere).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor::Finalizer;
+
+    #[test]
+    fn descriptor_comes_before_the_well_known_owner_of_the_same_finalizer() {
+        let finalizers = &[Finalizer { name: "orphan", removed: "once tested" }];
+        let owners = owners(&[Descriptor::<()> { name: "test-controller", finalizers, ..Descriptor::NONE }]);
+        let orphan: Vec<_> = owners.iter().filter(|owner| owner.finalizer == "orphan").map(|owner| owner.by).collect();
+        assert_eq!(orphan, ["test-controller", "garbage-collector-controller"]);
+        assert!(owners.iter().all(|owner| owner.condition.starts_with("once ")));
+    }
+}

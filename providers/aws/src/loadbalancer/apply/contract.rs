@@ -1,0 +1,144 @@
+//! The contract of a provider with load balancers, kept by Network Load Balancers.
+
+use std::collections::BTreeSet;
+
+use providers::{
+    CloudError, Deletion, Ensured, ErrorKind, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed,
+    Owned, Protocol as Transport, ReadinessGate, Targeting, Targets, async_trait,
+};
+use tokio::time::Instant;
+
+use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::{calls, leaks, readiness_gates};
+use crate::loadbalancer::observed::report::{instances, observed};
+use crate::loadbalancer::ownership::Purpose;
+use crate::loadbalancer::spec::annotation_reader::others;
+use crate::loadbalancer::spec::annotations;
+
+#[async_trait]
+impl LoadBalancers for Balancers {
+    fn features(&self) -> Features {
+        Features {
+            classes: self.classes.clone(),
+            endpoint_targets: true,
+            source_ranges: true,
+            protocols: vec![Transport::Tcp, Transport::Udp],
+            mixed_protocols: true,
+            ipv6: true,
+            dual_stack: true,
+            gates: Some(readiness_gates::PREFIX),
+            annotations: vec!["service.beta.kubernetes.io/".to_owned()],
+        }
+    }
+
+    fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
+        annotations::read(spec, &self.policy).map(|(targeting, _)| targeting)
+    }
+
+    fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
+        others(spec)
+    }
+
+    async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
+        let session = self.sessions.get()?;
+        let course = self.courses.get(id);
+        let course = course.lock().await;
+        let listing = self.inventory.look(&session, Instant::now()).await?;
+        let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
+        if seen.is_empty() {
+            return Ok(Observed::Absent);
+        }
+        calls::details(&session, &mut seen, false).await.map_err(retried)?;
+        let machines = self.networks.by_id(&session, instances(&seen)).await?;
+        let zones = machines.into_iter().map(|(id, machine)| (id, machine.zone)).collect();
+        let going = seen.balancers.iter().any(|one| course.doomed.contains(&one.arn));
+        Ok(Observed::Present(Box::new(observed(&seen, going, &zones))))
+    }
+
+    async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
+        let settings = self.settings(spec)?;
+        let session = self.sessions.get()?;
+        let course = self.courses.get(&spec.id);
+        let mut course = course.lock().await;
+        let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
+        let result = self.bring(spec, &work, &mut course).await;
+        if let Err(error) = &result {
+            (course.known, course.settled) = (None, None);
+            // Pods and nodes change all the same, and their traffic must not wait for a change that AWS refuses.
+            if !matches!(error.kind, ErrorKind::Throttled { .. })
+                && let Err(error) = self.keep_targets(&work, &mut course).await
+                && !error.is_not_found()
+            {
+                tracing::warn!(service = %spec.id, %error, "targets of the existing load balancer were not updated");
+            }
+        }
+        result.map_err(retried)
+    }
+
+    async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
+        let settings = self.settings(spec)?;
+        let session = self.sessions.get()?;
+        let course = self.courses.get(&spec.id);
+        let mut course = course.lock().await;
+        let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
+        if course.known.is_none() {
+            self.find_groups(&work, &mut course).await?;
+        }
+        if !self.open_nodes(&work, &mut course).await? {
+            return self.bring(spec, &work, &mut course).await.map(drop);
+        }
+        match self.point(&work, &mut course).await? {
+            Some(()) => Ok(()),
+            None => Err(CloudError::new(ErrorKind::NotFound, "DescribeTargetGroups", "its target groups are others")),
+        }
+    }
+
+    async fn gates(&self, spec: &LoadBalancerSpec) -> Result<Vec<ReadinessGate>, CloudError> {
+        let settings = self.settings(spec)?;
+        let session = self.sessions.get()?;
+        let course = self.courses.get(&spec.id);
+        let mut course = course.lock().await;
+        let targets = Targets::default();
+        let work = Work { session: &session, id: &spec.id, settings: &settings, targets: &targets };
+        if course.known.is_none() {
+            self.find_groups(&work, &mut course).await?;
+        }
+        let known = course.known.clone().unwrap_or_default();
+        drop(course);
+        readiness_gates::of(&session, &spec.id, &known).await
+    }
+
+    async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        let session = self.sessions.get()?;
+        let course = self.courses.get(id);
+        let mut course = course.lock().await;
+        let result = self.remove(&session, id, &mut course).await;
+        if result == Ok(Deletion::Gone) {
+            self.courses.remove(id);
+        }
+        result.map_err(retried)
+    }
+
+    async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
+        leaks::list(self).await
+    }
+
+    fn may_belong(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
+        leaks::may_belong(owned, service)
+    }
+
+    async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
+        leaks::collect(self, owned).await.map_err(retried)
+    }
+}
+
+/// A kind that the contract does not have at this place, as one that is tried again.
+fn retried(error: CloudError) -> CloudError {
+    match error.kind {
+        ErrorKind::NotFound => CloudError { kind: ErrorKind::Conflict, ..error },
+        // The Service can be right and AWS wrong: a certificate or a tag that is missing comes without the Service
+        // being touched.
+        ErrorKind::Invalid => CloudError { kind: ErrorKind::Transient, ..error },
+        _ => error,
+    }
+}

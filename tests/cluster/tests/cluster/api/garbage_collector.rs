@@ -1,0 +1,330 @@
+//! The garbage collector: what goes with its owner, what waits, what stays, also through restarts and crashes.
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{deployment, names};
+use cluster_tests::{Call, Faults, Manager, QUIET, Space, Verb, during, eventually};
+use futures::future::try_join_all;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+use crate::robustness::story::Story;
+
+const ON: &[&str] = &["--enable-garbage-collector=true"];
+
+/// The collector alone.
+const ALONE: &[&str] = &["--enable-garbage-collector=true", "--controllers=garbage-collector-controller"];
+
+fn reference(owner: &ConfigMap) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "name": owner.name_any(), "uid": owner.uid()})
+}
+
+async fn config_map(space: &Space, name: &str, owners: Vec<Value>) -> Result<ConfigMap> {
+    space.create(json!({"metadata": {"name": name, "ownerReferences": owners}})).await
+}
+
+/// Waits until these ConfigMaps are there and no others (but for the root CA's).
+async fn left(space: &Space, expected: &[&str]) -> Result<()> {
+    eventually(format!("{expected:?} are left"), || async {
+        let mut found = names(&space.list::<ConfigMap>("").await?);
+        found.retain(|name| name != "kube-root-ca.crt");
+        ensure!(found == expected, "there are {found:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn rolled_out(space: &Space, name: &str) -> Result<()> {
+    space.create::<Deployment>(deployment(name, 2)).await?;
+    space.kubectl(&["rollout", "status", "deployment", name, "--timeout=60s"]).await?;
+    Ok(())
+}
+
+pub async fn a_deployment_goes_with_all_that_it_owns(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), ON).await?;
+    for (name, cascade) in [("back", "background"), ("fore", "foreground"), ("orphans", "orphan")] {
+        rolled_out(&space, name).await?;
+        space.kubectl(&["delete", "deployment", name, &format!("--cascade={cascade}"), "--timeout=60s"]).await?;
+        let sets = || async { anyhow::Ok(space.list::<ReplicaSet>(name).await?) };
+        if cascade == "orphan" {
+            let sets = sets().await?;
+            ensure!(sets.len() == 1 && sets[0].owner_references().is_empty(), "sets {sets:?}");
+            during(QUIET, "set and pods stay", || async {
+                ensure!(space.pods(name).await?.len() == 2 && space.list::<ReplicaSet>(name).await?.len() == 1);
+                Ok(())
+            })
+            .await?;
+            let again: Deployment = space.create(deployment(name, 2)).await?;
+            eventually("a new deployment adopts the set", || async {
+                let sets = space.list::<ReplicaSet>(name).await?;
+                let owner = sets[0].owner_references().first().map(|owner| owner.uid.clone());
+                ensure!(sets.len() == 1 && owner == again.uid(), "sets {}", sets.len());
+                Ok(())
+            })
+            .await?;
+            continue;
+        }
+        if cascade == "foreground" {
+            ensure!(sets().await?.is_empty(), "the deployment went before its sets");
+        }
+        eventually(format!("nothing of {name} is left"), || async {
+            let (sets, pods) = (sets().await?, space.list::<Pod>(name).await?);
+            ensure!(sets.is_empty() && pods.is_empty(), "{} sets, {} pods", sets.len(), pods.len());
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+pub async fn a_recreated_owner_holds_nothing(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
+    let first = config_map(&space, "owner", vec![]).await?;
+    config_map(&space, "old", vec![reference(&first)]).await?;
+    space.delete::<ConfigMap>("owner").await?;
+    let second = config_map(&space, "owner", vec![]).await?;
+    config_map(&space, "new", vec![reference(&second)]).await?;
+    left(&space, &["new", "owner"]).await?;
+    // Of the first owner, made when that is long gone.
+    config_map(&space, "late", vec![reference(&first)]).await?;
+    left(&space, &["new", "owner"]).await
+}
+
+pub async fn solid_owners_hold_and_dangling_references_go(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
+    let (one, two) = (config_map(&space, "one", vec![]).await?, config_map(&space, "two", vec![]).await?);
+    config_map(&space, "both", vec![reference(&one), reference(&two)]).await?;
+    let wrong_name = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": one.uid()});
+    config_map(&space, "wrong", vec![wrong_name]).await?;
+    space.delete::<ConfigMap>("two").await?;
+    left(&space, &["both", "one"]).await?;
+    eventually("one owner is left", || async {
+        let both: ConfigMap = space.get("both").await?;
+        let owners: Vec<_> = both.owner_references().iter().map(|owner| owner.name.clone()).collect();
+        ensure!(owners == ["one"], "owners {owners:?}");
+        Ok(())
+    })
+    .await?;
+    space.delete::<ConfigMap>("one").await?;
+    left(&space, &[]).await
+}
+
+fn custom(space: &Space, kind: &str, version: &str) -> Api<DynamicObject> {
+    let (group, plural) = (group(space), format!("{}s", kind.to_lowercase()));
+    let resource = ApiResource {
+        api_version: format!("{group}/{version}"),
+        group,
+        version: version.into(),
+        kind: kind.into(),
+        plural,
+    };
+    Api::namespaced_with(space.bed.client.clone(), &space.namespace, &resource)
+}
+
+/// Of each test its own, for definitions have no namespace.
+fn group(space: &Space) -> String {
+    format!("{}.example.com", space.namespace)
+}
+
+fn definition(space: &Space, kind: &str) -> Value {
+    let (group, plural) = (group(space), format!("{}s", kind.to_lowercase()));
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {
+            "group": group, "scope": "Namespaced", "names": {"plural": plural, "kind": kind},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            }}}],
+        },
+    })
+}
+
+pub async fn custom_resources_own_and_are_owned(space: Space) -> Result<()> {
+    // The collector runs before the kind is there.
+    let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
+    let definition = definition(&space, "Widget").to_string();
+    let (bed, text) = (space.bed.clone(), definition.clone());
+    tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["apply", "-f", "-"], &text)).await??;
+    let widgets = custom(&space, "Widget", "v1");
+    let create = |name: &str, owners: Vec<Value>| {
+        let (widgets, api_version) = (widgets.clone(), format!("{}/v1", group(&space)));
+        let object = json!({"apiVersion": api_version, "kind": "Widget",
+            "metadata": {"name": name, "ownerReferences": owners}});
+        async move {
+            let object: DynamicObject = serde_json::from_value(object)?;
+            eventually("the kind is served", || async { Ok(widgets.create(&PostParams::default(), &object).await?) })
+                .await
+        }
+    };
+    let widget = |owner: &DynamicObject| {
+        json!({"apiVersion": format!("{}/v1", group(&space)), "kind": "Widget", "name": owner.name_any(),
+            "uid": owner.uid(), "blockOwnerDeletion": true})
+    };
+    let (root, other) = (create("root", vec![]).await?, create("other", vec![]).await?);
+    config_map(&space, "core", vec![widget(&root)]).await?;
+    let child = create("child", vec![widget(&root), widget(&other)]).await?;
+    create("grandchild", vec![widget(&child)]).await?;
+
+    let resource = format!("widgets.{}", group(&space));
+    space.kubectl(&["delete", &resource, "root", "--cascade=foreground", "--timeout=60s"]).await?;
+    left(&space, &[]).await?;
+    let held = widgets.get("child").await?;
+    ensure!(held.owner_references().len() == 1, "the other owner holds it: {:?}", held.owner_references());
+    space.kubectl(&["delete", &resource, "other", "--cascade=background"]).await?;
+    eventually("no widget is left", || async {
+        let left = widgets.list(&Default::default()).await?.items;
+        ensure!(left.is_empty(), "widgets {:?}", left.iter().map(DynamicObject::name_any).collect::<Vec<_>>());
+        Ok(())
+    })
+    .await?;
+
+    let owner = create("owner", vec![]).await?;
+    let kept = create("kept", vec![widget(&owner)]).await?;
+    space.kubectl(&["delete", &resource, "owner", "--cascade=orphan", "--timeout=60s"]).await?;
+    let kept = widgets.get(&kept.name_any()).await?;
+    ensure!(kept.owner_references().is_empty(), "{:?}", kept.owner_references());
+    let bed = space.bed.clone();
+    tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["delete", "-f", "-"], &definition)).await??;
+    Ok(())
+}
+
+pub async fn owners_that_went_unseen_are_found(space: Space) -> Result<()> {
+    let owner = config_map(&space, "owner", vec![]).await?;
+    let child = config_map(&space, "child", vec![reference(&owner)]).await?;
+    config_map(&space, "grandchild", vec![reference(&child)]).await?;
+    config_map(&space, "free", vec![]).await?;
+    space.delete::<ConfigMap>("owner").await?;
+    // Nobody ran while the owner went.
+    let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
+    left(&space, &["free"]).await
+}
+
+pub async fn references_into_another_namespace_are_told_of(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
+    let client: Client = space.bed.client.clone();
+    let account: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(client.clone(), &space.namespace);
+    let owner: k8s_openapi::api::core::v1::ServiceAccount = account
+        .create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": "owner"}}))?)
+        .await?;
+    // What has no namespace cannot be owned by what has one.
+    let role = json!({"metadata": {"name": format!("role-{}", space.namespace), "ownerReferences": [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "name": "owner", "uid": owner.uid()},
+    ]}});
+    let roles: Api<k8s_openapi::api::rbac::v1::ClusterRole> = Api::all(client.clone());
+    let role = roles.create(&PostParams::default(), &serde_json::from_value(role)?).await?;
+    let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(client, "default");
+    eventually("an event tells of it", || async {
+        let all = events.list(&Default::default()).await?.items;
+        let of_role = all.iter().filter(|event| event.involved_object.name == Some(role.name_any()));
+        let messages: Vec<_> = of_role
+            .map(|event| (event.reason.clone().unwrap_or_default(), event.message.clone().unwrap_or_default()))
+            .collect();
+        let uid = owner.uid().context("no uid")?;
+        let expected = format!(
+            "ownerRef [v1/ServiceAccount, namespace: , name: owner, uid: {uid}] does not exist in namespace \"\""
+        );
+        ensure!(messages == [("OwnerRefInvalidNamespace".to_owned(), expected)], "events {messages:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(roles.get_opt(&role.name_any()).await?.is_some(), "it is left alone");
+    roles.delete(&role.name_any(), &Default::default()).await?;
+    Ok(())
+}
+
+/// A tree of three levels; all of it goes with its root.
+async fn tree(space: &Space) -> Result<()> {
+    let root = config_map(space, "root", vec![]).await?;
+    let children = try_join_all((0..5).map(|n| {
+        let owners = vec![reference(&root)];
+        async move { config_map(space, &format!("child-{n}"), owners).await }
+    }));
+    for child in children.await? {
+        let object = json!({"metadata": {"name": child.name_any(), "ownerReferences": [reference(&child)]}});
+        space.create::<Secret>(object).await?;
+    }
+    Ok(())
+}
+
+async fn tree_is_gone(space: &Space) -> Result<()> {
+    left(space, &[]).await?;
+    eventually("no secret is left", || async {
+        let secrets = names(&space.list::<Secret>("").await?);
+        ensure!(secrets.is_empty(), "secrets {secrets:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// One owner goes before what it owns, one after, and one without.
+async fn three_ways(space: Space) -> Result<()> {
+    tree(&space).await?;
+    space.delete::<ConfigMap>("root").await?;
+    tree_is_gone(&space).await?;
+    for cascade in ["foreground", "orphan"] {
+        let owner = config_map(&space, "owner", vec![]).await?;
+        let blocks = cluster_tests::objects::with(reference(&owner), json!({"blockOwnerDeletion": true}));
+        config_map(&space, "owned", vec![blocks]).await?;
+        let cascade_flag = format!("--cascade={cascade}");
+        space.kubectl(&["delete", "configmap", "owner", &cascade_flag, "--timeout=60s"]).await?;
+        left(&space, if cascade == "orphan" { &["owned"] } else { &[] }).await?;
+    }
+    let orphan: ConfigMap = space.get("owned").await?;
+    ensure!(orphan.owner_references().is_empty(), "{:?}", orphan.owner_references());
+    Ok(())
+}
+
+/// Ten deletions, then one of a dependent before its owner's finalizer, then one patch of an orphan before another one.
+pub const STORY: Story = Story {
+    name: "garbagecollector",
+    flags: ALONE,
+    kind: "configmaps",
+    tell: |space| Box::pin(three_ways(space)),
+    writes: 14,
+    fails: &[
+        ("delete secrets ", 1),
+        ("delete configmaps owned ", 1),
+        ("patch configmaps ", 1),
+        ("patch configmaps ", 3),
+    ],
+    ..Story::BLANK
+};
+
+pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, ON).await?;
+    eventually("typed and untyped kinds are watched", || async {
+        let watches = faults.most_watches();
+        ensure!(["pods", "replicasets", "limitranges", "leases"].iter().all(|kind| watches.contains_key(*kind)));
+        Ok(())
+    })
+    .await?;
+    rolled_out(&space, "web").await?;
+    let twice: Vec<_> = faults.most_watches().into_iter().filter(|(_, open)| *open != 1).collect();
+    ensure!(twice.is_empty(), "open at once: {twice:?}");
+    ensure!(!faults.most_watches().contains_key("events"));
+    Ok(())
+}
+
+pub async fn one_request_a_deletion(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, ALONE).await?;
+    eventually("the collector has looked at the cluster", || async {
+        ensure!(faults.most_watches().contains_key("configmaps") && faults.most_watches().contains_key("secrets"));
+        Ok(())
+    })
+    .await?;
+    tree(&space).await?;
+    space.delete::<ConfigMap>("root").await?;
+    tree_is_gone(&space).await?;
+    let of_ours = |call: &Call| call.namespace == space.namespace && !call.name.is_empty();
+    let deleted = faults.count(|call| of_ours(call) && call.verb == Verb::Delete);
+    let other =
+        faults.count(|call| of_ours(call) && call.verb != Verb::Delete && call.resource != "serviceaccounts/token");
+    ensure!(deleted == 10, "{deleted} deletions of 10 objects");
+    ensure!(other <= 2, "{other} more requests");
+    Ok(())
+}

@@ -1,0 +1,8 @@
+//! Controllers of the API itself: garbage collection, namespaces, quotas, and cluster-scoped objects.
+
+pub mod cluster_scoped;
+pub mod garbage_collector;
+pub mod namespace;
+pub mod owners;
+pub mod resourcequota;
+pub mod storage_versions;

@@ -1,0 +1,362 @@
+//! The namespace controller: a namespace goes with everything in it, in order, and says what holds it up.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{pod, with};
+use cluster_tests::{Call, Effect, Faults, Manager, Rule, Space, Verb, eventually};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::robustness::story::Story;
+
+/// The controller alone.
+const ALONE: &[&str] = &["--controllers=namespace-controller"];
+
+/// The controller beside the one that watches every kind.
+const WATCHING: &[&str] =
+    &["--enable-garbage-collector=true", "--controllers=namespace-controller,garbage-collector-controller"];
+
+fn namespaces(space: &Space) -> Api<Namespace> {
+    Api::all(space.bed.client.clone())
+}
+
+async fn delete(space: &Space) -> Result<()> {
+    namespaces(space).delete(&space.namespace, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+async fn gone(space: &Space) -> Result<()> {
+    eventually("the namespace is gone", || async {
+        let found = namespaces(space).get_opt(&space.namespace).await?;
+        ensure!(found.is_none(), "{:?}", found.and_then(|namespace| namespace.status));
+        Ok(())
+    })
+    .await
+}
+
+/// `<status> <reason>: <message>` by type, and the types in their order.
+async fn conditions(space: &Space) -> Result<(BTreeMap<String, String>, Vec<String>)> {
+    let namespace = namespaces(space).get(&space.namespace).await?;
+    let status = namespace.status.context("no status")?;
+    ensure!(status.phase.as_deref() == Some("Terminating"), "phase {:?}", status.phase);
+    let conditions = status.conditions.unwrap_or_default();
+    let order = conditions.iter().map(|condition| condition.type_.clone()).collect();
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let texts = conditions.iter().map(|condition| {
+        let said = format!("{} {}: {}", condition.status, text(&condition.reason), text(&condition.message));
+        (condition.type_.clone(), said)
+    });
+    Ok((texts.collect(), order))
+}
+
+/// Objects of twenty kinds, as kubectl takes them.
+fn twenty_kinds(space: &Space) -> Vec<Value> {
+    let selector = json!({"matchLabels": {"app": "none"}});
+    let template =
+        json!({"metadata": {"labels": {"app": "none"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let job = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}});
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let objects = [
+        ("v1", "ConfigMap", json!({})),
+        ("v1", "Secret", json!({})),
+        ("v1", "ServiceAccount", json!({})),
+        ("v1", "Service", json!({"spec": {"clusterIP": "None", "selector": {"app": "none"}}})),
+        ("v1", "Endpoints", json!({"subsets": []})),
+        (
+            "v1",
+            "ReplicationController",
+            json!({"spec": {"replicas": 0, "selector": {"app": "none"}, "template": template}}),
+        ),
+        ("v1", "LimitRange", json!({"spec": {"limits": []}})),
+        ("v1", "ResourceQuota", json!({"spec": {"hard": {"count/widgets.example.com": "1"}}})),
+        ("v1", "PodTemplate", json!({"template": template})),
+        ("v1", "PersistentVolumeClaim", json!({"spec": claim})),
+        ("apps/v1", "Deployment", json!({"spec": {"replicas": 0, "selector": selector, "template": template}})),
+        ("apps/v1", "ReplicaSet", json!({"spec": {"replicas": 0, "selector": selector, "template": template}})),
+        (
+            "apps/v1",
+            "StatefulSet",
+            json!({"spec": {"replicas": 0, "serviceName": "x", "selector": selector, "template": template}}),
+        ),
+        ("apps/v1", "DaemonSet", json!({"spec": {"selector": selector, "template": template}})),
+        ("apps/v1", "ControllerRevision", json!({"revision": 1, "data": {}})),
+        ("batch/v1", "CronJob", json!({"spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": job}}})),
+        ("networking.k8s.io/v1", "NetworkPolicy", json!({"spec": {"podSelector": {}}})),
+        ("policy/v1", "PodDisruptionBudget", json!({"spec": {"minAvailable": 0, "selector": selector}})),
+        ("rbac.authorization.k8s.io/v1", "Role", json!({"rules": []})),
+        (
+            "rbac.authorization.k8s.io/v1",
+            "RoleBinding",
+            json!({
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "x"}, "subjects": [],
+            }),
+        ),
+    ];
+    let whole = |(api_version, kind, rest): (&str, &str, Value)| {
+        with(
+            json!({"apiVersion": api_version, "kind": kind,
+            "metadata": {"name": "x", "namespace": space.namespace}}),
+            rest,
+        )
+    };
+    objects.into_iter().map(whole).collect()
+}
+
+async fn fill(space: &Space) -> Result<()> {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": twenty_kinds(space)}).to_string();
+    let bed = space.bed.clone();
+    tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["create", "-f", "-"], &list)).await??;
+    // Whoever protects claims from going while they are used is not here.
+    let claims: Api<k8s_openapi::api::core::v1::PersistentVolumeClaim> = space.api();
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    claims.patch("x", &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+pub async fn twenty_kinds_go_with_their_namespace(space: Space) -> Result<()> {
+    fill(&space).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, ALONE).await?;
+    delete(&space).await?;
+    gone(&space).await?;
+    let collections = faults.count(|call| call.verb == Verb::Delete && call.name.is_empty());
+    ensure!(collections >= 20, "{collections} collections deleted");
+    let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    ensure!(refused.is_empty(), "{refused:?}");
+    Ok(())
+}
+
+pub async fn what_the_watches_show_is_not_asked_for(space: Space) -> Result<()> {
+    fill(&space).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
+    delete(&space).await?;
+    gone(&space).await?;
+    let ours: Vec<Call> = faults.seen().into_iter().map(|seen| seen.call).collect();
+    let ours = || ours.iter().filter(|call| call.account == "namespace-controller");
+    let lists: Vec<_> = ours().filter(|call| call.verb == Verb::List).collect();
+    ensure!(lists.is_empty(), "{lists:?}");
+    let mut deletions = BTreeMap::<(&str, &str), usize>::new();
+    for call in ours().filter(|call| call.verb == Verb::Delete) {
+        *deletions.entry((&call.group, &call.resource)).or_default() += 1;
+    }
+    ensure!(deletions.len() >= 25, "{deletions:?}");
+    ensure!(!deletions.contains_key(&("events.k8s.io", "events")), "the same objects as core events");
+    // Unless another test's broken group held it up.
+    let updates: Vec<_> = ours().filter(|call| call.verb == Verb::Update).map(|call| &*call.resource).collect();
+    if !updates.contains(&"namespaces/status") {
+        ensure!(deletions.values().all(|times| *times == 1), "once each: {deletions:?}");
+        ensure!(updates == ["namespaces/finalize"], "{updates:?}");
+    }
+    Ok(())
+}
+
+/// Waits until ConfigMaps are watched.
+async fn watched(faults: &Faults) -> Result<()> {
+    eventually("the watch is there", || async {
+        ensure!(faults.count(|call| call.verb == Verb::Watch && call.resource == "configmaps") > 0);
+        Ok(())
+    })
+    .await
+}
+
+pub async fn a_watch_that_stands_still_is_no_proof(space: Space) -> Result<()> {
+    let held = json!({"metadata": {"name": "held"}});
+    space.create::<ConfigMap>(held).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
+    watched(&faults).await?;
+    faults.freeze("configmaps");
+    delete(&space).await?;
+    gone(&space).await?;
+    let asked = faults.count(|call| {
+        call.verb == Verb::List && call.resource == "configmaps" && call.account == "namespace-controller"
+    });
+    ensure!(asked > 0, "nobody asked the server whether the ConfigMap is gone");
+    Ok(())
+}
+
+/// Deletes a namespace with so many objects that it is emptied within its grace, which has to last nevertheless; answers
+/// how often its ConfigMaps were deleted.
+async fn emptied_early(space: &Space, faults: &Faults) -> Result<usize> {
+    let many = (0..1100).map(|number| json!({"metadata": {"name": format!("c{number}")}}));
+    stream::iter(many).map(|map| space.create::<ConfigMap>(map)).buffer_unordered(32).try_collect::<Vec<_>>().await?;
+    let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "7f0c"});
+    space.create::<ConfigMap>(json!({"metadata": {"name": "witness", "ownerReferences": [nobody]}})).await?;
+    let _manager = Manager::start_with(space, faults, WATCHING).await?;
+    eventually("all ConfigMaps have been seen: one without owner is gone", || async {
+        ensure!(space.api::<ConfigMap>().get_opt("witness").await?.is_none());
+        Ok(())
+    })
+    .await?;
+    let of_maps = |call: &Call| call.verb == Verb::Delete && call.resource == "configmaps" && call.name.is_empty();
+    let begun = Instant::now();
+    delete(space).await?;
+    eventually("it is being emptied", || async {
+        ensure!(faults.count(of_maps) > 0);
+        Ok(())
+    })
+    .await?;
+    ensure!(begun.elapsed() < Duration::from_secs(4), "after {:?}", begun.elapsed());
+    gone(space).await?;
+    ensure!(begun.elapsed() > Duration::from_millis(4900), "gone after {:?}", begun.elapsed());
+    Ok(faults.count(of_maps))
+}
+
+pub async fn a_crowded_namespace_is_emptied_while_others_may_still_fill_it(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    emptied_early(&space, &faults).await?;
+    // Once at the beginning, and once at the end of the grace.
+    let looks = |verb: Verb| {
+        faults
+            .count(|call| (call.verb, &*call.resource, &*call.account) == (verb, "namespaces", "namespace-controller"))
+    };
+    ensure!([looks(Verb::Get), looks(Verb::List)] == [1, 1], "{} and {}", looks(Verb::Get), looks(Verb::List));
+    Ok(())
+}
+
+pub async fn what_was_emptied_early_is_looked_at_again(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    // Nobody knows how far the server was when the grace ended.
+    let versions = |call: &Call| {
+        call.verb == Verb::List && call.resource == "namespaces" && call.account == "namespace-controller"
+    };
+    faults.add(Rule::new(versions, Effect::Refuse(500, None)).times(100));
+    let times = emptied_early(&space, &faults).await?;
+    ensure!(times >= 2, "they were deleted {times} times");
+    Ok(())
+}
+
+pub async fn the_last_pod_to_go_wakes_the_controller(space: Space) -> Result<()> {
+    // By its grace alone it would be looked at again after five minutes.
+    let slow = with(
+        pod("slow", "web"),
+        json!({"metadata": {"finalizers": ["example.com/hold"]},
+            "spec": {"nodeName": "nobody", "terminationGracePeriodSeconds": 600}}),
+    );
+    space.create::<Pod>(slow).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
+    delete(&space).await?;
+    // Once for the deletion, once for the conditions that it writes itself.
+    eventually("it has looked twice and waits", || async {
+        let looks = faults.count(|call| call.verb == Verb::Delete && call.resource == "pods");
+        ensure!(looks >= 2, "{looks}");
+        Ok(())
+    })
+    .await?;
+    space.patch::<Pod>("slow", json!({"metadata": {"finalizers": null}})).await?;
+    space.api::<Pod>().delete("slow", &DeleteParams::default().grace_period(0)).await?;
+    gone(&space).await
+}
+
+pub async fn what_holds_a_namespace_up_is_told(space: Space) -> Result<()> {
+    let held = json!({"metadata": {"name": "held", "finalizers": ["example.com/hold"]}});
+    let held: ConfigMap = space.create(held).await?;
+    space.create::<ConfigMap>(json!({"metadata": {"name": "free"}})).await?;
+    let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
+    delete(&space).await?;
+    eventually("the conditions tell of the finalizer", || async {
+        let (said, order) = conditions(&space).await?;
+        let of = |kind: &str| said.get(kind).cloned().unwrap_or_default();
+        ensure!(
+            of("NamespaceContentRemaining")
+                == "True SomeResourcesRemain: Some resources are remaining: configmaps. has 1 resource instances",
+            "{said:?}"
+        );
+        ensure!(
+            of("NamespaceFinalizersRemaining")
+                == "True SomeFinalizersRemain: Some content in the namespace has finalizers remaining: \
+                    example.com/hold in 1 resource instances",
+            "{said:?}"
+        );
+        ensure!(of("NamespaceDeletionContentFailure").starts_with("False ContentDeleted"), "{said:?}");
+        ensure!(
+            order
+                == [
+                    "NamespaceDeletionDiscoveryFailure",
+                    "NamespaceDeletionGroupVersionParsingFailure",
+                    "NamespaceDeletionContentFailure",
+                    "NamespaceContentRemaining",
+                    "NamespaceFinalizersRemaining",
+                ],
+            "order {order:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    let name = held.metadata.name.context("no name")?;
+    space.patch::<ConfigMap>(&name, json!({"metadata": {"finalizers": null}})).await?;
+    gone(&space).await
+}
+
+pub async fn pods_go_first(space: Space) -> Result<()> {
+    let held = with(pod("held", "web"), json!({"metadata": {"finalizers": ["example.com/hold"]}}));
+    space.create::<Pod>(held).await?;
+    space.create::<ConfigMap>(json!({"metadata": {"name": "needed"}})).await?;
+    let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
+    delete(&space).await?;
+    eventually("the pod is being deleted and the conditions are written", || async {
+        let held: Pod = space.get("held").await?;
+        ensure!(held.metadata.deletion_timestamp.is_some());
+        let (said, _) = conditions(&space).await?;
+        ensure!(said.get("NamespaceContentRemaining").is_some_and(|said| said.starts_with("False")), "{said:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(space.get::<ConfigMap>("needed").await.is_ok(), "what pods need stays until they are gone");
+    space.patch::<Pod>("held", json!({"metadata": {"finalizers": null}})).await?;
+    gone(&space).await
+}
+
+pub async fn a_broken_group_is_named_and_holds_up_nothing_else(space: Space) -> Result<()> {
+    // Its own name, for other tests look at the same discovery: theirs are held up for as long as it is there.
+    let group = format!("broken-{}.example.com", space.namespace);
+    let service = json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": format!("v1.{group}")},
+        "spec": {"group": group, "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
+            "insecureSkipTLSVerify": true, "service": {"namespace": "default", "name": "nobody"}},
+    });
+    space.create::<ConfigMap>(json!({"metadata": {"name": "free"}})).await?;
+    let bed = space.bed.clone();
+    let text = service.to_string();
+    tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["create", "-f", "-"], &text)).await??;
+    let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
+    delete(&space).await?;
+    let told = eventually("the condition names the group", || async {
+        let (said, _) = conditions(&space).await?;
+        let discovery = said.get("NamespaceDeletionDiscoveryFailure").cloned().unwrap_or_default();
+        ensure!(discovery.starts_with("True DiscoveryFailed: Discovery failed for some groups, "), "{said:?}");
+        ensure!(discovery.contains(&format!("{group}/v1: stale GroupVersion discovery: {group}/v1")), "{said:?}");
+        let left = space.list::<ConfigMap>("").await?;
+        ensure!(left.is_empty(), "all else goes");
+        Ok(())
+    })
+    .await;
+    let bed = space.bed.clone();
+    let name = format!("v1.{group}");
+    tokio::task::spawn_blocking(move || bed.cluster.kubectl(&["delete", "apiservice", &name])).await??;
+    told?;
+    gone(&space).await
+}
+
+/// A full namespace goes.
+async fn goes(space: Space) -> Result<()> {
+    fill(&space).await?;
+    delete(&space).await?;
+    gone(&space).await
+}
+
+pub const STORY: Story = Story {
+    name: "namespace",
+    flags: ALONE,
+    kind: "namespaces",
+    tell: |space| Box::pin(goes(space)),
+    writes: 28,
+    fails: &[("delete configmaps ", 1), ("update namespaces/finalize ", 1)],
+    ..Story::BLANK
+};

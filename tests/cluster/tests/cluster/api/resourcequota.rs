@@ -1,0 +1,295 @@
+//! What users see of ResourceQuotas: limits in force, and what is used, soon after something went.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{pod, with};
+use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, during, eventually};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, ResourceQuota, Secret, Service};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams};
+use serde_json::{Value, json};
+
+use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::story::Story;
+
+const ALONE: &str = "--controllers=resourcequota-controller";
+
+fn quota(hard: Value) -> Value {
+    json!({"metadata": {"name": "quota"}, "spec": {"hard": hard}})
+}
+
+/// Waits until the quota's limits are in force and just this is used.
+async fn used(space: &Space, expected: &[(&str, &str)]) -> Result<()> {
+    let expected: BTreeMap<&str, &str> = expected.iter().copied().collect();
+    eventually(format!("used {expected:?}"), || async {
+        let quota: ResourceQuota = space.get("quota").await?;
+        let (spec, status) = (quota.spec.context("no spec")?, quota.status.context("no status")?);
+        ensure!(status.hard == spec.hard, "in force {:?}", status.hard);
+        let used = status.used.unwrap_or_default();
+        let used: BTreeMap<&str, &str> = used.iter().map(|(name, text)| (&**name, &*text.0)).collect();
+        ensure!(used == expected, "used {used:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// A pod that nobody runs.
+fn idle(name: &str, cpu: &str) -> Value {
+    let mut pod = with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody"}}));
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
+    pod
+}
+
+pub async fn use_follows_what_is_there(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    space.create::<Pod>(idle("before", "250m")).await?;
+    let hard = json!({
+        "pods": "5", "requests.cpu": "2", "limits.cpu": "4", "count/pods": "9", "count/configmaps": "9",
+        "services": "3", "services.nodeports": "5", "requests.storage": "10Gi",
+        "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "2", "count/deployments.apps": "3",
+    });
+    space.create::<ResourceQuota>(quota(hard)).await?;
+    let roots = space.list::<ConfigMap>("").await?.len();
+    let maps = |more: usize| (roots + more).to_string();
+    let empty = [
+        ("pods", "1"),
+        ("requests.cpu", "250m"),
+        ("limits.cpu", "250m"),
+        ("count/pods", "1"),
+        ("services", "0"),
+        ("services.nodeports", "0"),
+        ("requests.storage", "0"),
+        ("count/deployments.apps", "0"),
+        ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", "0"),
+    ];
+    let with_maps = |list: &[(&'static str, &'static str)], maps: String| {
+        let mut list: Vec<(&str, String)> = list.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
+        list.push(("count/configmaps", maps));
+        list
+    };
+    let check = |list: Vec<(&'static str, String)>| {
+        let space = space.clone();
+        async move {
+            let list: Vec<(&str, &str)> = list.iter().map(|(name, text)| (*name, &**text)).collect();
+            used(&space, &list).await
+        }
+    };
+    check(with_maps(&empty, maps(0))).await?;
+
+    for name in ["one", "two"] {
+        space.create::<Pod>(idle(name, "500m")).await?;
+    }
+    space.create::<ConfigMap>(json!({"metadata": {"name": "map"}})).await?;
+    let ports = json!([{"name": "a", "port": 80}, {"name": "b", "port": 81}]);
+    space.create::<Service>(json!({"metadata": {"name": "web"}, "spec": {"type": "NodePort", "ports": ports}})).await?;
+    space
+        .create::<PersistentVolumeClaim>(json!({"metadata": {"name": "disk"}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "gold", "resources": {"requests": {"storage": "3Gi"}},
+        }}))
+        .await?;
+    let full = [
+        ("pods", "3"),
+        ("requests.cpu", "1250m"),
+        ("limits.cpu", "1250m"),
+        ("count/pods", "3"),
+        ("services", "1"),
+        ("services.nodeports", "2"),
+        ("requests.storage", "3Gi"),
+        ("count/deployments.apps", "0"),
+        ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", "1"),
+    ];
+    check(with_maps(&full, maps(1))).await?;
+
+    // One goes, one ends, the Service closes its ports: what they took is free again.
+    space.delete::<Pod>("one").await?;
+    space.patch_status::<Pod>("two", json!({"status": {"phase": "Succeeded"}})).await?;
+    space.delete::<ConfigMap>("map").await?;
+    space.patch::<Service>("web", json!({"spec": {"type": "ClusterIP", "ports": null}})).await.ok();
+    space.delete::<Service>("web").await?;
+    space.patch::<PersistentVolumeClaim>("disk", json!({"metadata": {"finalizers": null}})).await?;
+    space.delete::<PersistentVolumeClaim>("disk").await?;
+    space.patch::<PersistentVolumeClaim>("disk", json!({"metadata": {"finalizers": null}})).await.ok();
+    let left = [
+        ("pods", "1"),
+        ("requests.cpu", "250m"),
+        ("limits.cpu", "250m"),
+        ("count/pods", "2"),
+        ("services", "0"),
+        ("services.nodeports", "0"),
+        ("requests.storage", "0"),
+        ("count/deployments.apps", "0"),
+        ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", "0"),
+    ];
+    check(with_maps(&left, maps(0))).await?;
+    quiet(&faults).await?;
+    ensure!(faults.most_watches().values().all(|open| *open == 1), "open at once: {:?}", faults.most_watches());
+    manager.stop().await?;
+    only_declared(&faults, &["resourcequota-controller"])
+}
+
+pub async fn a_scoped_quota_counts_its_pods_only(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    space.create::<Pod>(idle("asks", "100m")).await?;
+    space.create::<Pod>(with(pod("asks-nothing", "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
+    let ending = with(pod("ends", "web"), json!({"spec": {"schedulerName": "nobody", "activeDeadlineSeconds": 900}}));
+    space.create::<Pod>(ending).await?;
+    let scoped = with(quota(json!({"pods": "9"})), json!({"spec": {"scopes": ["BestEffort", "NotTerminating"]}}));
+    space.create::<ResourceQuota>(scoped).await?;
+    used(&space, &[("pods", "1")]).await
+}
+
+pub async fn what_went_is_free_within_a_second(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    let secrets = space.list::<Secret>("").await?.len();
+    space.create::<ResourceQuota>(quota(json!({"pods": "9", "count/secrets": "99"}))).await?;
+    let mut times = Vec::new();
+    for turn in 0..5 {
+        let (pod, secret) = (format!("pod-{turn}"), format!("secret-{turn}"));
+        space.create::<Pod>(idle(&pod, "1m")).await?;
+        space.create::<Secret>(json!({"metadata": {"name": secret}})).await?;
+        used(&space, &[("pods", "1"), ("count/secrets", &(secrets + 1).to_string())]).await?;
+        space.api::<Pod>().delete(&pod, &DeleteParams::default().grace_period(0)).await?;
+        space.delete::<Secret>(&secret).await?;
+        let gone = Instant::now();
+        used(&space, &[("pods", "0"), ("count/secrets", &secrets.to_string())]).await?;
+        times.push(gone.elapsed());
+    }
+    // Most of them: on a machine that is busy with something else any one may take longer.
+    times.sort_unstable();
+    ensure!(times[2] < Duration::from_secs(1), "{times:?}");
+    Ok(())
+}
+
+/// Where nobody needs all kinds, only those are watched that a quota counts.
+pub async fn only_kinds_that_are_counted_are_watched(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    space.create::<ResourceQuota>(quota(json!({"pods": "9"}))).await?;
+    used(&space, &[("pods", "0")]).await?;
+    let watched = |resource: &str| faults.most_watches().contains_key(resource);
+    ensure!(watched("pods") && !watched("secrets") && !watched("configmaps"), "{:?}", faults.most_watches());
+    space.patch::<ResourceQuota>("quota", json!({"spec": {"hard": {"count/secrets": "99"}}})).await?;
+    let secrets = space.list::<Secret>("").await?.len().to_string();
+    used(&space, &[("pods", "0"), ("count/secrets", &secrets)]).await?;
+    ensure!(watched("secrets") && !watched("configmaps"), "{:?}", faults.most_watches());
+    Ok(())
+}
+
+pub async fn objects_of_a_kind_that_comes_later_count(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    // Of each run its own, and short enough for the name of a resource.
+    let group = format!("{}.example.com", space.namespace.rsplit('-').next().unwrap_or_default());
+    let name = format!("count/yachts.{group}");
+    space.create::<ResourceQuota>(quota(json!({&name: "5"}))).await?;
+    used(&space, &[]).await?;
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("yachts.{group}")},
+        "spec": {
+            "group": group, "scope": "Namespaced", "names": {"plural": "yachts", "kind": "Yacht"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            }}}],
+        },
+    });
+    let (bed, text) = (space.bed.clone(), definition.to_string());
+    tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["apply", "-f", "-"], &text)).await??;
+    let resource = ApiResource {
+        api_version: format!("{group}/v1"),
+        group: group.clone(),
+        version: "v1".into(),
+        kind: "Yacht".into(),
+        plural: "yachts".into(),
+    };
+    let yachts: Api<DynamicObject> = Api::namespaced_with(space.bed.client.clone(), &space.namespace, &resource);
+    for name in ["a", "b"] {
+        let yacht: DynamicObject = serde_json::from_value(
+            json!({"apiVersion": format!("{group}/v1"), "kind": "Yacht", "metadata": {"name": name}}),
+        )?;
+        eventually("the kind is served", || async {
+            // Admission may take a while to know the kind, and refuses until then.
+            Ok(yachts.create(&PostParams::default(), &yacht).await?)
+        })
+        .await?;
+    }
+    used(&space, &[(&name, "2")]).await?;
+    yachts.delete("a", &Default::default()).await?;
+    used(&space, &[(&name, "1")]).await
+}
+
+pub async fn a_wrong_number_is_mended_also_after_a_crash(space: Space) -> Result<()> {
+    space.create::<Pod>(idle("one", "1")).await?;
+    let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter)]);
+    let flags = [ALONE, "--resource-quota-sync-period=2s"];
+    let manager = Manager::start_with(&space, &faults, &flags).await?;
+    space.create::<ResourceQuota>(quota(json!({"pods": "9", "cpu": "9"}))).await?;
+    faults.crashes().await;
+    manager.crash().await;
+    used(&space, &[("pods", "1"), ("cpu", "1")]).await?;
+    space.patch_status::<ResourceQuota>("quota", json!({"status": {"used": {"pods": "7"}}})).await?;
+    let after = Faults::default();
+    let _manager = Manager::start_with(&space, &after, &flags).await?;
+    used(&space, &[("pods", "1"), ("cpu", "1")]).await?;
+    space.patch_status::<ResourceQuota>("quota", json!({"status": {"used": {"cpu": "5"}}})).await?;
+    used(&space, &[("pods", "1"), ("cpu", "1")]).await?;
+    during(QUIET, "what is right is not written", || async {
+        ensure!(after.count(Call::is_deed) == 2, "{:?}", after.seen());
+        Ok(())
+    })
+    .await
+}
+
+/// Admission that does not know a quota yet lets objects through without counting them. The next object that is added
+/// leads to a count, long before the period is over.
+pub async fn object_that_admission_missed_is_counted_within_seconds(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    let secrets = space.list::<Secret>("").await?.len();
+    let counted = |more: usize| (secrets + more).to_string();
+    space.create::<ResourceQuota>(quota(json!({"pods": "9", "count/secrets": "99"}))).await?;
+    used(&space, &[("pods", "0"), ("count/secrets", &counted(0))]).await?;
+    space.create::<Pod>(idle("missed", "1m")).await?;
+    space.create::<Secret>(json!({"metadata": {"name": "missed"}})).await?;
+    used(&space, &[("pods", "1"), ("count/secrets", &counted(1))]).await?;
+    let missed = json!({"status": {"used": {"pods": "0", "count/secrets": counted(0)}}});
+    space.patch_status::<ResourceQuota>("quota", missed).await?;
+    space.create::<Pod>(idle("seen", "1m")).await?;
+    used(&space, &[("pods", "2"), ("count/secrets", &counted(1))]).await?;
+    // What is right is only read.
+    let before = faults.count(Call::is_deed);
+    space.create::<Pod>(idle("right", "1m")).await?;
+    used(&space, &[("pods", "3"), ("count/secrets", &counted(1))]).await?;
+    during(QUIET, "a right number is not written", || async {
+        ensure!(faults.count(Call::is_deed) == before, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await
+}
+
+/// Objects come and go, and somebody else's number is mended.
+async fn scenario(space: Space) -> Result<()> {
+    let secrets = space.list::<Secret>("").await?.len();
+    let (before, with_one) = (secrets.to_string(), (secrets + 1).to_string());
+    space.create::<ResourceQuota>(quota(json!({"pods": "9", "count/secrets": "99"}))).await?;
+    used(&space, &[("pods", "0"), ("count/secrets", &before)]).await?;
+    space.create::<Pod>(idle("one", "1m")).await?;
+    space.create::<Secret>(json!({"metadata": {"name": "secret"}})).await?;
+    used(&space, &[("pods", "1"), ("count/secrets", &with_one)]).await?;
+    space.delete::<Secret>("secret").await?;
+    used(&space, &[("pods", "1"), ("count/secrets", &before)]).await?;
+    space.api::<Pod>().delete("one", &DeleteParams::default().grace_period(0)).await?;
+    used(&space, &[("pods", "0"), ("count/secrets", &before)]).await
+}
+
+pub const STORY: Story = Story {
+    name: "resourcequota",
+    flags: &[ALONE],
+    kind: "resourcequotas",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 1,
+    writes: 3,
+    fails: &[("update resourcequotas/status ", 1), ("update resourcequotas/status ", 2)],
+    ..Story::BLANK
+};

@@ -1,0 +1,3 @@
+//! Service accounts and their tokens.
+
+pub mod serviceaccount;

@@ -1,0 +1,3 @@
+//! Certificate signing requests.
+
+pub mod requests;

@@ -1,0 +1,143 @@
+//! What users see of certificate requests: who gets one, for what, and what is refused.
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
+use control_plane::Identity;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use kube::api::{Api, PostParams};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use serde_json::{Value, json};
+
+use crate::auth::serviceaccount::strict;
+use crate::robustness::invariants::only_declared;
+
+/// A request of `organization` as `common_name`; answers its PEM and that of its key.
+pub fn ask(organization: &str, common_name: &str, dns_names: &[&str]) -> Result<(String, String)> {
+    let key = KeyPair::generate()?;
+    let names: Vec<String> = dns_names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, organization);
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    Ok((params.serialize_request(&key)?.pem()?, key.serialize_pem()))
+}
+
+pub fn object(name: &str, request: &str, signer: &str, usages: &[&str]) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "request": BASE64.encode(request), "signerName": format!("kubernetes.io/{signer}"),
+            "usages": usages, "expirationSeconds": 3600,
+        },
+    })
+}
+
+pub async fn create(api: &Api<CertificateSigningRequest>, object: Value) -> Result<()> {
+    api.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+    Ok(())
+}
+
+/// Waits for the certificate of a request.
+pub async fn issued(api: &Api<CertificateSigningRequest>, name: &str) -> Result<String> {
+    eventually(format!("{name} has a certificate"), || async {
+        let status = api.get(name).await?.status.unwrap_or_default();
+        let pem = status.certificate.with_context(|| format!("conditions {:?}", status.conditions))?;
+        Ok(String::from_utf8(pem.0)?)
+    })
+    .await
+}
+
+/// Who the API server takes the holder of a certificate for.
+async fn whoami(space: &Space, certificate: &str, key: &str) -> Result<String> {
+    let kubeconfig = Kubeconfig::read_from(space.bed.cluster.kubeconfig(Identity::Admin)?)?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.auth_info = AuthInfo {
+        client_certificate_data: Some(BASE64.encode(certificate)),
+        client_key_data: Some(BASE64.encode(key).into()),
+        ..AuthInfo::default()
+    };
+    let reviews: Api<SelfSubjectReview> = Api::all(Client::try_from(config)?);
+    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+    Ok(review.status.and_then(|status| status.user_info?.username).unwrap_or_default())
+}
+
+pub async fn kubelets_get_what_they_may_have(space: Space) -> Result<()> {
+    const CLIENT: &[&str] = &["digital signature", "client auth"];
+    let space = strict(&space).await?;
+    let (ca, ca_key) = (space.bed.cluster.ca_certificate(), space.bed.cluster.ca_key());
+    let signing = [
+        format!("--cluster-signing-cert-file={}", ca.display()),
+        format!("--cluster-signing-key-file={}", ca_key.display()),
+    ];
+    let flags = ["--controllers=csrapproving,csrsigning,csrcleaner", &signing[0], &signing[1]];
+    let faults = Faults::default();
+    let _manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;
+    let name = |suffix: &str| format!("{}-{suffix}", space.namespace);
+    let all: Api<CertificateSigningRequest> = Api::all(space.bed.client.clone());
+
+    // A node that joins: its group may ask for any node, as kubeadm has it.
+    let joining = Identity::User { name: "system:bootstrap:abcdef".into(), groups: vec![name("joining")] };
+    let bindings: Api<ClusterRoleBinding> = Api::all(space.bed.client.clone());
+    for role in ["system:node-bootstrapper", "system:certificates.k8s.io:certificatesigningrequests:nodeclient"] {
+        let binding = json!({
+            "metadata": {"name": name(role.rsplit(':').next().unwrap_or(role))},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name("joining")}],
+        });
+        bindings.create(&PostParams::default(), &serde_json::from_value(binding)?).await?;
+    }
+    let asking: Api<CertificateSigningRequest> = Api::all(space.bed.cluster.client(joining).await?);
+    let (request, key) = ask("system:nodes", "system:node:new", &[])?;
+    create(&asking, object(&name("joins"), &request, "kube-apiserver-client-kubelet", CLIENT)).await?;
+    let certificate = issued(&all, &name("joins")).await?;
+    ensure!(whoami(&space, &certificate, &key).await? == "system:node:new");
+    let conditions = all.get(&name("joins")).await?.status.and_then(|status| status.conditions).unwrap_or_default();
+    let [approved] = &conditions[..] else { anyhow::bail!("{conditions:?}") };
+    ensure!(approved.type_ == "Approved" && approved.reason.as_deref() == Some("AutoApproved"), "{approved:?}");
+    let message = "Auto approving kubelet client certificate after SubjectAccessReview.";
+    ensure!(approved.message.as_deref() == Some(message), "{approved:?}");
+
+    // Serving certificates and those of others are for people to approve.
+    let (request, _) = ask("system:nodes", "system:node:new", &["new.example.com"])?;
+    let usages = ["digital signature", "server auth"];
+    create(&asking, object(&name("serves"), &request, "kubelet-serving", &usages)).await?;
+    let (request, key) = ask("people", "jane", &[])?;
+    create(&all, object(&name("jane"), &request, "kube-apiserver-client", CLIENT)).await?;
+    create(&all, object(&name("wrong"), &request, "kubelet-serving", &usages)).await?;
+    create(&all, object(&name("no"), &request, "kube-apiserver-client", CLIENT)).await?;
+    create(&all, object(&name("else"), &request, "kube-apiserver-client-kubelet", CLIENT)).await?;
+    during(QUIET, "nobody has approved them", || async {
+        for suffix in ["serves", "jane", "wrong", "no", "else"] {
+            let status = all.get(&name(suffix)).await?.status.unwrap_or_default();
+            ensure!(status.conditions.is_none() && status.certificate.is_none(), "{suffix}: {status:?}");
+        }
+        Ok(())
+    })
+    .await?;
+    space.kubectl(&["certificate", "approve", &name("serves"), &name("jane"), &name("wrong")]).await?;
+    space.kubectl(&["certificate", "deny", &name("no")]).await?;
+    issued(&all, &name("serves")).await?;
+    let certificate = issued(&all, &name("jane")).await?;
+    ensure!(whoami(&space, &certificate, &key).await? == "jane");
+    eventually("what is wrong with it is said", || async {
+        let status = all.get(&name("wrong")).await?.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let failed = conditions.iter().find(|condition| condition.type_ == "Failed").context("it has not failed")?;
+        ensure!(failed.reason.as_deref() == Some("SignerValidationFailure"), "{failed:?}");
+        ensure!(failed.message.as_deref() == Some("subject organization is not system:nodes"), "{failed:?}");
+        ensure!(failed.last_update_time.is_some() && status.certificate.is_none());
+        Ok(())
+    })
+    .await?;
+    ensure!(all.get(&name("no")).await?.status.is_some_and(|status| status.certificate.is_none()));
+    only_declared(
+        &faults,
+        &["certificatesigningrequest-approving-controller", "certificatesigningrequest-signing-controller"],
+    )
+}

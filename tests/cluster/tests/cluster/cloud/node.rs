@@ -1,0 +1,295 @@
+//! cloud-node-controller over the mock cloud: what new nodes get, whatever breaks, and at what cost.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::{Call, CloudBed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, fails};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
+use provider_mock::{Effect as CloudEffect, Fault, InstanceConfig, Operation, Pattern};
+use providers::{Address, AddressKind};
+use serde_json::{Value, json};
+
+use crate::robustness::invariants::quiet;
+
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The keys of the node's taints; the node lifecycle's own come and go with its readiness.
+fn taints(node: &Node) -> Vec<&str> {
+    node.spec.iter().flat_map(|spec| &spec.taints).flatten().map(|taint| taint.key.as_str()).collect()
+}
+
+fn addresses(node: &Node) -> Vec<(String, String)> {
+    let addresses = node.status.iter().flat_map(|status| &status.addresses).flatten();
+    addresses.map(|own| (own.type_.clone(), own.address.clone())).collect()
+}
+
+fn address(kind: AddressKind, text: &str) -> Address {
+    Address { kind, address: text.into() }
+}
+
+/// Waits until a node has all that its machine gives it, and nothing keeps it from being used.
+pub async fn initialised(cloud: &CloudBed, name: &str) -> Result<Node> {
+    eventually(format!("{name} is initialised"), || async {
+        let node = cloud.nodes().get(name).await?;
+        ensure!(!taints(&node).contains(&UNINITIALIZED), "taints: {:?}", taints(&node));
+        let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
+        ensure!(id.as_deref() == Some(&format!("mock://mock-1/{name}")), "provider id: {id:?}");
+        for (key, value) in [
+            ("topology.kubernetes.io/region", "mock-1"),
+            ("failure-domain.beta.kubernetes.io/region", "mock-1"),
+            ("node.kubernetes.io/instance-type", "mock.small"),
+            ("beta.kubernetes.io/instance-type", "mock.small"),
+        ] {
+            ensure!(label(&node, key) == Some(value), "{key}: {:?}", label(&node, key));
+        }
+        let zone = label(&node, "topology.kubernetes.io/zone").context("no zone")?;
+        ensure!(zone.starts_with("mock-1") && label(&node, "failure-domain.beta.kubernetes.io/zone") == Some(zone));
+        ensure!(!addresses(&node).is_empty(), "no addresses");
+        Ok(node)
+    })
+    .await
+}
+
+async fn synced_event(cloud: &CloudBed, name: &str) -> Result<()> {
+    eventually(format!("an event about {name}"), || async {
+        let events = cloud.events(name).await?;
+        ensure!(
+            events.get("cloud-node-controller Normal Synced Node synced successfully") == Some(&1),
+            "events: {events:?}"
+        );
+        Ok(())
+    })
+    .await
+}
+
+pub async fn new_nodes_are_initialised(_: Space) -> Result<()> {
+    let cloud = CloudBed::start().await?;
+    let faults = Faults::default();
+    // Nodes as young as they are: the machine that comes late must not cost its node its life.
+    let flags = ["--node-status-update-frequency=1s"];
+    let manager = cloud.ccm_at(&faults, &flags, SignedDuration::ZERO).await?;
+
+    // Everything at once: labels of the provider, taints of others, several addresses of one kind.
+    cloud.cloud.add_instance(&InstanceConfig {
+        addresses: vec![
+            address(AddressKind::InternalIP, "10.0.0.1"),
+            address(AddressKind::InternalIP, "fd00::1"),
+            address(AddressKind::ExternalIP, "1.1.1.1"),
+        ],
+        labels: [("acme.com/rack", "7"), ("taken", "cloud"), ("kubernetes.io/no", "1")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        ..InstanceConfig::named("full")
+    });
+    let other = json!({"key": "other", "value": "v", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"});
+    let waiting = json!({"key": UNINITIALIZED, "effect": "NoExecute"});
+    let more = json!({"metadata": {"labels": {"taken": "own"}}, "spec": {"taints": [waiting, other]}});
+    cloud.register("full", more).await?;
+    let node = initialised(&cloud, "full").await?;
+    ensure!(taints(&node).contains(&"other"), "taints: {:?}", taints(&node));
+    let kept = node.spec.iter().flat_map(|spec| &spec.taints).flatten().find(|taint| taint.key == "other");
+    ensure!(serde_json::to_value(kept)? == other, "another's taint was changed: {kept:?}");
+    ensure!(label(&node, "acme.com/rack") == Some("7") && label(&node, "taken") == Some("own"));
+    ensure!(label(&node, "kubernetes.io/no").is_none());
+    let expected = [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1"), ("ExternalIP", "1.1.1.1")]
+        .map(|(kind, text)| (kind.to_owned(), text.to_owned()));
+    ensure!(addresses(&node) == expected, "addresses: {:?}", addresses(&node));
+    synced_event(&cloud, "full").await?;
+    let writes = faults.count(Call::is_deed);
+    ensure!(writes == 2, "an initialisation takes two writes, not {writes}: {:?}", faults.seen());
+
+    // The kubelet was told which address to use: one that is there, and one that is not, until it is.
+    cloud.cloud.add_instance(&InstanceConfig {
+        addresses: vec![address(AddressKind::InternalIP, "10.0.0.2"), address(AddressKind::InternalIP, "10.0.0.3")],
+        ..InstanceConfig::named("told")
+    });
+    let told = |ip: &str| json!({"metadata": {"annotations": {"alpha.kubernetes.io/provided-node-ip": ip}}});
+    cloud.register("told", told("10.0.0.9")).await?;
+    eventually("the mistake is told", || async {
+        let events = cloud.events("told").await?;
+        ensure!(events.keys().any(|event| event.contains("InvalidProvidedNodeIP")), "events: {events:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(taints(&cloud.nodes().get("told").await?).contains(&UNINITIALIZED));
+    cloud.edit("told", told("10.0.0.3")).await?;
+    let node = initialised(&cloud, "told").await?;
+    ensure!(addresses(&node) == [("InternalIP".to_owned(), "10.0.0.3".to_owned())], "{:?}", addresses(&node));
+
+    // A machine that the cloud shows later: the node waits for it, with few questions.
+    let before = cloud.cloud.calls(Operation::DescribeInstance).calls;
+    cloud.register("early", json!({})).await?;
+    during(QUIET, "the node waits", || async {
+        ensure!(taints(&cloud.nodes().get("early").await?).contains(&UNINITIALIZED));
+        Ok(())
+    })
+    .await?;
+    let asked = cloud.cloud.calls(Operation::DescribeInstance).calls - before;
+    // Twice a second while it backs off, and each second for each of three nodes for addresses and readiness.
+    ensure!(asked < 40, "asked {asked} times for a machine that is not there");
+    cloud.cloud.add_instance(&InstanceConfig::named("early"));
+    initialised(&cloud, "early").await?;
+
+    // Labels follow their beta ones; addresses follow the cloud's.
+    cloud.edit("full", json!({"metadata": {"labels": {"topology.kubernetes.io/region": "elsewhere"}}})).await?;
+    initialised(&cloud, "full").await?;
+    cloud.cloud.add_instance(&InstanceConfig {
+        addresses: vec![address(AddressKind::InternalIP, "10.0.0.1"), address(AddressKind::InternalIP, "fd00::2")],
+        ..InstanceConfig::named("full")
+    });
+    eventually("the new addresses", || async {
+        let has = addresses(&cloud.nodes().get("full").await?);
+        ensure!(has.len() == 2 && has[1].1 == "fd00::2", "addresses: {has:?}");
+        Ok(())
+    })
+    .await?;
+    quiet(&faults).await?;
+    let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    ensure!(refused.is_empty(), "refused: {refused:?}");
+
+    // Another manager finds nothing to do.
+    manager.stop().await?;
+    let after = Faults::default();
+    let _manager = cloud.ccm(&after, &flags).await?;
+    eventually("the new one has listed", || async {
+        ensure!(after.most_watches().contains_key("nodes"));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "there is nothing left to do", || async {
+        ensure!(after.writes() == 0, "{:?}", after.seen());
+        Ok(())
+    })
+    .await
+}
+
+/// Runs ccm again and again, each until it crashes.
+async fn lives(cloud: &CloudBed, faults: &Faults) -> Result<()> {
+    loop {
+        let manager = cloud.ccm(faults, &[]).await?;
+        faults.crashes().await;
+        manager.crash().await;
+    }
+}
+
+/// Initialises a node through a fault of the API server's.
+async fn through(cloud: &CloudBed, name: &str, rule: Rule) -> Result<()> {
+    let faults = Faults::script([rule]);
+    cloud.register_machine(name).await?;
+    tokio::select! {
+        node = initialised(cloud, name) => drop(node?),
+        lived = lives(cloud, &faults) => lived?,
+    }
+    ensure!(faults.unmet() == 0, "the fault did not strike: this proves nothing");
+    Ok(())
+}
+
+/// Initialises a node through a fault of the cloud's; no call of it may change that the fault comes to an end.
+async fn through_cloud(cloud: &CloudBed, name: &str, fault: Fault) -> Result<()> {
+    let faults = Faults::default();
+    cloud.cloud.add_fault(fault)?;
+    let _manager = cloud.ccm(&faults, &[]).await?;
+    cloud.register_machine(name).await?;
+    initialised(cloud, name).await?;
+    let fired: u64 = cloud.cloud.snapshot().faults.iter().map(|fault| fault.fired).sum();
+    ensure!(fired > 0, "the fault did not strike: this proves nothing");
+    cloud.cloud.clear_faults();
+    Ok(())
+}
+
+/// The process dies while a call of the cloud is under way.
+async fn through_crash_in_call(cloud: &CloudBed, name: &str, nth: u64) -> Result<()> {
+    let operation = Pattern::One(Operation::DescribeInstance);
+    cloud.cloud.add_fault(Fault::at(operation, nth, CloudEffect::Latency { millis: 3_600_000 }).about(name))?;
+    let manager = cloud.ccm(&Faults::default(), &[]).await?;
+    cloud.register_machine(name).await?;
+    eventually("the call is under way", || async {
+        let fired = cloud.cloud.snapshot().faults.iter().any(|fault| fault.fired > 0);
+        ensure!(fired, "not yet");
+        Ok(())
+    })
+    .await?;
+    manager.crash().await;
+    cloud.cloud.clear_faults();
+    let _manager = cloud.ccm(&Faults::default(), &[]).await?;
+    initialised(cloud, name).await?;
+    Ok(())
+}
+
+pub async fn whatever_breaks_nodes_are_initialised(_: Space) -> Result<()> {
+    let cloud = CloudBed::start().await?;
+    let mut count = 0;
+    let mut next = || {
+        count += 1;
+        format!("node-{count}")
+    };
+    for write in ["nodes/status", "nodes"] {
+        let crashes = [("crash after it", Effect::CrashAfter), ("crash before its answer", Effect::CrashBeforeAnswer)];
+        for (how, effect) in crashes.into_iter().chain(fails()) {
+            let rule = Rule::on(Verb::Patch, write, effect);
+            through(&cloud, &next(), rule).await.with_context(|| format!("{write}: {how}"))?;
+        }
+    }
+    let throttle = |after_millis| CloudEffect::Throttle { after_millis };
+    for (how, effect) in [
+        ("throttled", throttle(None)),
+        ("throttled with a time", throttle(Some(300))),
+        ("quota", CloudEffect::Quota),
+        ("denied", CloudEffect::Denied),
+        ("conflict", CloudEffect::Conflict),
+        ("transient", CloudEffect::Transient),
+        ("slow", CloudEffect::Latency { millis: 500 }),
+    ] {
+        for operation in [Operation::DescribeInstances, Operation::DescribeInstance] {
+            let fault = Fault { times: Some(2), ..Fault::always(Pattern::One(operation), effect) };
+            through_cloud(&cloud, &next(), fault).await.with_context(|| format!("{how} at {operation:?}"))?;
+        }
+    }
+    through_crash_in_call(&cloud, &next(), 1).await.context("crash in the first call")?;
+
+    // Whatever happened, what came out is complete, and all of it was told once or not at all.
+    for node in cloud.nodes().list(&ListParams::default()).await?.items {
+        let name = node.metadata.name.context("no name")?;
+        initialised(&cloud, &name).await?;
+        let events = cloud.events(&name).await?;
+        ensure!(events.values().all(|count| *count == 1), "events about {name}: {events:?}");
+    }
+    Ok(())
+}
+
+pub async fn five_hundred_nodes(_: Space) -> Result<()> {
+    const NODES: usize = 500;
+    let cloud = CloudBed::start().await?;
+    let names: Vec<String> = (0..NODES).map(|number| format!("many-{number}")).collect();
+    for some in names.chunks(50) {
+        let registered = some.iter().map(|name| cloud.register_machine(name));
+        futures::future::try_join_all(registered).await?;
+    }
+    let begun = Instant::now();
+    let faults = Faults::default();
+    let flags = ["--controllers=cloud-node", "--kube-api-qps=1000", "--kube-api-burst=1000"];
+    let _manager: Manager = cloud.ccm(&faults, &flags).await?;
+    eventually("all are initialised", || async {
+        let nodes = cloud.nodes().list(&ListParams::default()).await?.items;
+        let waiting = nodes.iter().filter(|node| taints(node).contains(&UNINITIALIZED)).count();
+        ensure!(waiting == 0, "{waiting} wait");
+        Ok(())
+    })
+    .await?;
+    let took = begun.elapsed();
+    let calls = cloud.cloud.calls(Operation::DescribeInstances).calls;
+    println!("{NODES} nodes were initialised in {:.1} s with {calls} calls of the cloud", took.as_secs_f64());
+    ensure!(calls <= 60, "{calls} calls of the cloud for {NODES} nodes");
+    ensure!(took < Duration::from_secs(45), "it took {took:?}");
+    let writes = faults.count(Call::is_deed);
+    ensure!(writes <= 2 * NODES, "{writes} writes for {NODES} nodes");
+    let node: Value = serde_json::to_value(initialised(&cloud, &names[NODES / 2]).await?)?;
+    ensure!(node["status"]["addresses"].is_array(), "{node}");
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! cloud-node-lifecycle-controller over the mock cloud: machines that stop, start and go, and clouds that do not say.
+
+use anyhow::{Result, ensure};
+use cluster_tests::{Call, CloudBed, Effect, Faults, QUIET, Rule, Space, Verb, during, eventually, fails};
+use jiff::SignedDuration;
+use kube::api::{Api, DeleteParams};
+use provider_mock::{Effect as CloudEffect, Fault, InstanceConfig, Operation, Pattern};
+
+use crate::cloud::node::initialised;
+
+const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
+
+/// Waits until a node has the shutdown taint, or has it no more.
+pub async fn shut_down(cloud: &CloudBed, name: &str, wanted: bool) -> Result<()> {
+    eventually(format!("{name} has the shutdown taint: {wanted}"), || async {
+        let node = cloud.nodes().get(name).await?;
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let found: Vec<_> = taints.iter().filter(|taint| taint.key == SHUTDOWN).collect();
+        ensure!(found.iter().all(|taint| taint.effect == "NoSchedule"), "{found:?}");
+        ensure!((found.len() == 1) == wanted && found.len() < 2, "{taints:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub async fn gone(cloud: &CloudBed, name: &str) -> Result<()> {
+    eventually(format!("{name} is deleted"), || async {
+        ensure!(cloud.nodes().get_opt(name).await?.is_none());
+        Ok(())
+    })
+    .await
+}
+
+async fn stays(cloud: &CloudBed, name: &str, why: &str) -> Result<()> {
+    during(3 * QUIET, format!("{name} stays: {why}"), || async {
+        ensure!(cloud.nodes().get_opt(name).await?.is_some());
+        Ok(())
+    })
+    .await
+}
+
+async fn ready_node(cloud: &CloudBed, name: &str) -> Result<()> {
+    cloud.register_machine(name).await?;
+    initialised(cloud, name).await?;
+    cloud.says_ready(name, "True").await
+}
+
+pub async fn machines_stop_start_and_go(_: Space) -> Result<()> {
+    let cloud = CloudBed::start().await?;
+    let faults = Faults::default();
+    let manager = cloud.ccm(&faults, &[]).await?;
+    for name in ["a", "b", "ready"] {
+        ready_node(&cloud, name).await?;
+    }
+    let (other, untouched) = (("other", "NoSchedule"), faults.count(Call::is_deed));
+    cloud.edit("a", serde_json::json!({"spec": {"taints": [{"key": other.0, "effect": other.1}]}})).await?;
+
+    // Stopped, and started again.
+    cloud.cloud.stop_instance("a");
+    during(QUIET, "a node that is ready is not asked for", || async {
+        ensure!(faults.count(Call::is_deed) == untouched, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    cloud.says_ready("a", "Unknown").await?;
+    shut_down(&cloud, "a", true).await?;
+    cloud.cloud.start_instance("a");
+    during(QUIET, "the taint stays until the node is ready", || async { shut_down(&cloud, "a", true).await }).await?;
+    cloud.says_ready("a", "True").await?;
+    shut_down(&cloud, "a", false).await?;
+    let taints = cloud.nodes().get("a").await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    ensure!(taints.iter().any(|taint| taint.key == other.0), "another's taint went: {taints:?}");
+
+    // Gone.
+    cloud.cloud.remove_instance("ready");
+    cloud.cloud.remove_instance("b");
+    cloud.says_ready("b", "False").await?;
+    gone(&cloud, "b").await?;
+    eventually("it is told", || async {
+        let events = cloud.events("b").await?;
+        let told = "cloud-node-lifecycle-controller Normal DeletingNode Deleting node b because it does not exist in the cloud provider";
+        ensure!(events.get(told) == Some(&1), "events: {events:?}");
+        Ok(())
+    })
+    .await?;
+    stays(&cloud, "ready", "it is ready").await?;
+    manager.stop().await?;
+
+    // Whatever becomes of the deletion, the node goes in the end, and no other one of its name.
+    let crashes = [("crash after it", Effect::CrashAfter), ("crash before its answer", Effect::CrashBeforeAnswer)];
+    for (number, (how, effect)) in crashes.into_iter().chain(fails()).enumerate() {
+        let name = format!("fault-{number}");
+        let faults = Faults::script([Rule::on(Verb::Delete, "nodes", effect)]);
+        cloud.register_machine(&name).await?;
+        cloud.cloud.remove_instance(&name);
+        let lives = async {
+            loop {
+                let manager = cloud.ccm(&faults, &[]).await?;
+                faults.crashes().await;
+                manager.crash().await;
+            }
+        };
+        tokio::select! {
+            went = gone(&cloud, &name) => went.map_err(|error| error.context(how))?,
+            lived = lives => { let never: Result<()> = lived; never?; }
+        }
+        ensure!(faults.unmet() == 0, "{how}: the fault did not strike: this proves nothing");
+    }
+    Ok(())
+}
+
+pub async fn nothing_but_absence_deletes_a_node(_: Space) -> Result<()> {
+    let cloud = CloudBed::start().await?;
+    {
+        let _manager = cloud.ccm(&Faults::default(), &[]).await?;
+        ready_node(&cloud, "a").await?;
+        cloud.cloud.remove_instance("a");
+        for (how, effect) in [
+            ("throttled", CloudEffect::Throttle { after_millis: Some(100) }),
+            ("denied", CloudEffect::Denied),
+            ("quota", CloudEffect::Quota),
+            ("conflict", CloudEffect::Conflict),
+            ("transient", CloudEffect::Transient),
+        ] {
+            cloud.cloud.add_fault(Fault::always(Pattern::One(Operation::DescribeInstances), effect))?;
+            cloud.says_ready("a", "False").await?;
+            stays(&cloud, "a", how).await?;
+            cloud.says_ready("a", "True").await?;
+            cloud.cloud.clear_faults();
+        }
+
+        // Every other answer is an error, which neither confirms nor refutes.
+        let fault = Fault { probability: Some(0.5), ..Fault::always(Pattern::Any, CloudEffect::Transient) };
+        cloud.cloud.add_fault(fault)?;
+        cloud.says_ready("a", "False").await?;
+        gone(&cloud, "a").await?;
+        cloud.cloud.clear_faults();
+
+        // A machine that the cloud shows again in time.
+        ready_node(&cloud, "b").await?;
+        cloud.cloud.remove_instance("b");
+        let before = cloud.cloud.calls(Operation::DescribeInstance).calls;
+        cloud.says_ready("b", "False").await?;
+        eventually("it was asked for once", || async {
+            ensure!(cloud.cloud.calls(Operation::DescribeInstance).calls > before);
+            Ok(())
+        })
+        .await?;
+        cloud.cloud.add_instance(&InstanceConfig::named("b"));
+        stays(&cloud, "b", "its machine is there again").await?;
+
+        // A provider id of another cloud says nothing of this one.
+        cloud.register("foreign", serde_json::json!({"spec": {"providerID": "acme://1", "taints": null}})).await?;
+        stays(&cloud, "foreign", "its machine is another cloud's").await?;
+    }
+
+    // A node that is young: its machine may not be shown yet.
+    let faults = Faults::default();
+    let _manager = cloud.ccm_at(&faults, &[], SignedDuration::ZERO).await?;
+    cloud.register("young", serde_json::json!({})).await?;
+    stays(&cloud, "young", "it is young").await?;
+    ensure!(faults.count(|call| call.verb == Verb::Delete) == 0, "{:?}", faults.seen());
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = cloud.nodes();
+    nodes.delete("young", &DeleteParams::default()).await?;
+    Ok(())
+}

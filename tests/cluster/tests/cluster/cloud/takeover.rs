@@ -1,0 +1,193 @@
+//! Upstream's cloud manager and ours take nodes and Services over from each other: nothing is initialised again, no
+//! second balancer or route is made, and what holds a Service and what it says stay.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::{Call, CloudBed, Faults, Manager, QUIET, Space, during, eventually};
+use control_plane::Identity;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, ListParams};
+use provider_mock::{BalancerView, Operation, RouteView};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::cloud::node::initialised;
+use crate::cloud::node_lifecycle::{gone as node_gone, shut_down};
+use crate::cloud::service::{balanced, create, edit, gone, services};
+
+const UPSTREAM: &str = "cloud-controller-manager";
+
+/// What both are given: names of controllers and of the Lease are the same.
+const FLAGS: [&str; 10] = [
+    "--controllers=cloud-node-controller,cloud-node-lifecycle-controller,service-lb-controller,node-route-controller",
+    "--allocate-node-cidrs=true",
+    "--configure-cloud-routes=true",
+    "--cluster-cidr=10.244.0.0/16",
+    "--route-reconciliation-period=1s",
+    "--leader-elect=true",
+    "--leader-elect-lease-duration=4s",
+    "--leader-elect-renew-deadline=3s",
+    "--leader-elect-retry-period=500ms",
+    "--node-monitor-period=1s",
+];
+
+/// Runs upstream's cloud manager over the mock, which is served at `url`.
+fn start_upstream(cloud: &CloudBed, url: &str) -> Result<()> {
+    let cluster = &cloud.bed.cluster;
+    let config = cluster.folder().join("cloud-config");
+    fs::write(&config, url).context("write the cloud config")?;
+    // Upstream's also reads through accounts of its informers', which our manifest does not know.
+    let user = Identity::User { name: "upstream".into(), groups: vec!["system:masters".into()] };
+    let own = [
+        format!("--kubeconfig={}", cluster.kubeconfig(user)?.display()),
+        "--cloud-provider=mock".to_owned(),
+        format!("--cloud-config={}", config.display()),
+        "--secure-port=0".to_owned(),
+    ];
+    let flags: Vec<String> = own.into_iter().chain(FLAGS.map(ToOwned::to_owned)).collect();
+    cluster.run(UPSTREAM, &cluster.assets().upstream_cloud_manager()?, &flags)?;
+    Ok(())
+}
+
+/// Everything that a takeover must leave as it is.
+#[derive(Debug, PartialEq)]
+struct Held {
+    /// Nodes and Services by name: uid and version, and with them labels, taints, finalizers and status.
+    objects: BTreeMap<String, (Option<String>, Option<String>)>,
+    balancers: Vec<BalancerView>,
+    routes: Vec<RouteView>,
+    /// Balancers, addresses and routes that were ever made.
+    made: [u64; 3],
+}
+
+async fn held(cloud: &CloudBed) -> Result<Held> {
+    let nodes = cloud.nodes().list(&ListParams::default()).await?.items;
+    let services = services(cloud).list(&ListParams::default()).await?.items;
+    let node = |node: &Node| (format!("node {}", node.name_any()), (node.uid(), node.resource_version()));
+    let service = |service: &Service| (service.name_any(), (service.uid(), service.resource_version()));
+    let calls = |operation| cloud.cloud.calls(operation).calls;
+    Ok(Held {
+        objects: nodes.iter().map(node).chain(services.iter().map(service)).collect(),
+        balancers: cloud.cloud.snapshot().balancers,
+        routes: cloud.cloud.snapshot().routes,
+        made: [Operation::CreateBalancer, Operation::AllocateAddress, Operation::SetRoute].map(calls),
+    })
+}
+
+/// Who leads, in the Lease that both use.
+async fn holder(cloud: &CloudBed) -> Result<String> {
+    let leases: Api<Lease> = Api::namespaced(cloud.bed.client.clone(), "kube-system");
+    let lease = leases.get(UPSTREAM).await?;
+    lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty()).context("nobody leads")
+}
+
+/// Waits until another one than `before` leads.
+async fn led_by_another(cloud: &CloudBed, before: &str) -> Result<String> {
+    eventually("another one leads", || async {
+        let now = holder(cloud).await?;
+        ensure!(now != before, "{now} does");
+        Ok(now)
+    })
+    .await
+}
+
+/// Whether it does its work: a new node is initialised, and its network is routed.
+async fn works(cloud: &CloudBed, node: &str, network: &str) -> Result<()> {
+    cloud.register_machine(node).await?;
+    initialised(cloud, node).await?;
+    cloud.edit(node, json!({"spec": {"podCIDR": network, "podCIDRs": [network]}})).await?;
+    eventually(format!("{network} is routed"), || async {
+        let routes = cloud.cloud.snapshot().routes;
+        ensure!(routes.iter().any(|route| route.destination.to_string() == network), "{routes:?}");
+        let status = cloud.nodes().get(node).await?.status.unwrap_or_default();
+        let reasons = status.conditions.unwrap_or_default().into_iter().filter_map(|condition| condition.reason);
+        ensure!(reasons.collect::<Vec<_>>().contains(&"RouteCreated".to_owned()), "{node} is not told");
+        Ok(())
+    })
+    .await?;
+    cloud.says_ready(node, "True").await
+}
+
+async fn routes_left(cloud: &CloudBed, count: usize) -> Result<()> {
+    eventually(format!("{count} routes are left"), || async {
+        let routes = cloud.cloud.snapshot().routes;
+        ensure!(routes.len() == count, "{routes:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn unchanged(cloud: &CloudBed, before: &Held) -> Result<()> {
+    during(QUIET, "nothing is touched", || async {
+        let now = held(cloud).await?;
+        ensure!(now == *before, "{now:?} instead of {before:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// There and back again. Each has a node to initialise, a Service to balance, and one of the other's to change.
+pub async fn nodes_and_services_stay_under_the_other(_: Space) -> Result<()> {
+    let cloud = CloudBed::start().await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let serving = tokio::spawn(cloud.cloud.clone().serve(listener));
+
+    start_upstream(&cloud, &url)?;
+    works(&cloud, "theirs-1", "10.244.1.0/24").await.context("under upstream's")?;
+    works(&cloud, "theirs-2", "10.244.2.0/24").await?;
+    create(&cloud, "web").await?;
+    balanced(&cloud, "web", 1, 2).await?;
+    // One that stops before the handover and starts after it.
+    cloud.cloud.stop_instance("theirs-2");
+    cloud.says_ready("theirs-2", "Unknown").await?;
+    shut_down(&cloud, "theirs-2", true).await?;
+    let theirs = holder(&cloud).await?;
+    cloud.bed.cluster.kill(UPSTREAM)?;
+    let before = held(&cloud).await?;
+
+    let faults = Faults::default();
+    let manager: Manager = cloud.ccm(&faults, &FLAGS).await?;
+    let ours = led_by_another(&cloud, &theirs).await?;
+    unchanged(&cloud, &before).await.context("from upstream's to ours")?;
+    ensure!(faults.count(Call::is_deed) == 0, "{:?}", faults.seen());
+    cloud.cloud.start_instance("theirs-2");
+    cloud.says_ready("theirs-2", "True").await?;
+    shut_down(&cloud, "theirs-2", false).await?;
+    works(&cloud, "ours-1", "10.244.3.0/24").await.context("under ours")?;
+    balanced(&cloud, "web", 1, 3).await?;
+    let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
+    edit(&cloud, "web", json!({"spec": {"ports": ports}})).await?;
+    balanced(&cloud, "web", 2, 3).await?;
+    create(&cloud, "own").await?;
+    balanced(&cloud, "own", 1, 3).await?;
+    manager.crash().await;
+    let before = held(&cloud).await?;
+    ensure!(before.made == [2, 2, 3], "made {:?} balancers, addresses and routes", before.made);
+
+    start_upstream(&cloud, &url)?;
+    let theirs = led_by_another(&cloud, &ours).await?;
+    unchanged(&cloud, &before).await.context("from ours to upstream's")?;
+    services(&cloud).delete("own", &DeleteParams::default()).await?;
+    gone(&cloud, "own").await.context("upstream's deletes what ours made")?;
+    cloud.cloud.remove_instance("ours-1");
+    cloud.says_ready("ours-1", "False").await?;
+    node_gone(&cloud, "ours-1").await.context("upstream's deletes a node of ours")?;
+    routes_left(&cloud, 2).await.context("upstream's deletes a route of ours")?;
+    balanced(&cloud, "web", 2, 2).await?;
+    cloud.bed.cluster.kill(UPSTREAM)?;
+
+    let _manager = cloud.ccm(&Faults::default(), &FLAGS).await?;
+    led_by_another(&cloud, &theirs).await?;
+    cloud.nodes().delete("theirs-1", &DeleteParams::default()).await?;
+    routes_left(&cloud, 1).await.context("ours deletes a route of upstream's")?;
+    services(&cloud).delete("web", &DeleteParams::default()).await?;
+    gone(&cloud, "web").await.context("ours deletes what upstream's made")?;
+    ensure!(cloud.cloud.snapshot().balancers.is_empty());
+    serving.abort();
+    Ok(())
+}

@@ -1,0 +1,3 @@
+//! Devices of dynamic resource allocation.
+
+pub mod taint_eviction;

@@ -1,0 +1,282 @@
+//! What users see when devices get taints: pods that go, pods that may stay, and rules that tell how far it is.
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{is_active, is_ready, pod, with};
+use cluster_tests::{Bed, Call, Faults, Manager, QUIET, Space, during, eventually};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use kube::ResourceExt as _;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::robustness::invariants::only_declared;
+use crate::robustness::story::Story;
+use crate::upstream::manager::{UPSTREAM, start_upstream};
+
+const CONTROLLER: &str = "device-taint-eviction-controller";
+const ALONE: &str = "--controllers=device-taint-eviction-controller";
+
+/// Keeps a pod to be looked at after it was deleted.
+const HOLD: &str = "example.com/hold";
+
+/// A driver of the test's own.
+fn driver(space: &Space) -> String {
+    format!("{}.example.com", space.namespace)
+}
+
+/// What the driver publishes: devices with their taints.
+fn published(devices: &[(&str, Value)]) -> Value {
+    devices.iter().map(|(name, taints)| json!({"name": name, "taints": taints})).collect()
+}
+
+async fn slice(space: &Space, devices: &[(&str, Value)]) -> Result<()> {
+    let slices: Api<ResourceSlice> = Api::all(space.bed.client.clone());
+    let object = json!({
+        "metadata": {"name": space.namespace},
+        "spec": {
+            "driver": driver(space), "allNodes": true, "devices": published(devices),
+            "pool": {"name": "pool", "generation": 1, "resourceSliceCount": 1},
+        },
+    });
+    slices.create(&PostParams::default(), &serde_json::from_value(object)?).await.context("create a slice")?;
+    Ok(())
+}
+
+async fn publish(space: &Space, devices: &[(&str, Value)]) -> Result<()> {
+    let slices: Api<ResourceSlice> = Api::all(space.bed.client.clone());
+    let patch = Patch::Merge(json!({"spec": {"devices": published(devices)}}));
+    slices.patch(&space.namespace, &PatchParams::default(), &patch).await.context("patch the slice")?;
+    Ok(())
+}
+
+fn no_execute() -> Value {
+    json!([{"key": "example.com/broken", "effect": "NoExecute"}])
+}
+
+/// A running pod whose claim has a device, as scheduler and driver leave it.
+async fn user(space: &Space, name: &str, device: &str, tolerations: Value) -> Result<Pod> {
+    let requests = json!([{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]);
+    space
+        .create::<ResourceClaim>(json!({"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}))
+        .await?;
+    let bound = json!({
+        "metadata": {"finalizers": [HOLD]},
+        "spec": {"nodeName": "node-0", "resourceClaims": [{"name": "gpu", "resourceClaimName": name}]},
+    });
+    let made: Pod = space.create(with(pod(name, "web"), bound)).await?;
+    let result = json!({
+        "request": "gpu", "driver": driver(space), "pool": "pool", "device": device, "tolerations": tolerations,
+    });
+    let consumer = json!({"resource": "pods", "name": name, "uid": made.uid()});
+    let status = json!({"status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [consumer]}});
+    space.patch_status::<ResourceClaim>(name, status).await?;
+    eventually(format!("{name} runs"), || async {
+        let pod: Pod = space.get(name).await?;
+        ensure!(is_ready(&pod), "{:?}", pod.status);
+        Ok(pod)
+    })
+    .await
+}
+
+fn bears(seconds: Option<i64>) -> Value {
+    let mut toleration = json!({"operator": "Exists", "effect": "NoExecute"});
+    if let Some(seconds) = seconds {
+        toleration["tolerationSeconds"] = seconds.into();
+    }
+    json!([toleration])
+}
+
+/// Waits until a pod was deleted; it is still there for its finalizer.
+async fn evicted(space: &Space, name: &str) -> Result<Pod> {
+    eventually(format!("{name} goes"), || async {
+        let pod: Pod = space.get(name).await?;
+        ensure!(pod.metadata.deletion_timestamp.is_some(), "it is still there");
+        Ok(pod)
+    })
+    .await
+}
+
+async fn told(space: &Space, name: &str, event: &str) -> Result<()> {
+    eventually(format!("{name}: {event}"), || async {
+        let events = space.events(name).await?;
+        ensure!(events.contains_key(event), "{events:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn release(space: &Space, names: &[&str]) -> Result<()> {
+    for name in names {
+        space.patch::<Pod>(name, json!({"metadata": {"finalizers": null}})).await?;
+    }
+    Ok(())
+}
+
+pub async fn a_taint_drives_away_who_does_not_bear_it(space: Space) -> Result<()> {
+    slice(&space, &[("a", json!([])), ("b", json!([])), ("c", json!([]))]).await?;
+    user(&space, "bears-nothing", "a", json!([])).await?;
+    user(&space, "bears-all", "a", bears(None)).await?;
+    user(&space, "elsewhere", "b", json!([])).await?;
+    user(&space, "bears-long", "c", bears(Some(600))).await?;
+    let faults = Faults::default();
+    let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    publish(&space, &[("a", no_execute()), ("b", json!([])), ("c", no_execute())]).await?;
+    let gone = evicted(&space, "bears-nothing").await?;
+    let conditions = gone.status.and_then(|status| status.conditions).unwrap_or_default();
+    let target = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget").context("no condition")?;
+    ensure!(target.reason.as_deref() == Some("DeletionByDeviceTaintManager"), "{target:?}");
+    ensure!(target.message.as_deref() == Some("Device Taint manager: deleting due to NoExecute taint"), "{target:?}");
+    told(&space, "bears-nothing", "Normal DeviceTaintManagerEviction Marking for deletion").await?;
+
+    publish(&space, &[("a", no_execute()), ("b", json!([])), ("c", json!([]))]).await?;
+    told(&space, "bears-long", "Normal DeviceTaintManagerEviction Cancelling deletion").await?;
+    during(QUIET, "the others stay", || async {
+        for name in ["bears-all", "elsewhere", "bears-long"] {
+            ensure!(is_active(&space.get(name).await?), "{name} went");
+        }
+        Ok(())
+    })
+    .await?;
+    ensure!(faults.count(Call::is_deed) == 2, "a condition and a deletion: {:?}", faults.seen());
+    manager.stop().await?;
+    release(&space, &["bears-nothing", "bears-all", "elsewhere", "bears-long"]).await?;
+    only_declared(&faults, &[CONTROLLER])
+}
+
+pub async fn a_countdown_outlives_its_manager(space: Space) -> Result<()> {
+    slice(&space, &[("a", json!([]))]).await?;
+    user(&space, "web", "a", bears(Some(8))).await?;
+    let first = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    let tainted = Timestamp::now();
+    publish(&space, &[("a", no_execute())]).await?;
+    during(QUIET, "its time runs", || async {
+        ensure!(is_active(&space.get("web").await?), "it went too early");
+        Ok(())
+    })
+    .await?;
+    first.crash().await;
+    let _second = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    let gone = evicted(&space, "web").await?;
+    // Thirty seconds of grace are added to the time of the request.
+    let grace = gone.metadata.deletion_grace_period_seconds.unwrap_or_default();
+    let asked = gone.metadata.deletion_timestamp.context("not deleted")?.0.as_second() - grace;
+    let after = asked - tainted.as_second();
+    ensure!((7..60).contains(&after), "it went after {after} s");
+    release(&space, &["web"]).await
+}
+
+/// Two pods have to go.
+async fn two_go(space: Space) -> Result<()> {
+    slice(&space, &[("a", json!([]))]).await?;
+    for name in ["one", "two"] {
+        user(&space, name, "a", json!([])).await?;
+    }
+    publish(&space, &[("a", no_execute())]).await?;
+    for name in ["one", "two"] {
+        evicted(&space, name).await?;
+    }
+    Ok(())
+}
+
+/// What goes with no namespace, or keeps it from going.
+async fn clear(space: Space) -> Result<()> {
+    let slices: Api<ResourceSlice> = Api::all(space.bed.client.clone());
+    slices.delete(&space.namespace, &DeleteParams::default()).await.context("delete the slice")?;
+    release(&space, &["one", "two"]).await
+}
+
+/// Two conditions and two deletions.
+pub const STORY: Story = Story {
+    name: "devices",
+    flags: &[ALONE],
+    kind: "resourceslices",
+    tell: |space| Box::pin(two_go(space)),
+    clear: |space| Box::pin(clear(space)),
+    pods: 2,
+    writes: 4,
+    fails: &[("patch pods/status ", 1), ("delete pods ", 2)],
+    ..Story::BLANK
+};
+
+fn rules(space: &Space) -> Api<DynamicObject> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("resource.k8s.io", "v1", "DeviceTaintRule"));
+    Api::all_with(space.bed.client.clone(), &kind)
+}
+
+/// A rule about a device of the driver, or about all of them.
+async fn taint(space: &Space, name: &str, device: Option<&str>, effect: &str) -> Result<()> {
+    let rule = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": name},
+        "spec": {
+            "deviceSelector": {"driver": driver(space), "device": device},
+            "taint": {"key": "example.com/broken", "effect": effect},
+        },
+    });
+    rules(space).create(&PostParams::default(), &serde_json::from_value(rule)?).await.context("create a rule")?;
+    Ok(())
+}
+
+/// Waits until a rule's status says this of its present generation.
+async fn says(space: &Space, rule: &str, status: &str, reason: &str, message: &str) -> Result<()> {
+    eventually(format!("the rule says {reason} {message}"), || async {
+        let rule = rules(space).get(rule).await?;
+        let condition = &rule.data["status"]["conditions"][0];
+        ensure!(condition["type"] == "EvictionInProgress" && condition["status"] == status, "{condition}");
+        ensure!(condition["reason"] == reason && condition["message"] == message, "{condition}");
+        ensure!(condition["observedGeneration"] == json!(rule.metadata.generation), "{condition}");
+        Ok(())
+    })
+    .await
+}
+
+/// Rules belong to the whole cluster, so that this needs a control plane of its own.
+pub async fn a_rule_tells_what_it_would_do_and_what_it_does(_: Space) -> Result<()> {
+    let space = Bed::start().await?.space("rules").await?;
+    slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
+    user(&space, "web", "a", json!([])).await?;
+    user(&space, "bears-all", "b", bears(None)).await?;
+    let faults = Faults::default();
+    let manager = Manager::start_cluster_wide(&space, &faults, &[ALONE]).await?;
+    taint(&space, "broken", None, "None").await?;
+    let would = "2 published devices selected. 2 allocated devices selected. 1 pod would be evicted in 1 namespace if the \
+                 effect was NoExecute. This information will not be updated again. Recreate the DeviceTaintRule to trigger \
+                 an update.";
+    says(&space, "broken", "False", "NoEffect", would).await?;
+    during(QUIET, "nobody goes", || async {
+        ensure!(is_active(&space.get("web").await?), "it went");
+        Ok(())
+    })
+    .await?;
+    let patch = Patch::Merge(json!({"spec": {"taint": {"effect": "NoExecute"}}}));
+    rules(&space).patch("broken", &PatchParams::default(), &patch).await.context("patch the rule")?;
+    evicted(&space, "web").await?;
+    says(&space, "broken", "False", "Completed", "1 pod evicted since starting the controller.").await?;
+    ensure!(is_active(&space.get("bears-all").await?), "who bears it stays");
+    manager.stop().await?;
+    release(&space, &["web", "bears-all"]).await?;
+    only_declared(&faults, &[CONTROLLER])
+}
+
+/// What one manager has begun to count down the other ends, both ways.
+pub async fn evictions_go_on_under_the_other(_: Space) -> Result<()> {
+    let space = Bed::start().await?.space("takeover").await?;
+    slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
+    for (name, device) in [("one", "a"), ("two", "b")] {
+        user(&space, name, device, bears(Some(20))).await?;
+    }
+    let (begun, one) = ("PodsPendingEviction", "1 pod needs to be evicted in 1 namespace.");
+    start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
+    taint(&space, "first", Some("a"), "NoExecute").await?;
+    says(&space, "first", "True", begun, one).await?;
+    space.bed.cluster.kill(UPSTREAM)?;
+    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
+    evicted(&space, "one").await.context("from upstream to ours")?;
+    says(&space, "first", "False", "Completed", "1 pod evicted since starting the controller.").await?;
+    taint(&space, "second", Some("b"), "NoExecute").await?;
+    says(&space, "second", "True", begun, one).await?;
+    manager.crash().await;
+    start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
+    evicted(&space, "two").await.context("from ours to upstream")?;
+    release(&space, &["one", "two"]).await
+}

@@ -1,0 +1,397 @@
+//! What stands behind Services, as users and proxies see it: EndpointSlices and Endpoints.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{names, replica_set, uids, with};
+use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, variants};
+use control_plane::behaviour::{BEHAVIOUR, TERMINATING, UNREADY};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use crate::robustness::faults::lives;
+use crate::robustness::invariants::{only_declared, quiet};
+use crate::upstream::manager::{UPSTREAM, start_upstream};
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+
+/// A Service for pods with the label `app=<name>`, on their port `http`.
+fn service(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"selector": {"app": name}, "ports": [{"name": "web", "port": 80, "targetPort": "http"}]},
+    })
+}
+
+/// Pods with a port `http`, and annotations.
+fn pods(name: &str, replicas: i32, annotations: &Value) -> Value {
+    let containers = json!([
+        {"name": "main", "image": "example.com/image:1", "ports": [{"name": "http", "containerPort": 8080}]},
+    ]);
+    let template = json!({"metadata": {"annotations": annotations}, "spec": {"containers": containers}});
+    with(replica_set(name, replicas), json!({"spec": {"template": template}}))
+}
+
+async fn slices(space: &Space, service: &str) -> Result<Vec<EndpointSlice>> {
+    let mut slices = space.list::<EndpointSlice>("").await?;
+    slices.retain(|slice| slice.labels().get(SERVICE_NAME).is_some_and(|name| name == service));
+    Ok(slices)
+}
+
+/// Pod and conditions of an endpoint: `+` stands for true, `-` for false.
+fn text(endpoint: &Endpoint) -> String {
+    let sign = |condition: Option<bool>| match condition {
+        Some(true) => '+',
+        Some(false) => '-',
+        None => '?',
+    };
+    let name = endpoint.target_ref.as_ref().and_then(|target| target.name.clone());
+    let conditions = endpoint.conditions.clone().unwrap_or_default();
+    let signs = [conditions.ready, conditions.serving, conditions.terminating].map(sign);
+    format!("{} {}", name.unwrap_or_else(|| endpoint.addresses[0].clone()), String::from_iter(signs))
+}
+
+/// The endpoints of all slices of a Service; fails if one is told of twice.
+async fn shown(space: &Space, service: &str) -> Result<BTreeSet<String>> {
+    let slices = slices(space, service).await?;
+    let all: Vec<String> = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()).map(text).collect();
+    let unique: BTreeSet<String> = all.iter().cloned().collect();
+    ensure!(unique.len() == all.len(), "an endpoint is told of twice: {all:?}");
+    Ok(unique)
+}
+
+/// Addresses of the Endpoints object by their pods: ready ones, and others.
+async fn addresses(space: &Space, service: &str) -> Result<[BTreeSet<String>; 2]> {
+    let subsets = space.get::<Endpoints>(service).await?.subsets.unwrap_or_default();
+    let mut found = [BTreeSet::new(), BTreeSet::new()];
+    for subset in subsets {
+        for (list, found) in [subset.addresses, subset.not_ready_addresses].into_iter().zip(&mut found) {
+            let names = list.into_iter().flatten().map(|a| a.target_ref.and_then(|t| t.name).unwrap_or(a.ip));
+            found.extend(names);
+        }
+    }
+    Ok(found)
+}
+
+fn nothing() -> [BTreeSet<String>; 2] {
+    [BTreeSet::new(), BTreeSet::new()]
+}
+
+fn each(names: &[String], signs: &str) -> BTreeSet<String> {
+    names.iter().map(|name| format!("{name} {signs}")).collect()
+}
+
+/// Waits until slices and Endpoints say that all pods are ready, and there are so many.
+async fn all_ready(space: &Space, name: &str, count: usize) -> Result<()> {
+    eventually(format!("{count} ready endpoints of {name}"), || async {
+        let pods = names(&space.pods(name).await?);
+        ensure!(pods.len() == count, "{pods:?}");
+        let (shown, addresses) = (shown(space, name).await?, addresses(space, name).await?);
+        ensure!(shown == each(&pods, "++-"), "slices say {shown:?}");
+        let expected = [pods.into_iter().collect(), BTreeSet::new()];
+        ensure!(addresses == expected, "Endpoints say {addresses:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub async fn slices_and_endpoints_follow_pods(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let manager = Manager::start(&space, &faults).await?;
+    let made = space.create::<Service>(service("web")).await?;
+    eventually("an empty slice says that the Service was seen", || async {
+        ensure!(slices(&space, "web").await?.len() == 1 && addresses(&space, "web").await? == nothing());
+        Ok(())
+    })
+    .await?;
+    space.create::<ReplicaSet>(pods("web", 3, &json!({}))).await?;
+    all_ready(&space, "web", 3).await?;
+
+    let slice = slices(&space, "web").await?.pop().context("no slice")?;
+    let port = slice.ports.as_ref().and_then(|ports| ports.first()).context("no port")?;
+    ensure!((port.name.as_deref(), port.port) == (Some("web"), Some(8080)), "{port:?}");
+    ensure!(slice.name_any().starts_with("web-") && slice.address_type == "IPv4");
+    let expected = [("app", "web"), (MANAGED_BY, "endpointslice-controller.k8s.io"), (SERVICE_NAME, "web")];
+    let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    ensure!(*slice.labels() == expected.into(), "{:?}", slice.labels());
+    let owner = slice.owner_references().first().context("no owner")?;
+    ensure!(Some(&owner.uid) == made.uid().as_ref() && owner.controller == Some(true));
+    ensure!(owner.block_owner_deletion == Some(true) && owner.kind == "Service");
+    ensure!(slice.annotations().contains_key("endpoints.kubernetes.io/last-change-trigger-time"));
+    let endpoints = space.get::<Endpoints>("web").await?;
+    let manager_label = endpoints.labels().get("endpoints.kubernetes.io/managed-by");
+    ensure!(manager_label.is_some_and(|name| name == "endpoint-controller"));
+
+    let victims = names(&space.pods("web").await?);
+    let mark = |behaviour: &str| json!({"metadata": {"annotations": {BEHAVIOUR: behaviour}}});
+    space.patch::<Pod>(&victims[0], mark(UNREADY)).await?;
+    eventually("an unready pod is told of", || async {
+        let (shown, addresses) = (shown(&space, "web").await?, addresses(&space, "web").await?);
+        ensure!(shown.contains(&format!("{} ---", victims[0])), "{shown:?}");
+        ensure!(addresses[1].contains(&victims[0]) && addresses[0].len() == 2, "{addresses:?}");
+        Ok(())
+    })
+    .await?;
+    space.patch::<Pod>(&victims[1], mark(TERMINATING)).await?;
+    space.delete::<Pod>(&victims[1]).await?;
+    eventually("a terminating pod still serves", || async {
+        let (shown, addresses) = (shown(&space, "web").await?, addresses(&space, "web").await?);
+        ensure!(shown.contains(&format!("{} -++", victims[1])) && shown.len() == 4, "{shown:?}");
+        ensure!(!addresses[0].contains(&victims[1]) && addresses[0].len() == 2, "{addresses:?}");
+        Ok(())
+    })
+    .await?;
+    space.patch::<Service>("web", json!({"metadata": {"labels": {"tier": "front"}}})).await?;
+    eventually("labels follow the Service", || async {
+        let slices = slices(&space, "web").await?;
+        ensure!(slices.iter().all(|slice| slice.labels().get("tier").is_some_and(|tier| tier == "front")));
+        ensure!(space.get::<Endpoints>("web").await?.labels().contains_key("tier"));
+        Ok(())
+    })
+    .await?;
+    space.delete::<Service>("web").await?;
+    eventually("the Endpoints go with their Service", || async {
+        ensure!(space.api::<Endpoints>().get_opt("web").await?.is_none());
+        Ok(())
+    })
+    .await?;
+    quiet(&faults).await?;
+    manager.stop().await?;
+    only_declared(&faults, &["endpointslice-controller", "endpoints-controller"])
+}
+
+pub async fn a_headless_service_publishes_all(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let headless = json!({"spec": {"clusterIP": "None", "publishNotReadyAddresses": true}});
+    space.create::<Service>(with(service("db"), headless)).await?;
+    space.create::<ReplicaSet>(pods("db", 2, &json!({BEHAVIOUR: UNREADY}))).await?;
+    eventually("pods that are not ready are published", || async {
+        let pods = names(&space.pods("db").await?);
+        let (shown, addresses) = (shown(&space, "db").await?, addresses(&space, "db").await?);
+        ensure!(pods.len() == 2 && shown == each(&pods, "+--"), "{shown:?}");
+        ensure!(addresses[0].len() == 2 && addresses[1].is_empty(), "{addresses:?}");
+        let labelled = |labels: &std::collections::BTreeMap<String, String>| {
+            labels.get("service.kubernetes.io/headless").is_some_and(String::is_empty)
+        };
+        ensure!(slices(&space, "db").await?.iter().all(|slice| labelled(slice.labels())));
+        ensure!(labelled(space.get::<Endpoints>("db").await?.labels()));
+        Ok(())
+    })
+    .await
+}
+
+pub async fn endpoints_of_people_are_mirrored(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let manager = Manager::start(&space, &faults).await?;
+    let bare = json!({"metadata": {"name": "out"}, "spec": {"ports": [{"port": 5432}]}});
+    let subset = |ips: &[&str]| {
+        let list: Vec<Value> = ips.iter().map(|ip| json!({"ip": ip})).collect();
+        json!({"subsets": [{"addresses": list, "ports": [{"port": 5432}]}]})
+    };
+    let endpoints = json!({"metadata": {"name": "out", "labels": {"by": "hand"}, "annotations": {"why": "because"}}});
+    space.create::<Endpoints>(with(endpoints, subset(&["192.0.2.1", "192.0.2.2"]))).await?;
+    space.create::<Service>(bare).await?;
+    let mirrored = |expected: &'static [&'static str]| {
+        let space = space.clone();
+        async move {
+            eventually(format!("mirrored: {expected:?}"), || async {
+                let shown = shown(&space, "out").await?;
+                ensure!(shown == expected.iter().map(|text| (*text).to_owned()).collect(), "{shown:?}");
+                Ok(())
+            })
+            .await
+        }
+    };
+    mirrored(&["192.0.2.1 +??", "192.0.2.2 +??"]).await?;
+    let slice = slices(&space, "out").await?.pop().context("no slice")?;
+    ensure!(slice.labels().get(MANAGED_BY).is_some_and(|by| by == "endpointslicemirroring-controller.k8s.io"));
+    ensure!(slice.labels().contains_key("by") && slice.annotations().contains_key("why"));
+    ensure!(slice.owner_references()[0].kind == "Endpoints");
+    space.patch::<Endpoints>("out", subset(&["192.0.2.3"])).await?;
+    mirrored(&["192.0.2.3 +??"]).await?;
+    ensure!(names(&slices(&space, "out").await?) == [slice.name_any()], "the slice is updated, not replaced");
+    let skip = |value: Value| json!({"metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": value}}});
+    space.patch::<Endpoints>("out", skip("true".into())).await?;
+    mirrored(&[]).await?;
+    space.patch::<Endpoints>("out", skip(Value::Null)).await?;
+    mirrored(&["192.0.2.3 +??"]).await?;
+    space.patch::<Service>("out", json!({"spec": {"selector": {"app": "nobody"}}})).await?;
+    eventually("with a selector, pods count and nothing else", || async {
+        let slices = slices(&space, "out").await?;
+        let by: Vec<_> = slices.iter().filter_map(|slice| slice.labels().get(MANAGED_BY)).collect();
+        ensure!(by == ["endpointslice-controller.k8s.io"], "{by:?}");
+        ensure!(addresses(&space, "out").await? == nothing());
+        Ok(())
+    })
+    .await?;
+    quiet(&faults).await?;
+    manager.stop().await?;
+    only_declared(&faults, &["endpointslice-mirroring-controller"])
+}
+
+pub async fn what_others_do_to_slices_is_repaired(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<Service>(service("web")).await?;
+    space.create::<ReplicaSet>(pods("web", 2, &json!({}))).await?;
+    all_ready(&space, "web", 2).await?;
+    let slice = names(&slices(&space, "web").await?).pop().context("no slice")?;
+    space.patch::<EndpointSlice>(&slice, json!({"endpoints": []})).await?;
+    all_ready(&space, "web", 2).await?;
+    space.delete::<EndpointSlice>(&slice).await?;
+    space.delete::<Endpoints>("web").await?;
+    all_ready(&space, "web", 2).await
+}
+
+pub async fn a_frozen_watch_leads_to_no_second_slice(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    space.create::<ReplicaSet>(pods("web", 2, &json!({}))).await?;
+    eventually("pods", || async {
+        ensure!(space.pods("web").await?.iter().filter(|pod| cluster_tests::objects::is_ready(pod)).count() == 2);
+        Ok(())
+    })
+    .await?;
+    faults.freeze("endpointslices");
+    space.create::<Service>(service("web")).await?;
+    let created = || faults.count(|call| call.to_string() == "create endpointslices");
+    eventually("the slice is made", || async {
+        ensure!(created() == 1);
+        Ok(())
+    })
+    .await?;
+    for turn in 0..3 {
+        space.patch::<Service>("web", json!({"metadata": {"labels": {"turn": turn.to_string()}}})).await?;
+        space.scale::<ReplicaSet>("web", 3 + turn).await?;
+    }
+    during(QUIET, "nothing more is made", || async {
+        ensure!(created() == 1, "{} creations", created());
+        Ok(())
+    })
+    .await?;
+    faults.thaw("endpointslices");
+    all_ready(&space, "web", 5).await
+}
+
+/// Create, scale up, lose a pod, scale down.
+async fn scenario(space: &Space) -> Result<()> {
+    space.create::<Service>(service("web")).await?;
+    space.create::<ReplicaSet>(pods("web", 3, &json!({}))).await?;
+    all_ready(space, "web", 3).await?;
+    space.scale::<ReplicaSet>("web", 5).await?;
+    all_ready(space, "web", 5).await?;
+    space.delete::<Pod>(&names(&space.pods("web").await?)[0]).await?;
+    all_ready(space, "web", 5).await?;
+    space.scale::<ReplicaSet>("web", 1).await?;
+    all_ready(space, "web", 1).await
+}
+
+fn of_endpoints(call: &Call) -> bool {
+    call.is_deed() && matches!(&*call.resource, "endpoints" | "endpointslices")
+}
+
+async fn play(space: Space, rule: Rule) -> Result<()> {
+    let faults = Faults::script([rule]);
+    tokio::select! {
+        played = scenario(&space) => played?,
+        lived = lives(&space, &faults) => lived?,
+    }
+    ensure!(faults.unmet() == 0, "the fault did not strike: this proves nothing");
+    let after = Faults::default();
+    let _manager = Manager::start(&space, &after).await?;
+    eventually("the new one has listed", || async {
+        ensure!(after.most_watches().contains_key("endpointslices"));
+        Ok(())
+    })
+    .await?;
+    quiet(&after).await?;
+    all_ready(&space, "web", 1).await?;
+    ensure!(slices(&space, "web").await?.len() == 1);
+    Ok(())
+}
+
+pub async fn crash_after_a_sample_of_writes(space: Space) -> Result<()> {
+    let crashes = [
+        (1, Effect::CrashAfter),
+        (2, Effect::CrashBeforeAnswer),
+        (3, Effect::CrashAfter),
+        (4, Effect::CrashBeforeAnswer),
+    ];
+    let rule =
+        |(n, effect): (usize, Effect)| (format!("{effect:?} at write {n}"), Rule::new(of_endpoints, effect).nth(n));
+    variants(&space, crashes.map(rule).into(), play).await
+}
+
+pub async fn each_write_fails_each_way(space: Space) -> Result<()> {
+    let mut rules = Vec::new();
+    for (verb, resource) in
+        [(Verb::Create, "endpointslices"), (Verb::Update, "endpointslices"), (Verb::Update, "endpoints")]
+    {
+        for (how, effect) in cluster_tests::fails() {
+            rules.push((format!("{verb:?} {resource}: {how}"), Rule::on(verb, resource, effect)));
+        }
+    }
+    variants(&space, rules, play).await
+}
+
+const CONTROLLERS: &str =
+    "endpointslice-controller,endpoints-controller,endpointslice-mirroring-controller,replicaset-controller";
+
+/// Upstream's slices are kept, and ours by upstream. Upstream's manager sees all namespaces, so that this needs a
+/// control plane of its own.
+pub async fn upstreams_slices_are_taken_over(_: Space) -> Result<()> {
+    let bed = Bed::start().await?;
+    let space = bed.space("takeover").await?;
+    start_upstream(&bed.cluster, CONTROLLERS, &[])?;
+    space.create::<Service>(service("web")).await?;
+    space.create::<Service>(with(service("db"), json!({"spec": {"clusterIP": "None"}}))).await?;
+    space.create::<Service>(with(service("idle"), json!({"spec": {"trafficDistribution": "PreferSameNode"}}))).await?;
+    space.create::<ReplicaSet>(pods("web", 3, &json!({}))).await?;
+    space.create::<ReplicaSet>(pods("db", 2, &json!({BEHAVIOUR: UNREADY}))).await?;
+    space.create::<Service>(json!({"metadata": {"name": "out"}, "spec": {"ports": [{"port": 5432}]}})).await?;
+    let list = json!([{"addresses": [{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}], "ports": [{"port": 5432}]}]);
+    space.create::<Endpoints>(json!({"metadata": {"name": "out"}, "subsets": list})).await?;
+    all_ready(&space, "web", 3).await?;
+    eventually("upstream has told of all", || async {
+        let counts = [shown(&space, "db").await?.len(), shown(&space, "out").await?.len()];
+        ensure!(counts == [2, 2] && slices(&space, "idle").await?.len() == 1, "{counts:?}");
+        Ok(())
+    })
+    .await?;
+    bed.cluster.kill(UPSTREAM)?;
+    let before = space.list::<EndpointSlice>("").await?;
+
+    let faults = Faults::default();
+    let manager = Manager::start(&space, &faults).await?;
+    eventually("ours has listed", || async {
+        ensure!(faults.most_watches().contains_key("endpointslices"));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "ours finds nothing to do", || async {
+        ensure!(faults.count(of_endpoints) == 0, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    space.scale::<ReplicaSet>("web", 5).await?;
+    all_ready(&space, "web", 5).await?;
+    ensure!(uids(&space.list::<EndpointSlice>("").await?) == uids(&before), "slices are kept");
+    quiet(&faults).await?;
+    manager.crash().await;
+
+    let versions = |slices: &[EndpointSlice]| -> BTreeSet<Option<String>> {
+        slices.iter().map(kube::ResourceExt::resource_version).collect()
+    };
+    let ours = versions(&space.list::<EndpointSlice>("").await?);
+    start_upstream(&bed.cluster, CONTROLLERS, &[])?;
+    during(3 * QUIET, "upstream finds nothing to do", || async {
+        ensure!(versions(&space.list::<EndpointSlice>("").await?) == ours);
+        Ok(())
+    })
+    .await?;
+    space.scale::<ReplicaSet>("web", 2).await?;
+    all_ready(&space, "web", 2).await
+}

@@ -1,0 +1,127 @@
+//! What users see of nodes' ranges of pod addresses, also when answers get lost.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use cluster_tests::{Bed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, fails};
+use control_plane::Options;
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::api::{Api, DeleteParams, PostParams};
+use serde_json::json;
+
+use crate::robustness::invariants::only_declared;
+
+const FLAGS: [&str; 4] = [
+    "--controllers=nodeipam",
+    "--allocate-node-cidrs",
+    "--cluster-cidr=10.200.0.0/22,fd00:1::/63",
+    "--service-cluster-ip-range=10.200.3.0/24",
+];
+
+/// A control plane whose nodes exist on paper only.
+async fn space() -> Result<Space> {
+    let options = Options { kwok: false, scheduler: false, ..Options::default() };
+    Arc::new(Bed::without_accounts(options).await?).space("ranges").await
+}
+
+fn nodes(space: &Space) -> Api<Node> {
+    Api::all(space.bed.client.clone())
+}
+
+/// A node that exists on paper only.
+pub async fn add(space: &Space, name: &str, ranges: &[&str]) -> Result<()> {
+    let spec = if ranges.is_empty() { json!({}) } else { json!({"podCIDR": ranges[0], "podCIDRs": ranges}) };
+    let node: Node = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec}))?;
+    nodes(space).create(&PostParams::default(), &node).await?;
+    Ok(())
+}
+
+/// The ranges of a node.
+pub async fn ranges(space: &Space, name: &str) -> Result<Vec<String>> {
+    let spec = nodes(space).get(name).await?.spec.unwrap_or_default();
+    let ranges = spec.pod_cidrs.unwrap_or_default();
+    ensure!(spec.pod_cidr.as_ref() == ranges.first(), "{:?} and {ranges:?}", spec.pod_cidr);
+    Ok(ranges)
+}
+
+async fn has(space: &Space, name: &str, expected: &[&str]) -> Result<()> {
+    eventually(format!("{name} has {expected:?}"), || async {
+        let ranges = ranges(space, name).await?;
+        ensure!(ranges == expected, "{ranges:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub async fn nodes_get_ranges_of_both_families(_: Space) -> Result<()> {
+    let space = space().await?;
+    add(&space, "old", &["10.200.0.0/24", "fd00:1::/64"]).await?;
+    let faults = Faults::default();
+    let manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
+    add(&space, "new", &[]).await?;
+    has(&space, "new", &["10.200.1.0/24", "fd00:1:0:1::/64"]).await?;
+
+    add(&space, "late", &[]).await?;
+    let events: Api<Event> = Api::namespaced(space.bed.client.clone(), "default");
+    eventually("the node is told that there is nothing left", || async {
+        let told = events.list(&Default::default()).await?.items;
+        let words = "Node late status is now: CIDRNotAvailable";
+        ensure!(told.iter().any(|event| event.message.as_deref() == Some(words)), "{told:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(ranges(&space, "late").await?.is_empty());
+    nodes(&space).delete("old", &DeleteParams::default()).await?;
+    // The other family has lost nothing by all the tries.
+    has(&space, "late", &["10.200.2.0/24", "fd00:1::/64"]).await?;
+    only_declared(&faults, &["node-ipam-controller"])?;
+
+    manager.crash().await;
+    let restarted = Faults::default();
+    let _manager = Manager::start_cluster_wide(&space, &restarted, &FLAGS).await?;
+    eventually("the new one has listed", || async {
+        ensure!(restarted.most_watches().contains_key("nodes"));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "a restart changes nothing", || async {
+        ensure!(restarted.writes() == 0, "{:?}", restarted.seen());
+        Ok(())
+    })
+    .await
+}
+
+pub async fn a_failed_answer_costs_no_range(_: Space) -> Result<()> {
+    let space = space().await?;
+    let faults = Faults::default();
+    let flags = ["--controllers=nodeipam", "--allocate-node-cidrs", "--cluster-cidr=10.200.0.0/21"];
+    let _manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;
+    let failures: [(&str, Effect); 6] = fails();
+    for (index, (_, effect)) in failures.into_iter().enumerate() {
+        faults.add(Rule::on(Verb::Patch, "nodes", effect));
+        add(&space, &format!("node-{index}"), &[]).await?;
+        eventually(format!("node-{index} has a range"), || async {
+            ensure!(ranges(&space, &format!("node-{index}")).await?.len() == 1);
+            Ok(())
+        })
+        .await?;
+    }
+    let mut all = Vec::new();
+    for index in 0..6 {
+        all.extend(ranges(&space, &format!("node-{index}")).await?);
+    }
+    all.sort();
+    all.dedup();
+    ensure!(all.len() == 6, "{all:?}");
+    // Eight parts in all: what failures had kept would be missing now.
+    for name in ["seventh", "eighth"] {
+        add(&space, name, &[]).await?;
+        eventually(format!("{name} has a range"), || async {
+            ensure!(ranges(&space, name).await?.len() == 1);
+            Ok(())
+        })
+        .await?;
+    }
+    ensure!(faults.unmet() == 0);
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! The story of failing nodes, told by upstream's manager and by ours: what is said and done must be the same, and ours
+//! must not be slower.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{is_active, is_ready, uids};
+use cluster_tests::{Call, Effect, Faults, Manager, Rule, Space, Verb, during, eventually};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::ResourceExt as _;
+use kube::api::Api;
+use serde_json::json;
+
+use crate::nodes::lifecycle::{FLAGS, all_ready, bed, leaving, nodes, patch_node, placed};
+use crate::upstream::manager::{UPSTREAM, start_upstream_with};
+
+/// Seconds by which ours may be later: clocks of both tick once a second.
+const LATER: f64 = 2.5;
+
+/// What was said and done, and how many seconds each chapter took.
+#[derive(Default)]
+struct Told {
+    facts: BTreeSet<String>,
+    chapters: BTreeMap<&'static str, f64>,
+}
+
+impl Told {
+    fn note(&mut self, chapter: &str, fact: &str) {
+        self.facts.insert(format!("{chapter}: {fact}"));
+    }
+
+    /// Notes what a node's conditions and taints say.
+    fn node(&mut self, chapter: &str, node: &Node) {
+        let name = node.name_any();
+        for condition in node.status.iter().flat_map(|status| status.conditions.iter().flatten()) {
+            let (reason, message) = (condition.reason.as_deref(), condition.message.as_deref());
+            let said = (&condition.type_, &condition.status, reason.unwrap_or_default(), message.unwrap_or_default());
+            self.note(chapter, &format!("{name} {said:?}"));
+        }
+        for taint in node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()) {
+            let has_time = taint.time_added.is_some();
+            self.note(chapter, &format!("{name} taint {} {:?} {} {has_time}", taint.key, taint.value, taint.effect));
+        }
+    }
+
+    /// Notes what events say, whatever the names of pods are and however often.
+    async fn events(&mut self, space: &Space) -> Result<()> {
+        let everywhere: Api<Event> = Api::all(space.bed.client.clone());
+        let pods = |kind: Option<&str>| kind == Some("Pod");
+        for event in everywhere.list(&Default::default()).await? {
+            let about = &event.involved_object;
+            let of_ours = event.source.iter().filter_map(|source| source.component.as_deref());
+            if !of_ours.into_iter().any(|component| component.ends_with("-controller")) {
+                continue;
+            }
+            let mut said = event.message.clone().unwrap_or_default();
+            if pods(about.kind.as_deref()) {
+                said = said.replace(about.name.as_deref().unwrap_or_default(), "<pod>");
+            }
+            said = said.replace(&space.namespace, "<namespace>");
+            let kind = about.kind.as_deref().unwrap_or_default();
+            let (source, kinds) = (event.source.unwrap_or_default().component, (event.type_, event.reason));
+            // Names of pods that sets have made, and of nodes in any order.
+            if kind == "ReplicaSet" {
+                continue;
+            }
+            self.note("events", &format!("{source:?} {kind} {kinds:?} {said}"));
+        }
+        Ok(())
+    }
+
+    async fn chapter<T>(&mut self, name: &'static str, done: impl Future<Output = Result<T>>) -> Result<T> {
+        let begun = Instant::now();
+        let told = done.await.with_context(|| name)?;
+        self.chapters.insert(name, begun.elapsed().as_secs_f64());
+        Ok(told)
+    }
+}
+
+async fn ready_is(space: &Space, name: &str, status: &str, taints: usize) -> Result<Node> {
+    ready_within(space, name, status, taints..=taints).await
+}
+
+async fn ready_within(space: &Space, name: &str, status: &str, taints: RangeInclusive<usize>) -> Result<Node> {
+    eventually(format!("{name} is {status} with {taints:?} taints"), || async {
+        let node = nodes(space).get(name).await?;
+        let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+        ensure!(ready.is_some_and(|ready| ready.status == status), "{ready:?}");
+        let found = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).map_or(0, Vec::len);
+        ensure!(taints.contains(&found), "{:?}", node.spec);
+        Ok(node)
+    })
+    .await
+}
+
+/// Waits until just these nodes have all ready pods of the set.
+async fn living_on(space: &Space, count: usize, on: &[&str]) -> Result<()> {
+    eventually(format!("{count} pods live on {on:?}"), || async {
+        let pods = space.pods("web").await?;
+        let living: usize = on.iter().map(|node| placed(&pods, node).len()).sum();
+        ensure!(pods.len() == count && living == count && pods.iter().all(is_ready), "{living} of {}", pods.len());
+        Ok(())
+    })
+    .await
+}
+
+/// A node falls silent, its pods go elsewhere, it comes back.
+async fn one_fails(space: &Space, told: &mut Told) -> Result<()> {
+    space.create::<ReplicaSet>(leaving("web", 6, 3)).await?;
+    let pods = all_ready(space, 6).await?;
+    let left = placed(&pods, "node-0");
+    ensure!(!left.is_empty() && left.len() < 6, "{} pods on node-0", left.len());
+    space.bed.cluster.stop_node("node-0").await?;
+    let node = told.chapter("a silent node is tainted", ready_is(space, "node-0", "Unknown", 2)).await?;
+    told.node("lost", &node);
+    told.chapter("its pods are replaced", living_on(space, 6, &["node-1"])).await?;
+    for pod in &left {
+        if let Some(pod) = space.api::<Pod>().get_opt(&pod.name_any()).await? {
+            told.note("left", &format!("active {} ready {}", is_active(&pod), is_ready(&pod)));
+            let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+            for condition in conditions.iter().filter(|condition| condition.type_ != "PodScheduled") {
+                told.note(
+                    "left",
+                    &format!("{} {} {:?} {:?}", condition.type_, condition.status, condition.reason, condition.message),
+                );
+            }
+        }
+    }
+    space.bed.cluster.resume_node("node-0").await?;
+    let node = told.chapter("it comes back", ready_is(space, "node-0", "True", 0)).await?;
+    told.note("back", &format!("taints {:?}", node.spec.and_then(|spec| spec.taints)));
+    told.events(space).await
+}
+
+/// Of three zones one dies and is left; then all die, and nobody goes. Upstream queues nodes for eviction before it knows
+/// that all are dead: a taint may stay, and pods go, as chance has it.
+async fn zones_fail(space: &Space, told: &mut Told, ours: bool) -> Result<()> {
+    for (node, zone) in [("node-0", "a"), ("node-1", "b"), ("node-2", "c")] {
+        patch_node(space, node, json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}})).await?;
+    }
+    space.create::<ReplicaSet>(leaving("web", 6, 3)).await?;
+    all_ready(space, 6).await?;
+    space.bed.cluster.stop_node("node-0").await?;
+    told.chapter("a dead zone is left", living_on(space, 6, &["node-1", "node-2"])).await?;
+    let before: BTreeSet<String> = uids(&space.pods("web").await?).into_iter().collect();
+    for node in ["node-1", "node-2"] {
+        space.bed.cluster.stop_node(node).await?;
+    }
+    let taints = if ours { 1..=1 } else { 1..=2 };
+    for name in ["node-0", "node-1", "node-2"] {
+        let dead = ready_within(space, name, "Unknown", taints.clone());
+        let mut node = told.chapter("all are dead", dead).await?;
+        let kept = node.spec.iter_mut().flat_map(|spec| &mut spec.taints);
+        kept.for_each(|taints| taints.retain(|taint| taint.effect != "NoExecute"));
+        told.node("all dead", &node);
+    }
+    if ours {
+        during(Duration::from_secs(8), "nobody is evicted", || async {
+            let now: BTreeSet<String> = uids(&space.pods("web").await?).into_iter().collect();
+            ensure!(now == before, "{before:?} became {now:?}");
+            Ok(())
+        })
+        .await?;
+    }
+    space.bed.cluster.resume_node("node-1").await?;
+    told.chapter("one is back", ready_is(space, "node-1", "True", 0)).await?;
+    // Upstream counts a node that it had begun to evict when all died as evicted, and may leave its pods there.
+    if !ours {
+        return Ok(());
+    }
+    eventually("all pods are on the one", || async {
+        let pods = space.pods("web").await?;
+        ensure!(
+            pods.len() == 6 && placed(&pods, "node-1").len() == 6,
+            "{} of {}",
+            placed(&pods, "node-1").len(),
+            pods.len()
+        );
+        Ok(())
+    })
+    .await
+}
+
+async fn tell(ours: bool) -> Result<Told> {
+    let mut told = Told::default();
+    let faults = Faults::default();
+    for (count, name) in [(2, "one-fails"), (3, "zones-fail")] {
+        let space = bed(count).await?.space(name).await?;
+        let _manager = match ours {
+            true => Some(Manager::start_cluster_wide(&space, &faults, &FLAGS).await?),
+            false => {
+                start_upstream_with(&space.bed.cluster, &FLAGS)?;
+                None
+            }
+        };
+        let played = match count {
+            2 => one_fails(&space, &mut told).await,
+            _ => zones_fail(&space, &mut told, ours).await,
+        };
+        played.with_context(|| name)?;
+        if !ours {
+            space.bed.cluster.kill(UPSTREAM)?;
+        }
+    }
+    Ok(told)
+}
+
+/// Upstream's manager sees all nodes, so that this needs control planes of its own.
+pub async fn failing_nodes_are_treated_alike(_: Space) -> Result<()> {
+    let upstream = tell(false).await.context("upstream")?;
+    let ours = tell(true).await.context("ours")?;
+    let mut slower = Vec::new();
+    for (chapter, theirs) in &upstream.chapters {
+        let took = ours.chapters.get(chapter).copied().unwrap_or(f64::INFINITY);
+        println!("{chapter}: ours {took:.1} s, upstream {theirs:.1} s");
+        if took > theirs + LATER {
+            slower.push(*chapter);
+        }
+    }
+    let missing: Vec<_> = upstream.facts.difference(&ours.facts).collect();
+    let surplus: Vec<_> = ours.facts.difference(&upstream.facts).collect();
+    ensure!(missing.is_empty() && surplus.is_empty(), "only upstream: {missing:#?}\nonly ours: {surplus:#?}");
+    ensure!(slower.is_empty(), "slower than upstream: {slower:?}");
+    Ok(())
+}
+
+/// Fails unless a lost node stays as it is, with the times that are written in it, for longer than a new manager needs
+/// to make up its mind. Either manager begins by taking its evictions back, and then decides on them anew.
+async fn stays_lost(space: &Space, before: &Node) -> Result<()> {
+    let said = |node: &Node| -> Result<String> {
+        let mut conditions = node.status.clone().and_then(|status| status.conditions).unwrap_or_default();
+        conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+        let mut taints = node.spec.clone().and_then(|spec| spec.taints).unwrap_or_default();
+        taints.retain(|taint| taint.effect == "NoSchedule");
+        Ok(serde_json::to_string(&(conditions, taints))?)
+    };
+    let before = said(before)?;
+    during(Duration::from_secs(9), "the node stays lost", || async {
+        let now = said(&nodes(space).get("node-0").await?)?;
+        ensure!(now == before, "{before} became {now}");
+        Ok(())
+    })
+    .await?;
+    ready_is(space, "node-0", "Unknown", 2).await?;
+    Ok(())
+}
+
+/// A node is lost under one manager and comes back under the other, both ways. Upstream's manager sees all nodes, so that
+/// this needs a control plane of its own.
+pub async fn lost_nodes_come_back_under_the_other(_: Space) -> Result<()> {
+    let space = bed(2).await?.space("lost").await?;
+    start_upstream_with(&space.bed.cluster, &FLAGS)?;
+    space.create::<ReplicaSet>(leaving("web", 4, 600)).await?;
+    let pods = uids(&all_ready(&space, 4).await?);
+    space.bed.cluster.stop_node("node-0").await?;
+    let lost = ready_is(&space, "node-0", "Unknown", 2).await?;
+    space.bed.cluster.kill(UPSTREAM)?;
+
+    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &FLAGS).await?;
+    stays_lost(&space, &lost).await.context("from upstream to ours")?;
+    space.bed.cluster.resume_node("node-0").await?;
+    ready_is(&space, "node-0", "True", 0).await.context("lost under upstream, back under ours")?;
+    space.bed.cluster.stop_node("node-0").await?;
+    let lost = ready_is(&space, "node-0", "Unknown", 2).await?;
+    manager.crash().await;
+
+    start_upstream_with(&space.bed.cluster, &FLAGS)?;
+    stays_lost(&space, &lost).await.context("from ours to upstream")?;
+    space.bed.cluster.resume_node("node-0").await?;
+    ready_is(&space, "node-0", "True", 0).await.context("lost under ours, back under upstream")?;
+    ensure!(uids(&space.list::<Pod>("web").await?) == pods, "all pods were to stay for ten minutes");
+    Ok(())
+}
+
+/// One node is lost and comes back, with a crash at one of the writes of node controllers.
+async fn told_with_a_crash(n: usize, effect: Effect) -> Result<()> {
+    let space = bed(2).await?.space("crash").await?;
+    let of_nodes = |call: &Call| {
+        let resource = call.resource.as_str();
+        call.is_deed() && (resource.starts_with("nodes") || resource == "pods/status" || call.verb == Verb::Delete)
+    };
+    let faults = Faults::script([Rule::new(of_nodes, effect).nth(n)]);
+    let lives = async {
+        loop {
+            let manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
+            faults.crashes().await;
+            manager.crash().await;
+        }
+        #[allow(unreachable_code, reason = "gives the loop its type")]
+        anyhow::Ok(())
+    };
+    let story = async {
+        space.create::<ReplicaSet>(leaving("web", 4, 2)).await?;
+        let pods = all_ready(&space, 4).await?;
+        let staying = uids(&placed(&pods, "node-1"));
+        space.bed.cluster.stop_node("node-0").await?;
+        living_on(&space, 4, &["node-1"]).await?;
+        let left = uids(&space.pods("web").await?);
+        ensure!(staying.iter().all(|uid| left.contains(uid)), "pods of the living node went: {staying:?} {left:?}");
+        space.bed.cluster.resume_node("node-0").await?;
+        ready_is(&space, "node-0", "True", 0).await?;
+        ensure!(uids(&space.pods("web").await?) == left, "who moved stays");
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        told = story => told?,
+        lived = lives => lived?,
+    }
+    ensure!(faults.unmet() == 0, "the fault did not strike: this proves nothing");
+    Ok(())
+}
+
+pub async fn crash_after_a_sample_of_writes(_: Space) -> Result<()> {
+    for (n, effect) in [(1, Effect::CrashAfter), (2, Effect::CrashBeforeAnswer), (4, Effect::CrashAfter)] {
+        let what = format!("{effect:?} at write {n}");
+        told_with_a_crash(n, effect).await.context(what)?;
+    }
+    Ok(())
+}

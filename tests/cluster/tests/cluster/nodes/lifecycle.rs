@@ -1,0 +1,302 @@
+//! What users see when nodes die and return: conditions, taints, pods that move, and a cluster that keeps its head.
+//!
+//! Each test has a control plane of its own, for it stops nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use cluster_tests::objects::{is_active, is_ready, pod, replica_set, with};
+use cluster_tests::{Bed, Faults, Manager, Space, Verb, during, eventually};
+use control_plane::Options;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::ResourceExt as _;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::robustness::invariants::only_declared;
+
+const CONTROLLERS: [&str; 2] = ["node-lifecycle-controller", "taint-eviction-controller"];
+
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+/// Kubelets renew every two seconds; silence counts after six.
+const LEASE_SECONDS: u32 = 8;
+
+/// Node controllers that are quick, and what pods need.
+pub const FLAGS: [&str; 5] = [
+    "--controllers=serviceaccount,replicaset,nodelifecycle,taint-eviction-controller",
+    "--node-monitor-period=1s",
+    "--node-monitor-grace-period=6s",
+    "--node-startup-grace-period=6s",
+    "--node-eviction-rate=5",
+];
+
+/// A control plane with so many nodes whose kubelets may fall silent.
+pub async fn bed(nodes: u32) -> Result<Arc<Bed>> {
+    let options = Options { nodes, node_lease_seconds: LEASE_SECONDS, ..Options::default() };
+    Ok(Arc::new(Bed::without_accounts(options).await?))
+}
+
+/// The admin's way to nodes.
+pub fn nodes(space: &Space) -> Api<Node> {
+    Api::all(space.bed.client.clone())
+}
+
+/// Changes a node by a merge patch.
+pub async fn patch_node(space: &Space, name: &str, patch: Value) -> Result<()> {
+    nodes(space).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    Ok(())
+}
+
+/// Taints as `<key>:<effect>`, sorted.
+fn taints(node: &Node) -> Vec<String> {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let mut taints: Vec<String> = taints.map(|taint| format!("{}:{}", taint.key, taint.effect)).collect();
+    taints.sort();
+    taints
+}
+
+/// Status and reason of a condition.
+fn condition(node: &Node, kind: &str) -> (String, String) {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let found = conditions.into_iter().find(|condition| condition.type_ == kind);
+    found.map(|found| (found.status.clone(), found.reason.clone().unwrap_or_default())).unwrap_or_default()
+}
+
+async fn is_tainted(space: &Space, name: &str, expected: &[&str]) -> Result<Node> {
+    eventually(format!("{name} has the taints {expected:?}"), || async {
+        let node = nodes(space).get(name).await?;
+        ensure!(taints(&node) == expected, "{:?} {:?}", taints(&node), condition(&node, "Ready"));
+        Ok(node)
+    })
+    .await
+}
+
+/// A ReplicaSet whose pods leave a lost node after so many seconds.
+pub fn leaving(name: &str, replicas: i32, seconds: i64) -> Value {
+    let bears = |key| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
+    let tolerations = json!([bears("node.kubernetes.io/not-ready"), bears(UNREACHABLE)]);
+    with(replica_set(name, replicas), json!({"spec": {"template": {"spec": {"tolerations": tolerations}}}}))
+}
+
+/// Those of the pods that are on a node.
+pub fn placed(pods: &[Pod], node: &str) -> Vec<Pod> {
+    let on = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+    pods.iter().filter(on).cloned().collect()
+}
+
+/// Waits until the set has so many pods and all are ready.
+pub async fn all_ready(space: &Space, count: usize) -> Result<Vec<Pod>> {
+    eventually(format!("{count} pods are ready"), || async {
+        let pods = space.pods("web").await?;
+        ensure!(pods.len() == count && pods.iter().all(is_ready), "{} pods", pods.len());
+        Ok(pods)
+    })
+    .await
+}
+
+/// Reasons of the events about a node.
+async fn told_of(space: &Space, node: &str) -> Result<Vec<String>> {
+    let events: Api<Event> = Api::namespaced(space.bed.client.clone(), "default");
+    let about = |event: &Event| event.involved_object.name.as_deref() == Some(node);
+    let events = events.list(&Default::default()).await?.items;
+    Ok(events.into_iter().filter(about).map(|event| event.message.unwrap_or_default()).collect())
+}
+
+pub async fn a_dead_node_is_left_and_comes_back(_: Space) -> Result<()> {
+    let space = bed(2).await?.space("dead-node").await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
+    space.create::<ReplicaSet>(leaving("web", 6, 2)).await?;
+    let pods = all_ready(&space, 6).await?;
+    let on_dead = placed(&pods, "node-0");
+    ensure!(!on_dead.is_empty() && on_dead.len() < 6, "{} pods on node-0", on_dead.len());
+    eventually("older labels follow newer ones", || async {
+        let labels = nodes(&space).get("node-0").await?.labels().clone();
+        ensure!(labels.get("beta.kubernetes.io/os").is_some_and(|os| os == "linux"), "{labels:?}");
+        ensure!(labels.get("beta.kubernetes.io/arch").is_some_and(|arch| arch == "amd64"), "{labels:?}");
+        Ok(())
+    })
+    .await?;
+
+    space.bed.cluster.stop_node("node-0").await?;
+    let unreachable = [format!("{UNREACHABLE}:NoExecute"), format!("{UNREACHABLE}:NoSchedule")];
+    let unreachable: Vec<&str> = unreachable.iter().map(String::as_str).collect();
+    let node = is_tainted(&space, "node-0", &unreachable).await?;
+    for kind in ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"] {
+        ensure!(condition(&node, kind) == ("Unknown".into(), "NodeStatusUnknown".into()), "{kind} of {node:?}");
+    }
+    let on_node_1 = eventually("the pods are replaced on the other node", || async {
+        let pods = space.pods("web").await?;
+        let living = placed(&pods, "node-1");
+        ensure!(living.len() == 6 && living.iter().all(is_ready), "{} of {}", living.len(), pods.len());
+        Ok(living)
+    })
+    .await?;
+    for pod in &on_dead {
+        // One whose end the fake kubelet had begun before it fell silent may be gone.
+        if let Some(left) = space.api::<Pod>().get_opt(&pod.name_any()).await? {
+            ensure!(!is_active(&left) && !is_ready(&left), "{left:?}");
+            let conditions = left.status.and_then(|status| status.conditions).unwrap_or_default();
+            let target = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget");
+            ensure!(
+                target.is_some_and(|target| target.reason.as_deref() == Some("DeletionByTaintManager")
+                    && target.observed_generation.is_some()),
+                "{conditions:?}"
+            );
+        }
+        let name = format!("{}/{}", space.namespace, pod.name_any());
+        eventually("the eviction is told of", || async {
+            let events = space.events(&pod.name_any()).await?;
+            for expected in [
+                format!("Normal TaintManagerEviction Marking for deletion Pod {name}"),
+                "Warning NodeNotReady Node is not ready".to_owned(),
+            ] {
+                ensure!(events.get(&expected) == Some(&1), "{expected} in {events:?}");
+            }
+            Ok(())
+        })
+        .await?;
+    }
+
+    space.bed.cluster.resume_node("node-0").await?;
+    let node = is_tainted(&space, "node-0", &[]).await?;
+    ensure!(condition(&node, "Ready").0 == "True", "{node:?}");
+    let pods = space.pods("web").await?;
+    ensure!(placed(&pods, "node-1").len() == on_node_1.len(), "who moved stays");
+    let told = told_of(&space, "node-0").await?;
+    for expected in
+        ["Node node-0 event: Registered Node node-0 in Controller", "Node node-0 status is now: NodeNotReady"]
+    {
+        ensure!(told.iter().filter(|message| *message == expected).count() == 1, "{expected} in {told:?}");
+    }
+    let deletions = faults.count(|call| call.verb == Verb::Delete && call.resource == "pods");
+    ensure!(deletions == on_dead.len(), "{deletions} deletions of {} pods", on_dead.len());
+    only_declared(&faults, &CONTROLLERS)
+}
+
+pub async fn one_zone_dies_and_then_all(_: Space) -> Result<()> {
+    let space = bed(3).await?.space("zones").await?;
+    for node in 0..3 {
+        let labels = json!({"topology.kubernetes.io/zone": format!("zone-{node}")});
+        patch_node(&space, &format!("node-{node}"), json!({"metadata": {"labels": labels}})).await?;
+    }
+    let faults = Faults::default();
+    let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
+    space.create::<ReplicaSet>(leaving("web", 6, 3)).await?;
+    all_ready(&space, 6).await?;
+
+    space.bed.cluster.stop_node("node-0").await?;
+    eventually("a zone without any ready node is emptied while others live", || async {
+        let pods = space.pods("web").await?;
+        ensure!(pods.len() == 6 && placed(&pods, "node-0").is_empty() && pods.iter().all(is_ready));
+        Ok(())
+    })
+    .await?;
+
+    let before = faults.count(|call| call.verb == Verb::Delete && call.resource == "pods");
+    for node in ["node-1", "node-2"] {
+        space.bed.cluster.stop_node(node).await?;
+    }
+    let no_schedule = format!("{UNREACHABLE}:NoSchedule");
+    for node in ["node-0", "node-1", "node-2"] {
+        is_tainted(&space, node, &[&no_schedule]).await?;
+    }
+    eventually("all pods are marked", || async {
+        ensure!(space.pods("web").await?.iter().all(|pod| !is_ready(pod)));
+        Ok(())
+    })
+    .await?;
+    during(Duration::from_secs(6), "nobody is evicted", || async {
+        ensure!(faults.count(|call| call.verb == Verb::Delete && call.resource == "pods") == before);
+        Ok(())
+    })
+    .await?;
+
+    space.bed.cluster.resume_node("node-1").await?;
+    is_tainted(&space, "node-1", &[]).await?;
+    eventually("with one node back, the others are left again", || async {
+        let pods = space.pods("web").await?;
+        ensure!(pods.len() == 6 && placed(&pods, "node-1").len() == 6, "{} pods", placed(&pods, "node-1").len());
+        Ok(())
+    })
+    .await?;
+    only_declared(&faults, &CONTROLLERS)
+}
+
+pub async fn a_frozen_watch_convicts_nobody(_: Space) -> Result<()> {
+    let space = bed(2).await?.space("frozen").await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
+    eventually("the nodes are known", || async {
+        ensure!(!told_of(&space, "node-0").await?.is_empty() && !told_of(&space, "node-1").await?.is_empty());
+        Ok(())
+    })
+    .await?;
+    let living = || async {
+        for node in nodes(&space).list(&Default::default()).await? {
+            ensure!(condition(&node, "Ready").0 == "True" && taints(&node).is_empty(), "{node:?}");
+        }
+        Ok(())
+    };
+    faults.freeze("leases");
+    eventually("the server's lease is looked at", || async {
+        ensure!(faults.count(|call| call.verb == Verb::Get && call.resource == "leases") > 0);
+        Ok(())
+    })
+    .await?;
+    during(Duration::from_secs(6), "all nodes stay ready", living).await?;
+    let asked = faults.count(|call| call.verb == Verb::Get && call.resource == "leases");
+    ensure!(asked <= 2, "the lease was asked for {asked} times: it is to wait for the watch");
+    faults.thaw("leases");
+    during(Duration::from_secs(3), "all nodes stay ready", living).await?;
+
+    space.bed.cluster.stop_node("node-0").await?;
+    eventually("a node that dies now is found", || async {
+        let node = nodes(&space).get("node-0").await?;
+        ensure!(condition(&node, "Ready").0 == "Unknown");
+        Ok(())
+    })
+    .await
+}
+
+pub async fn countdowns_end_and_are_cancelled(_: Space) -> Result<()> {
+    let space = bed(1).await?.space("countdown").await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
+    let bears = |seconds: Option<i64>| {
+        let toleration = json!({"key": "example.com/away", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
+        json!({"spec": {"tolerations": [toleration]}})
+    };
+    let run = |name: &'static str, what: Value| {
+        let space = space.clone();
+        async move {
+            eventually(format!("{name} is made"), || space.create::<Pod>(with(pod(name, "web"), what.clone()))).await
+        }
+    };
+    run("forever", bears(None)).await?;
+    run("long", bears(Some(1000))).await?;
+    run("short", bears(Some(2))).await?;
+    run("never", json!({})).await?;
+    all_ready(&space, 4).await?;
+    let away = json!([{"key": "example.com/away", "effect": "NoExecute"}]);
+    patch_node(&space, "node-0", json!({"spec": {"taints": away}})).await?;
+    eventually("those that do not bear it go, at once or later", || async {
+        let left = cluster_tests::objects::names(&space.pods("web").await?);
+        ensure!(left == ["forever", "long"], "{left:?}");
+        Ok(())
+    })
+    .await?;
+    patch_node(&space, "node-0", json!({"spec": {"taints": null}})).await?;
+    let told = format!("Normal TaintManagerEviction Cancelling deletion of Pod {}/long", space.namespace);
+    eventually("the countdown is cancelled", || async {
+        let events = space.events("long").await?;
+        ensure!(events.get(&told) == Some(&1), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(space.events("forever").await?.keys().all(|event| !event.contains("TaintManagerEviction")));
+    only_declared(&faults, &["taint-eviction-controller"])
+}

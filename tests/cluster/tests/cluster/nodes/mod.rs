@@ -1,0 +1,4 @@
+//! Nodes: their lifecycle, and what happens when they fail.
+
+pub mod failure;
+pub mod lifecycle;

@@ -1,0 +1,137 @@
+//! `/debug/reconcile` of a real kcm: what holds objects up is told, to people and to scripts.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::programs::KCM;
+use cluster_tests::{Space, eventually};
+use control_plane::{ControlPlane, Identity};
+use serde_json::Value;
+
+use crate::process::serving::{Running, Shown, bare, inline_pair};
+
+const CONTROLLERS: &str =
+    "--controllers=deployment,replicaset,resourcequota,serviceaccount-controller,garbagecollector,namespace";
+
+/// What is asked of whom.
+struct Page<'a> {
+    cluster: &'a ControlPlane,
+    kcm: &'a Running,
+    admin: Shown,
+}
+
+impl Page<'_> {
+    fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.cluster.kubectl(&[arguments, &["-n", "shop"]].concat())
+    }
+
+    async fn json(&self, query: &str) -> Result<Value> {
+        let got = self.kcm.ask(&self.admin, "GET", &format!("/debug/reconcile{query}"), "").await?;
+        ensure!(
+            got.status == 200 && got.head.contains("content-type: application/json"),
+            "{} {}",
+            got.status,
+            got.head
+        );
+        serde_json::from_str(&got.body).with_context(|| got.body)
+    }
+
+    /// Waits until an object of the namespace waits for something that is told in these words.
+    async fn until_told(&self, kind: &str, name: &str, what: &str, words: &str) -> Result<Value> {
+        let query = format!("?kind={kind}&namespace=shop&name={name}");
+        eventually(format!("{kind} {name} waits for {what}: {words}"), || async {
+            let report = self.json(&query).await?;
+            let waits = report["waitsFor"].as_array().context("no list")?;
+            let told =
+                |wait: &Value| wait["what"] == what && wait["text"].as_str().is_some_and(|text| text.contains(words));
+            ensure!(waits.iter().any(told), "{report:#}");
+            Ok(report)
+        })
+        .await
+    }
+}
+
+/// A Deployment whose pods a quota forbids, and whose deletion waits for a finalizer of somebody's.
+pub async fn a_quota_and_a_finalizer_are_named(_: Space) -> Result<()> {
+    let cluster = bare().await?;
+    let admin = Shown::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
+    let kcm = Running::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;
+    let page = Page { cluster: &cluster, kcm: &kcm, admin };
+    cluster.kubectl(&["create", "namespace", "shop"])?;
+    page.kubectl(&["create", "quota", "few", "--hard=pods=0"])?;
+    eventually("the quota counts", || async {
+        let hard = page.kubectl(&["get", "quota", "few", "-o", "jsonpath={.status.hard.pods}"])?;
+        ensure!(hard == "0", "{hard:?}");
+        Ok(())
+    })
+    .await?;
+    page.kubectl(&["create", "deployment", "web", "--image=nginx", "--replicas=2"])?;
+    let set = eventually("there is a ReplicaSet", || async {
+        let name = page.kubectl(&["get", "replicaset", "-o", "jsonpath={.items[*].metadata.name}"])?;
+        ensure!(!name.is_empty(), "there is none");
+        Ok(name)
+    })
+    .await?;
+
+    let report = page.until_told("ReplicaSet", &set, "quota", "exceeded quota: few").await?;
+    ensure!(report["owners"][0]["kind"] == "Deployment" && report["owners"][0]["name"] == "web", "{report:#}");
+    let course = &report["controllers"][0];
+    ensure!(course["controller"] == "replicaset-controller", "{report:#}");
+    let did = course["lastDecision"]["did"].as_str().unwrap_or_default();
+    ensure!(did.contains("POST /api/v1/namespaces/shop/pods: ") && did.contains("event FailedCreate"), "{report:#}");
+    let deployment = page.json("?kind=deployments.apps&namespace=shop&name=web").await?;
+    ensure!(deployment["dependents"]["shown"][0]["name"] == set.as_str(), "{deployment:#}");
+
+    let graph = format!(
+        "/debug/controllers/garbage-collector-controller/graph?uid={}",
+        report["object"]["uid"].as_str().unwrap_or_default()
+    );
+    let graph = kcm.ask(&page.admin, "GET", &graph, "").await?;
+    ensure!(graph.status == 200 && graph.head.contains("content-type: text/vnd.graphviz"), "{}", graph.head);
+    for name in [format!("ReplicaSet.v1.apps/{set}"), "Deployment.v1.apps/web".to_owned(), " -> ".to_owned()] {
+        ensure!(graph.body.contains(&name), "{name} is not in {}", graph.body);
+    }
+
+    let all = page.json("").await?;
+    let controllers = all["controllers"].as_array().context("no list")?;
+    let sets = controllers.iter().find(|controller| controller["name"] == "replicaset-controller").context("none")?;
+    let failing = sets["failing"].as_array().and_then(|failing| failing.first()).context("nothing fails")?;
+    ensure!(failing["key"] == format!("shop/{set}") && failing["times"].as_u64() > Some(0), "{failing:#}");
+    ensure!(failing["nextTryInSeconds"].as_f64().is_some(), "{failing:#}");
+    for_people(&page, &set).await?;
+
+    let held = r#"{"metadata":{"finalizers":["example.com/hold"]}}"#;
+    page.kubectl(&["patch", "replicaset", &set, "--type=merge", "-p", held])?;
+    page.kubectl(&["delete", "deployment", "web", "--cascade=foreground", "--wait=false"])?;
+    let report = page.until_told("Deployment", "web", "finalizer", "1 dependents block it").await?;
+    ensure!(report["waitsFor"][0]["by"] == "garbage-collector-controller", "{report:#}");
+    let report = page.until_told("replicasets", &set, "finalizer", "example.com/hold").await?;
+    ensure!(report["waitsFor"][0]["by"] == "the program that added it (example.com)", "{report:#}");
+    page.kubectl(&["patch", "replicaset", &set, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#])?;
+    eventually("both are gone", || async {
+        let report = page.json("?kind=Deployment&namespace=shop&name=web").await?;
+        ensure!(report["object"].is_null(), "{report:#}");
+        Ok(())
+    })
+    .await?;
+    kcm.terminate().await
+}
+
+/// The same for people: quick, small, with nothing from elsewhere.
+async fn for_people(page: &Page<'_>, set: &str) -> Result<()> {
+    let browser = page.admin.clone().with("Accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+    for (query, words) in [
+        (String::new(), "Failing keys"),
+        (format!("?kind=ReplicaSet&namespace=shop&name={set}"), "exceeded quota: few"),
+        ("?kind=<b>&namespace=&name=<i>".replace('<', "%3C").replace('>', "%3E"), "&lt;b&gt; &lt;i&gt;"),
+    ] {
+        let begun = Instant::now();
+        let got = page.kcm.ask(&browser, "GET", &format!("/debug/reconcile{query}"), "").await?;
+        ensure!(got.status == 200 && got.body.contains(words), "{query}: {} {}", got.status, got.body);
+        ensure!(got.head.contains("content-security-policy: default-src 'none'"), "{}", got.head);
+        ensure!(!got.body.contains("<script") && !got.body.contains("http://") && !got.body.contains("https://"));
+        ensure!(got.body.len() < 64 << 10, "{} bytes", got.body.len());
+        ensure!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! The example operator beside kcm: an EchoConfig becomes pods that answer, and stays what it should be.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::{Faults, Manager, Space, eventually};
+use echo_operator::{DEFINITION, EchoConfig, EchoSpec, NAME, controller, is_ready};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::PostParams;
+use runtime::client::{ConnectOptions, connect};
+use runtime::election::ElectionConfig;
+use runtime::manager::ManagerOptions;
+use runtime::sdk::{Ended, Operator, surface};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+const RIGHTS: &str = include_str!("../../../../../examples/echo-operator/deploy/rbac.yaml");
+
+/// Makes the definition and the operator's account with its rights, as its manifests have them; answers a kubeconfig of
+/// the account.
+async fn installed(space: &Space) -> Result<PathBuf> {
+    let bed = space.bed.clone();
+    let token = tokio::task::spawn_blocking(move || {
+        bed.cluster.kubectl_with_input(&["apply", "-f", "-"], DEFINITION)?;
+        bed.cluster.kubectl_with_input(&["apply", "-f", "-"], RIGHTS)?;
+        bed.cluster.kubectl(&["create", "token", NAME, "--namespace", NAME])
+    });
+    let cluster = &space.bed.cluster;
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {
+            "server": cluster.server(), "certificate-authority": cluster.ca_certificate(),
+        }}],
+        "users": [{"name": "u", "user": {"token": token.await??.trim_end()}}],
+    });
+    let file = cluster.folder().join("echo-operator.conf");
+    fs::write(&file, text.to_string())?;
+    Ok(file)
+}
+
+/// Waits until an EchoConfig is ready and all its pods have the message.
+async fn answers(space: &Space, message: &str, replicas: usize) -> Result<EchoConfig> {
+    eventually(format!("{replicas} pods answer {message:?}"), || async {
+        let echo: EchoConfig = space.get("echo").await?;
+        let status = echo.status.clone().context("no status")?;
+        ensure!(is_ready(&status) && Some(status.observed_generation) == echo.metadata.generation, "{status:?}");
+        let pods: Vec<Pod> = space.pods("echo").await?;
+        let says = |pod: &Pod| {
+            let arguments = pod.spec.as_ref()?.containers.first()?.args.as_ref()?;
+            arguments.iter().find_map(|argument| argument.strip_prefix("-text=").map(str::to_owned))
+        };
+        ensure!(pods.len() == replicas && pods.iter().all(|pod| says(pod).as_deref() == Some(message)));
+        Ok(echo)
+    })
+    .await
+}
+
+pub async fn an_operator_of_the_sdk_keeps_its_promises(space: Space) -> Result<()> {
+    let _kcm = Manager::start(&space, &Faults::default()).await?;
+    let kubeconfig = installed(&space).await?;
+    let clients =
+        Arc::new(connect(&ConnectOptions { kubeconfig: Some(kubeconfig), ..ConnectOptions::default() }).await?);
+    let options = ManagerOptions {
+        namespace: Some(space.namespace.clone()),
+        election: Some(ElectionConfig::new(NAME, NAME, "test")),
+        ..ManagerOptions::default()
+    };
+    let operator = Operator::new(NAME).with(controller()).manager(clients, options)?;
+    let metrics = surface(NAME, &operator).metrics;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(operator.run(async { stopped.await.unwrap_or_default() }));
+
+    let spec = EchoSpec { message: "hello".to_owned(), replicas: 2, port: 80 };
+    let wanted = EchoConfig::new("echo", spec);
+    eventually("the definition is served", || async {
+        Ok(space.api::<EchoConfig>().create(&PostParams::default(), &wanted).await?)
+    })
+    .await?;
+    let echo = answers(&space, "hello", 2).await?;
+    for owners in [
+        space.get::<Deployment>("echo").await?.metadata.owner_references,
+        space.get::<Service>("echo").await?.metadata.owner_references,
+    ] {
+        let owners = owners.unwrap_or_default();
+        ensure!(owners.len() == 1 && Some(&owners[0].uid) == echo.metadata.uid.as_ref(), "{owners:?}");
+    }
+
+    space.patch::<EchoConfig>("echo", json!({"spec": {"message": "goodbye", "replicas": 3}})).await?;
+    answers(&space, "goodbye", 3).await?;
+
+    space.delete::<Service>("echo").await?;
+    eventually("the Service is back", || space.get::<Service>("echo")).await?;
+    space.patch::<Deployment>("echo", json!({"spec": {"replicas": 1}})).await?;
+    eventually("the edit is undone", || async {
+        let deployment: Deployment = space.get("echo").await?;
+        ensure!(deployment.spec.replicas == Some(3));
+        Ok(())
+    })
+    .await?;
+    answers(&space, "goodbye", 3).await?;
+    ensure!(space.events("echo").await?.keys().any(|event| event.starts_with("Normal Ready ")));
+
+    let text = metrics.text();
+    ensure!(text.contains("leader_election_master_status{name=\"echo-operator\"} 1"), "{text}");
+    ensure!(text.contains("controllers_store_objects{resource=\"echoconfigs.examples.dev\"} 1"), "{text}");
+    let _ = stop.send(());
+    ensure!(running.await? == Ended::Shutdown);
+    Ok(())
+}

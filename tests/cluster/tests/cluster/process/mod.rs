@@ -1,0 +1,9 @@
+//! The processes: connections, serving, metrics, manifests, diagnostics, and an operator of the SDK.
+
+pub mod connections;
+pub mod diagnostics;
+pub mod diagnostics_page;
+pub mod echo_operator;
+pub mod manifests;
+pub mod monitoring;
+pub mod serving;

@@ -1,0 +1,308 @@
+//! Alerts and dashboard ask for metrics that running managers have, by labels that these have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::programs::{CCM, KCM, Process, command};
+use cluster_tests::{Bed, Space, eventually};
+use control_plane::{Identity, Options};
+use serde_json::Value;
+use tokio::task::block_in_place;
+
+const RULES: &str = include_str!("../../../../../deploy/monitoring/rules.yaml");
+const DASHBOARD: &str = include_str!("../../../../../deploy/monitoring/dashboard.json");
+const SCRAPE: &str = include_str!("../../../../../deploy/monitoring/scrape-rbac.yaml");
+const CLOUD_RIGHTS: &str = include_str!("../../../../../deploy/ccm-rbac.yaml");
+
+/// Prometheus' own, and what is said about where a sample comes from.
+const OF_PROMETHEUS: &str = "up";
+const LABELS_OF_TARGETS: [&str; 2] = ["job", "instance"];
+
+/// Beginnings of names that only upstream's has, and why.
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("aggregator_", "the API server's library, which counts nothing in a manager"),
+    ("apiserver_", "the same"),
+    ("authenticat", "of the library that serves"),
+    ("authorization_", "the same"),
+    ("cardinality_enforcement_", "of the library that counts"),
+    ("disabled_metrics_", "the same"),
+    ("ephemeral_volume_controller_", "a controller that is missing"),
+    ("go_", "there is no Go"),
+    ("hidden_metrics_", "of the library that counts"),
+    ("informer_", "there are no informers"),
+    ("kubernetes_feature_enabled", "gates are shown by /configz"),
+    ("process_network_", "the machine tells it"),
+    ("process_virtual_memory_max_bytes", "there is no limit"),
+    ("registered_metrics_", "of the library that counts"),
+    ("replicaset_controller_sorting_deletion_age_ratio", "a measure of how well upstream sorts"),
+    ("rest_client_exec_plugin_", "of upstream's client"),
+    ("rest_client_request_size_", "the same"),
+    ("rest_client_response_size_", "the same"),
+    ("rest_client_transport_", "the same"),
+    ("retroactive_storageclass_", "of a controller that is missing"),
+    ("version_info", "kubernetes_build_info has it too"),
+];
+
+/// The metrics that an expression asks for, with the labels that each is chosen by.
+fn asked(expression: &str) -> Vec<(String, BTreeSet<String>)> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let mut asked: Vec<(String, BTreeSet<String>)> = Vec::new();
+    let (mut rest, mut previous) = (expression, "");
+    while let Some(first) = rest.chars().next() {
+        if first == '{' {
+            // Values hold no brackets here; what stands before each operator is a label.
+            let (inside, after) = rest[1..].split_once('}').unwrap_or((&rest[1..], ""));
+            let labels = inside.split('"').step_by(2).map(|part| part.trim_matches(|c| !is_name(c)));
+            if let Some((_, of)) = asked.last_mut() {
+                of.extend(labels.filter(|label| !label.is_empty()).map(str::to_owned));
+            }
+            rest = after;
+        } else if first == '[' {
+            rest = rest.split_once(']').map_or("", |(_, after)| after);
+        } else if first == '(' && matches!(previous, "by" | "on" | "without" | "ignoring") {
+            (rest, previous) = (rest.split_once(')').map_or("", |(_, after)| after), "");
+        } else if first.is_ascii_alphabetic() || first == '_' {
+            let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+            let (word, after) = rest.split_at(end);
+            let words = ["by", "on", "without", "ignoring", "and", "or", "unless", "bool", "group_left", "group_right"];
+            if !words.contains(&word) && !after.trim_start().starts_with('(') && !is_aggregation(word) {
+                asked.push((word.to_owned(), BTreeSet::new()));
+            }
+            (rest, previous) = (after.trim_start(), word);
+        } else {
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    asked
+}
+
+/// These may stand before `by`, without a bracket.
+fn is_aggregation(word: &str) -> bool {
+    ["sum", "max", "min", "avg", "count"].contains(&word)
+}
+
+/// Every expression of the rules and the dashboard.
+fn expressions() -> Result<Vec<String>> {
+    let rules: Value = serde_saphyr::from_str(RULES).context("read the rules")?;
+    let dashboard: Value = serde_json::from_str(DASHBOARD).context("read the dashboard")?;
+    let mut found = Vec::new();
+    collect(&rules, &mut found);
+    let alerts = found.len();
+    collect(&dashboard, &mut found);
+    ensure!(alerts > 10 && found.len() > alerts + 10, "{alerts} alerts and {} expressions", found.len());
+    Ok(found)
+}
+
+fn collect(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match field.as_str() {
+                    Some(text) if name == "expr" => found.push(text.to_owned()),
+                    _ => collect(field, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
+        _ => {}
+    }
+}
+
+/// What an exposition has: each metric by the name that is asked for, with all labels of its samples.
+fn served(text: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut served: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in text.lines() {
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|about| about.split_once(' ')) {
+            let suffixes: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            for suffix in suffixes {
+                served.entry(format!("{name}{suffix}")).or_default();
+            }
+        } else if !line.starts_with('#') {
+            let (name, labels) = line.split_once('{').unwrap_or((line, ""));
+            let labels = labels.split('"').step_by(2).filter_map(|part| part.trim_start_matches(',').strip_suffix('='));
+            let of = served.entry(name.split(' ').next().unwrap_or_default().to_owned()).or_default();
+            of.extend(labels.map(str::to_owned));
+        }
+    }
+    served
+}
+
+/// Each expression is answered by kcm, started with kubeadm's choice of controllers, and what is about both by ccm too.
+pub async fn alerts_and_panels_ask_for_what_is_served(_: Space) -> Result<()> {
+    let reading =
+        asked("sum by (a) (rate(m_total{b=\"x\", c!~\"y|z\"}[5m])) / on (j) group_left max(n) > 2 and deriv(o[1m])");
+    let names: Vec<String> = reading.iter().map(|(name, labels)| format!("{name} {labels:?}")).collect();
+    ensure!(names == ["m_total {\"b\", \"c\"}", "n {}", "o {}"], "expressions are read wrongly: {names:?}");
+    let bed = Bed::without_accounts(Options { nodes: 1, ..Options::default() }).await?;
+    let cluster = &bed.cluster;
+    for rights in [SCRAPE, CLOUD_RIGHTS] {
+        block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], rights))?;
+    }
+    let token = ["--namespace=kube-system", "create", "token", "controller-manager-metrics"];
+    let token = block_in_place(|| cluster.kubectl(&token))?.trim_end().to_owned();
+    let cloud = Identity::User { name: "system:cloud-controller-manager".into(), groups: Vec::new() };
+    let managers = [
+        (KCM, Identity::ControllerManager, &["--controllers=*,bootstrapsigner,tokencleaner"][..]),
+        (CCM, cloud, &["--cloud-provider=mock", "--configure-cloud-routes=false"][..]),
+    ];
+    let expressions = expressions()?;
+    for (name, identity, flags) in managers {
+        let kubeconfig = cluster.kubeconfig(identity)?.display().to_string();
+        let credentials = ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"];
+        let flags = flags.iter().map(|flag| (*flag).to_owned());
+        let arguments = credentials.map(|flag| format!("--{flag}={kubeconfig}")).into_iter().chain(flags);
+        let arguments: Vec<String> = arguments.chain(["--use-service-account-credentials".to_owned()]).collect();
+        let process = Process::start(cluster, name, &command(cluster, name)?, &arguments)?;
+        process.until_healthy(cluster, "/healthz").await?;
+        let metrics = eventually(format!("{name} leads and tells of it"), || async {
+            let text = process.get("/metrics", Some(&token)).await?;
+            let leads = |line: &str| line.starts_with("leader_election_master_status{") && line.contains("} 1");
+            ensure!(text.lines().any(leads), "it does not lead");
+            ensure!(text.contains("rest_client_requests_total{"));
+            Ok(served(&text))
+        })
+        .await?;
+        for expression in &expressions {
+            let metrics_of = asked(expression);
+            ensure!(!metrics_of.is_empty(), "what is asked for by {expression}?");
+            for (metric, labels) in metrics_of.into_iter().filter(|(metric, _)| metric != OF_PROMETHEUS) {
+                let there = metrics.get(&metric);
+                let there = there.with_context(|| format!("{name} has no {metric}, of {expression}"))?;
+                let unknown: Vec<_> =
+                    labels.iter().filter(|label| !LABELS_OF_TARGETS.contains(&label.as_str())).collect();
+                // What there are no samples of yet has no labels yet.
+                ensure!(
+                    there.is_empty() || unknown.iter().all(|label| there.contains(*label)),
+                    "{metric} of {name} has the labels {there:?}, and {unknown:?} are asked for by {expression}"
+                );
+            }
+        }
+        process.stop(cluster).await?;
+    }
+    Ok(())
+}
+
+/// The families of an exposition, with their types.
+fn types(text: &str) -> BTreeMap<&str, &str> {
+    text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect()
+}
+
+/// Whether a family of upstream's is of a library or a controller that kcm does not have, as docs/differences.md says.
+fn is_left_out(name: &str) -> bool {
+    LEFT_OUT.iter().any(|(beginning, _)| name.starts_with(beginning))
+}
+
+/// Work for most controllers, so that their metrics have samples.
+const WORK: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: main, image: 'example.com/web:1'}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{port: 80}]}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once, namespace: shop}
+spec:
+  ttlSecondsAfterFinished: 1
+  template:
+    spec: {restartPolicy: Never, containers: [{name: main, image: 'example.com/once:1'}]}
+";
+
+/// What a manager serves once it has done some work, which goes away with it.
+async fn exposition(bed: &Bed, name: &str, program: &Path, token: &str) -> Result<String> {
+    let cluster = &bed.cluster;
+    let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?.display().to_string();
+    let credentials = ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"];
+    let arguments = credentials.map(|flag| format!("--{flag}={kubeconfig}")).into_iter();
+    let flags = ["--use-service-account-credentials", "--controllers=*,bootstrapsigner,tokencleaner"];
+    let arguments: Vec<String> = arguments.chain(flags.map(str::to_owned)).collect();
+    let process = Process::start(cluster, name, program, &arguments)?;
+    process.until_healthy(cluster, "/healthz").await?;
+    let kubectl = |words: &str| block_in_place(|| cluster.kubectl(&words.split(' ').collect::<Vec<_>>()));
+    eventually(format!("{name} leads and lets pods be made"), || async {
+        block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], WORK)).map(drop)
+    })
+    .await?;
+    kubectl("rollout status deployment/web --namespace shop --timeout=60s")?;
+    kubectl("wait --for=delete job/once --namespace shop --timeout=60s")?;
+    let text = process.get("/metrics", Some(token)).await?;
+    kubectl("delete namespace shop --timeout=60s")?;
+    process.stop(cluster).await?;
+    Ok(text)
+}
+
+/// What upstream's manager tells, ours tells too: by the same names, types and labels. Ignored by default: it needs
+/// upstream's.
+pub async fn upstreams_metrics_are_here(_: Space) -> Result<()> {
+    let bed = Bed::without_accounts(Options { nodes: 1, ..Options::default() }).await?;
+    block_in_place(|| bed.cluster.kubectl_with_input(&["apply", "-f", "-"], SCRAPE))?;
+    let token = ["--namespace=kube-system", "create", "token", "controller-manager-metrics"];
+    let token = block_in_place(|| bed.cluster.kubectl(&token))?.trim_end().to_owned();
+    let upstream = block_in_place(|| bed.cluster.assets().upstream_manager())?;
+    let theirs = exposition(&bed, "upstream", &upstream, &token).await?;
+    let ours = exposition(&bed, KCM, &command(&bed.cluster, KCM)?, &token).await?;
+    let (types_of_theirs, types_of_ours) = (types(&theirs), types(&ours));
+    let (labels_of_theirs, labels_of_ours) = (served(&theirs), served(&ours));
+    let mut missing = Vec::new();
+    for (name, kind) in types_of_theirs.iter().filter(|(name, _)| !is_left_out(name)) {
+        match types_of_ours.get(name) {
+            None => missing.push(format!("{name} ({kind}) is missing")),
+            // Its name does not end as a counter's.
+            Some(&"untyped") if *kind == "counter" && !name.ends_with("_total") => {}
+            Some(own) if own != kind => missing.push(format!("{name} is a {own} and no {kind}")),
+            Some(_) => {}
+        }
+    }
+    for (name, labels) in labels_of_theirs.iter().filter(|(name, labels)| !is_left_out(name) && !labels.is_empty()) {
+        let own = labels_of_ours.get(name).filter(|own| !own.is_empty() && *own != labels);
+        missing.extend(own.map(|own| format!("{name} has the labels {own:?} instead of {labels:?}")));
+    }
+    ensure!(missing.is_empty(), "{} differences:\n{}", missing.len(), missing.join("\n"));
+    let unused: Vec<_> = LEFT_OUT
+        .iter()
+        .filter(|(beginning, _)| !types_of_theirs.keys().any(|name| name.starts_with(beginning)))
+        .collect();
+    ensure!(unused.is_empty(), "upstream's has nothing that begins with {unused:?}");
+    ensure!(types_of_theirs.len() > 30, "{} families are few", types_of_theirs.len());
+    Ok(())
+}
+
+/// Prometheus' own parser takes each rule, and its own engine fires each alert when it is to, and only then. Ignored by
+/// default: the parts of Prometheus that this takes are built for some minutes, once.
+pub async fn alerts_fire_when_they_are_to(space: Space) -> Result<()> {
+    let program = block_in_place(|| space.bed.cluster.assets().rules())?;
+    let file = |path: &str| format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
+    let (rules, cases) = (file("../../deploy/monitoring/rules.yaml"), file("data/alerts.yaml"));
+    for arguments in [vec!["check", &rules], vec!["test", &rules, &cases]] {
+        let output = block_in_place(|| Command::new(&program).args(&arguments).output())?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{arguments:?}:\n{complaint}");
+    }
+    let broken = space.bed.cluster.folder().join("broken-rules.yaml");
+    std::fs::write(
+        &broken,
+        RULES.replacen("absent(", "absent((", 1).replacen("{{ $labels.name }}", "{{ $labels.name", 1),
+    )?;
+    let output = block_in_place(|| Command::new(&program).arg("check").arg(&broken).output())?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    for broken in ["ControllerManagerAbsent", "ControllerManagerWithoutLeader"] {
+        ensure!(!output.status.success() && complaint.contains(broken), "{broken} is taken: {complaint}");
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Stories of controllers that work for the whole cluster, each told with a crash after any of its writes, on a control
+//! plane of their own.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, during, eventually};
+use control_plane::Options;
+use futures::future::BoxFuture;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+
+use crate::certificates::requests;
+use crate::network::node_ipam::{add, ranges};
+use crate::nodes::lifecycle::{nodes, patch_node};
+
+type Told = BoxFuture<'static, Result<()>>;
+
+/// A story of a controller whose objects have no namespace.
+struct Story {
+    name: &'static str,
+    flags: fn(&Space) -> Vec<String>,
+    /// A kind that its managers watch.
+    kind: &'static str,
+    /// What users do, and what they wait for; each time under another name.
+    tell: fn(Space, String) -> Told,
+    /// Holds when all is told.
+    end: fn(Space) -> Told,
+    /// How many writes there are at least.
+    writes: usize,
+}
+
+/// The last one leaves nodes behind that the first one would have to do with.
+const STORIES: [Story; 3] = [
+    Story {
+        name: "ttl",
+        flags: |_| vec!["--controllers=ttl-controller".to_owned()],
+        kind: "nodes",
+        tell: |space, _| Box::pin(async move { forgets(&space).await }),
+        end: |_| Box::pin(async { Ok(()) }),
+        writes: 1,
+    },
+    Story {
+        name: "certificates",
+        flags: |space| {
+            let mut flags = signing(space);
+            flags.push(format!("--controllers={SIGNING}"));
+            flags
+        },
+        kind: "certificatesigningrequests",
+        tell: |space, name| Box::pin(async move { joins(&space, &name).await }),
+        end: |_| Box::pin(async { Ok(()) }),
+        writes: 2,
+    },
+    Story {
+        name: "ranges",
+        flags: |_| range_flags(),
+        kind: "nodes",
+        tell: |space, name| Box::pin(async move { two_join(&space, &name).await }),
+        end: |space| Box::pin(async move { none_is_lost(&space).await }),
+        writes: 2,
+    },
+];
+
+const SIGNING: &str = "certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller";
+
+/// Node of the story of annotations.
+const OLD: &str = "old";
+/// Annotation: for how many seconds kubelets may keep what they have read.
+pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
+
+/// The parts of the network that ranges are taken from.
+const PARTS: usize = 16;
+
+fn range_flags() -> Vec<String> {
+    ["--controllers=node-ipam-controller", "--allocate-node-cidrs", "--cluster-cidr=10.200.0.0/20"]
+        .map(str::to_owned)
+        .into()
+}
+
+/// Flags of who signs.
+pub fn signing(space: &Space) -> Vec<String> {
+    let (ca, key) = (space.bed.cluster.ca_certificate(), space.bed.cluster.ca_key());
+    vec![
+        format!("--cluster-signing-cert-file={}", ca.display()),
+        format!("--cluster-signing-key-file={}", key.display()),
+    ]
+}
+
+async fn has_range(space: &Space, name: &str) -> Result<()> {
+    eventually(format!("{name} has a range"), || async {
+        ensure!(ranges(space, name).await?.len() == 1);
+        Ok(())
+    })
+    .await
+}
+
+/// Two nodes get their ranges.
+async fn two_join(space: &Space, name: &str) -> Result<()> {
+    for name in [format!("{name}-a"), format!("{name}-b")] {
+        add(space, &name, &[]).await?;
+        has_range(space, &name).await?;
+    }
+    Ok(())
+}
+
+/// The ranges of all nodes; fails if two have the same one.
+pub async fn distinct(space: &Space) -> Result<BTreeSet<String>> {
+    let all = nodes(space).list(&Default::default()).await?.items;
+    let each = all.iter().filter_map(|node| node.spec.as_ref()?.pod_cidrs.as_ref());
+    let ranges: Vec<&String> = each.flatten().collect();
+    let distinct: BTreeSet<String> = ranges.iter().map(|range| (*range).clone()).collect();
+    ensure!(distinct.len() == ranges.len(), "{ranges:?}");
+    Ok(distinct)
+}
+
+/// What is left of the network can still be given out.
+async fn none_is_lost(space: &Space) -> Result<()> {
+    let left = PARTS - distinct(space).await?.len();
+    let flags = range_flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let manager = Manager::start_cluster_wide(space, &Faults::default(), &flags).await?;
+    for number in 0..left {
+        let name = format!("last-{number}");
+        add(space, &name, &[]).await?;
+        has_range(space, &name).await?;
+    }
+    ensure!(distinct(space).await?.len() == PARTS);
+    manager.stop().await?;
+    Ok(())
+}
+
+/// Somebody takes a node's annotation away; it comes back.
+pub async fn forgets(space: &Space) -> Result<()> {
+    let annotation = |value: Option<&str>| serde_json::json!({"metadata": {"annotations": {TTL: value}}});
+    patch_node(space, OLD, annotation(None)).await?;
+    eventually("the node is told again", || async {
+        let annotations = nodes(space).get(OLD).await?.metadata.annotations.unwrap_or_default();
+        ensure!(annotations.get(TTL).is_some_and(|value| value == "0"), "{annotations:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// A kubelet asks for its certificate; it is approved once, and issued.
+pub async fn joins(space: &Space, name: &str) -> Result<()> {
+    let all: Api<CertificateSigningRequest> = Api::all(space.bed.client.clone());
+    let (request, _) = requests::ask("system:nodes", &format!("system:node:{name}"), &[])?;
+    let usages = ["digital signature", "client auth"];
+    let object = requests::object(name, &request, "kube-apiserver-client-kubelet", &usages);
+    requests::create(&all, object).await?;
+    requests::issued(&all, name).await?;
+    let conditions = all.get(name).await?.status.and_then(|status| status.conditions).unwrap_or_default();
+    ensure!(conditions.len() == 1 && conditions[0].type_ == "Approved", "{conditions:?}");
+    Ok(())
+}
+
+/// A control plane without kubelets, and a node on it.
+pub async fn bed() -> Result<Arc<Bed>> {
+    let options = Options { kwok: false, scheduler: false, ..Options::default() };
+    Ok(Arc::new(Bed::without_accounts(options).await?))
+}
+
+/// Runs managers one after the other, each until it crashes.
+async fn lives(space: &Space, faults: &Faults, flags: &[&str]) -> Result<()> {
+    loop {
+        let manager = Manager::start_cluster_wide(space, faults, flags).await?;
+        faults.crashes().await;
+        manager.crash().await;
+    }
+}
+
+impl Story {
+    async fn told_with_a_crash(&self, space: &Space, n: usize, effect: Effect) -> Result<()> {
+        let name = format!("{}-{n}-{effect:?}", self.name).to_lowercase();
+        let flags = (self.flags)(space);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let faults = Faults::script([Rule::new(Call::is_deed, effect).nth(n)]);
+        tokio::select! {
+            told = (self.tell)(space.clone(), name) => told.with_context(|| format!("{:?}", faults.seen()))?,
+            lived = lives(space, &faults, &flags) => lived?,
+        }
+        ensure!(faults.unmet() == 0, "the fault did not come: this proves nothing");
+        let faults = Faults::default();
+        let manager = Manager::start_cluster_wide(space, &faults, &flags).await?;
+        eventually("the last manager has listed", || async {
+            ensure!(faults.most_watches().contains_key(self.kind), "it watches {:?}", faults.most_watches().keys());
+            Ok(())
+        })
+        .await?;
+        during(QUIET, "there is nothing left to do", || async {
+            ensure!(faults.writes() == 0, "{:?}", faults.seen());
+            Ok(())
+        })
+        .await?;
+        manager.crash().await;
+        Ok(())
+    }
+
+    async fn told(&self, space: &Space) -> Result<()> {
+        for n in 1..=self.writes {
+            for effect in [Effect::CrashAfter, Effect::CrashBeforeAnswer] {
+                let what = format!("{}: {effect:?} at write {n}", self.name);
+                self.told_with_a_crash(space, n, effect).await.context(what)?;
+            }
+        }
+        (self.end)(space.clone()).await
+    }
+}
+
+pub async fn crash_after_every_write(_: Space) -> Result<()> {
+    let bed = bed().await?;
+    let space = bed.space("stories").await?;
+    // A range of its own, so that it takes none of those that are given out.
+    let old: Node = serde_json::from_value(serde_json::json!({
+        "metadata": {"name": OLD, "annotations": {TTL: "0"}},
+        "spec": {"podCIDR": "10.200.15.0/24", "podCIDRs": ["10.200.15.0/24"]},
+    }))?;
+    nodes(&space).create(&Default::default(), &old).await?;
+    for story in &STORIES {
+        story.told(&space).await?;
+    }
+    Ok(())
+}

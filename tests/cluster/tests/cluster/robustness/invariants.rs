@@ -1,0 +1,176 @@
+//! What holds for every controller: its role is enough, its writes are declared, it is quiet when there is nothing to do.
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{deployment, replica_set, with};
+use cluster_tests::{Call, Faults, Manager, QUIET, Space, during, eventually};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use k8s_openapi::api::core::v1::Pod;
+use kcm::context::{Verb, Write};
+use kcm::registry::CONTROLLERS;
+use kube::api::{Api, PostParams};
+use serde_json::json;
+
+use crate::workloads::deployment::{revision, rolled_out, set_image};
+use crate::workloads::replicaset::settled;
+
+/// Has controllers create, change and delete.
+async fn some_work(space: &Space) -> Result<()> {
+    space.create::<Pod>(cluster_tests::objects::pod("orphan", "web")).await?;
+    space.create::<ReplicaSet>(replica_set("web", 3)).await?;
+    settled(space, "web", 3).await?;
+    space.scale::<ReplicaSet>("web", 1).await?;
+    settled(space, "web", 1).await?;
+    space.create::<Deployment>(with(deployment("app", 2), json!({"spec": {"revisionHistoryLimit": 0}}))).await?;
+    rolled_out(space, "app", 2).await?;
+    set_image(space, "app", 2).await?;
+    eventually("the next revision", || async { revision(space, "app", "2").await }).await?;
+    rolled_out(space, "app", 2).await?;
+    Ok(())
+}
+
+/// Waits until nothing was written for a while, then makes sure that it stays so; events may follow a little later.
+pub async fn quiet(faults: &Faults) -> Result<()> {
+    let (mut last, mut since) = (faults.writes(), tokio::time::Instant::now());
+    let begun = since;
+    while since.elapsed() < QUIET {
+        ensure!(begun.elapsed() < cluster_tests::DEADLINE, "it never stops writing: {last} writes");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        if faults.writes() != last {
+            (last, since) = (faults.writes(), tokio::time::Instant::now());
+        }
+    }
+    Ok(())
+}
+
+pub async fn a_quiet_cluster_is_left_alone(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let manager = Manager::start(&space, &faults).await?;
+    some_work(&space).await?;
+    quiet(&faults).await?;
+    let asked = faults.seen().len();
+    during(3 * QUIET, "nothing at all is asked", || async {
+        let seen = faults.seen();
+        let more: Vec<String> = seen[asked..].iter().map(|seen| seen.call.to_string()).collect();
+        ensure!(more.is_empty(), "asked {more:?}");
+        Ok(())
+    })
+    .await?;
+    manager.stop().await?;
+
+    let restarted = Faults::default();
+    let _manager = Manager::start(&space, &restarted).await?;
+    eventually("the new one has listed", || async {
+        ensure!(restarted.most_watches().contains_key("pods"));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "a restart changes nothing", || async {
+        ensure!(restarted.writes() == 0, "{:?}", restarted.seen());
+        Ok(())
+    })
+    .await
+}
+
+pub async fn one_watch_a_kind(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    some_work(&space).await?;
+    let watches = faults.most_watches();
+    ensure!(!watches.is_empty() && watches.values().all(|open| *open == 1), "open at once: {watches:?}");
+    Ok(())
+}
+
+fn verb(write: &Write) -> &'static str {
+    match write.verb {
+        Verb::Create => "create",
+        Verb::Update => "update",
+        Verb::Patch => "patch",
+        Verb::Delete => "delete",
+    }
+}
+
+/// Namespace and name of the objects of controllers whose role is not for every namespace.
+fn place(account: &str) -> Option<(&'static str, &'static str)> {
+    match account {
+        "bootstrap-signer" => Some(("kube-public", "cluster-info")),
+        "token-cleaner" => Some(("kube-system", "")),
+        _ => None,
+    }
+}
+
+/// The rights that the API server's own roles lack; they come with ccm.
+const BESIDES: &str = include_str!("../../../../../deploy/ccm-targets-rbac.yaml");
+
+pub async fn declared_writes_are_allowed(space: Space) -> Result<()> {
+    tokio::task::block_in_place(|| space.bed.cluster.kubectl_with_input(&["apply", "--filename=-"], BESIDES))?;
+    let reviews: Api<SubjectAccessReview> = Api::all(space.bed.client.clone());
+    let allowed = |account: &'static str, verb: &'static str, group: &'static str, resource: &'static str| {
+        let (reviews, space) = (reviews.clone(), space.clone());
+        async move {
+            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            let (namespace, name) = place(account).unwrap_or((&space.namespace, ""));
+            let (user, groups) = match account {
+                "" => ("system:kube-controller-manager".to_owned(), vec!["system:authenticated"]),
+                account => (
+                    format!("system:serviceaccount:kube-system:{account}"),
+                    vec!["system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"],
+                ),
+            };
+            let review = serde_json::from_value(json!({"spec": {
+                "user": user, "groups": groups,
+                "resourceAttributes": {
+                    "namespace": namespace, "name": name, "verb": verb, "group": group,
+                    "resource": resource, "subresource": subresource,
+                },
+            }}))?;
+            let answer = reviews.create(&PostParams::default(), &review).await?;
+            anyhow::Ok(answer.status.context("no status")?.allowed)
+        }
+    };
+    let clouds = ccm::registry::CONTROLLERS.iter().map(|controller| (controller.service_account, controller.writes));
+    let declared = CONTROLLERS.iter().map(|controller| (controller.service_account, controller.writes)).chain(clouds);
+    for (account, writes) in declared {
+        for write in writes {
+            let (verb, group, resource) = (verb(write), write.group, write.resource);
+            eventually(format!("{account} may {verb} {resource}"), || async {
+                ensure!(allowed(account, verb, group, resource).await?, "it may not");
+                Ok(())
+            })
+            .await?;
+        }
+        let never = if account.is_empty() { "pods" } else { "secrets" };
+        ensure!(!allowed(account, "create", "", never).await?, "{account} may do anything: this proves nothing");
+    }
+    Ok(())
+}
+
+/// Makes sure that nothing was refused, that each controller wrote only what it declares, and that these wrote at all.
+pub fn only_declared(faults: &Faults, worked: &[&str]) -> Result<()> {
+    let declared = |call: &Call| {
+        let ours = CONTROLLERS.iter().filter(|controller| controller.service_account == call.account);
+        let writes = ours.flat_map(|controller| controller.writes);
+        writes.into_iter().any(|write| {
+            (verb(write), write.group, write.resource) == (call.verb.as_str(), &call.group, &call.resource)
+        })
+    };
+    let seen = faults.seen();
+    let refused: Vec<_> = seen.iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    ensure!(refused.is_empty(), "refused: {refused:?}");
+    let (known, strange): (Vec<_>, Vec<_>) =
+        seen.iter().filter(|seen| seen.call.is_write()).partition(|seen| declared(&seen.call));
+    ensure!(strange.is_empty(), "written without being declared: {strange:?}");
+    for controller in CONTROLLERS.iter().filter(|controller| worked.contains(&controller.name)) {
+        let worked = known.iter().any(|seen| seen.call.is_deed() && seen.call.account == controller.service_account);
+        ensure!(worked, "{} wrote nothing: this proves nothing", controller.name);
+    }
+    Ok(())
+}
+
+pub async fn writes_are_declared(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let manager = Manager::start(&space, &faults).await?;
+    some_work(&space).await?;
+    manager.stop().await?;
+    only_declared(&faults, &["deployment-controller", "replicaset-controller"])
+}

@@ -1,0 +1,8 @@
+//! Crashes, lost answers and stale caches; what holds in every state.
+
+pub mod cluster_crashes;
+pub mod crashes;
+pub mod faults;
+pub mod invariants;
+pub mod secrecy;
+pub mod story;

@@ -1,0 +1,340 @@
+//! Upstream's manager and ours hand a cluster over to each other: its nodes, certificates, accounts, quotas, namespaces
+//! and garbage. What the one has begun the other one ends, and neither touches what is at rest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::names;
+use cluster_tests::{Bed, Call, Faults, Manager, QUIET, Space, during, eventually};
+use futures::future::{BoxFuture, try_join_all};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ResourceQuota, Secret, ServiceAccount};
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::auth::serviceaccount::{asking, filled};
+use crate::network::node_ipam::{add, ranges};
+use crate::nodes::lifecycle::{nodes, patch_node};
+use crate::robustness::cluster_crashes::{bed, distinct, joins, signing};
+use crate::upstream::manager::{UPSTREAM, start_upstream_with};
+
+const CONTROLLERS: &str = "--controllers=namespace-controller,garbage-collector-controller,resourcequota-controller,\
+                           serviceaccount-controller,serviceaccount-token-controller,\
+                           root-ca-certificate-publisher-controller,\
+                           certificatesigningrequest-approving-controller,\
+                           certificatesigningrequest-signing-controller,certificatesigningrequest-cleaner-controller,\
+                           ttl-controller,node-ipam-controller";
+
+/// What keeps an object until a test lets it go.
+const HOLD: &str = "example.com/hold";
+
+type Told = BoxFuture<'static, Result<()>>;
+
+/// Work that one manager begins and another one ends.
+struct Work {
+    name: &'static str,
+    /// Up to a state that is half way.
+    begin: fn(Space) -> Told,
+    /// From there to the end.
+    end: fn(Space) -> Told,
+}
+
+const WORKS: [Work; 6] = [
+    Work {
+        name: "namespace",
+        begin: |space| Box::pin(async move { hold_up(&space).await }),
+        end: |space| Box::pin(async move { let_go(&space).await }),
+    },
+    Work {
+        name: "garbage",
+        begin: |space| Box::pin(async move { wait_for_dependents(&space).await }),
+        end: |space| Box::pin(async move { release_dependents(&space).await }),
+    },
+    Work {
+        name: "quota",
+        begin: |space| Box::pin(async move { count(&space).await }),
+        end: |space| Box::pin(async move { count_again(&space).await }),
+    },
+    Work {
+        name: "accounts",
+        begin: |space| Box::pin(async move { give_token(&space).await }),
+        end: |space| Box::pin(async move { take_token(&space).await }),
+    },
+    Work {
+        name: "certificates",
+        begin: |space| Box::pin(async move { joins(&space, &format!("{}-first", space.namespace)).await }),
+        end: |space| Box::pin(async move { joins(&space, &format!("{}-second", space.namespace)).await }),
+    },
+    Work {
+        name: "nodes",
+        begin: |space| Box::pin(async move { join(&space, "first").await }),
+        end: |space| Box::pin(async move { join_again(&space).await }),
+    },
+];
+
+fn inner(space: &Space) -> Space {
+    Space { bed: space.bed.clone(), namespace: format!("{}-inner", space.namespace) }
+}
+
+fn namespaces(space: &Space) -> Api<Namespace> {
+    Api::all(space.bed.client.clone())
+}
+
+/// A namespace is empty but for one object, and says so.
+async fn hold_up(space: &Space) -> Result<()> {
+    let inner = inner(space);
+    let namespace = serde_json::from_value(json!({"metadata": {"name": inner.namespace}}))?;
+    namespaces(space).create(&PostParams::default(), &namespace).await?;
+    inner.create::<ConfigMap>(json!({"metadata": {"name": "held", "finalizers": [HOLD]}})).await?;
+    inner.create::<ConfigMap>(json!({"metadata": {"name": "free"}})).await?;
+    namespaces(space).delete(&inner.namespace, &DeleteParams::default()).await?;
+    eventually("the namespace says what holds it up", || async {
+        let status = namespaces(space).get(&inner.namespace).await?.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let held = conditions.iter().find(|condition| condition.type_ == "NamespaceFinalizersRemaining");
+        ensure!(held.is_some_and(|held| held.status == "True"), "{conditions:?}");
+        ensure!(names(&inner.list::<ConfigMap>("").await?).contains(&"held".to_owned()));
+        Ok(())
+    })
+    .await
+}
+
+async fn let_go(space: &Space) -> Result<()> {
+    let inner = inner(space);
+    inner.patch::<ConfigMap>("held", json!({"metadata": {"finalizers": null}})).await?;
+    eventually("the namespace is gone", || async {
+        ensure!(namespaces(space).get_opt(&inner.namespace).await?.is_none());
+        Ok(())
+    })
+    .await
+}
+
+/// An owner waits for a dependent that somebody holds; the dependents of another one have become orphans.
+async fn wait_for_dependents(space: &Space) -> Result<()> {
+    for (owner, cascade) in [("waits", "foreground"), ("leaves", "orphan")] {
+        let made: ConfigMap = space.create(json!({"metadata": {"name": owner}})).await?;
+        let reference = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": made.uid(), "blockOwnerDeletion": true,
+        });
+        let dependent = json!({"metadata": {
+            "name": format!("{owner}-dependent"), "finalizers": [HOLD], "ownerReferences": [reference],
+        }});
+        space.create::<ConfigMap>(dependent).await?;
+        space.kubectl(&["delete", "configmap", owner, &format!("--cascade={cascade}"), "--wait=false"]).await?;
+    }
+    eventually("one dependent is going and one is an orphan", || async {
+        let going: ConfigMap = space.get("waits-dependent").await?;
+        ensure!(going.metadata.deletion_timestamp.is_some());
+        let orphan: ConfigMap = space.get("leaves-dependent").await?;
+        ensure!(orphan.owner_references().is_empty(), "{:?}", orphan.owner_references());
+        ensure!(space.api::<ConfigMap>().get_opt("leaves").await?.is_none());
+        Ok(())
+    })
+    .await
+}
+
+async fn release_dependents(space: &Space) -> Result<()> {
+    ensure!(space.get::<ConfigMap>("waits").await.is_ok(), "it went before what it waits for");
+    space.patch::<ConfigMap>("waits-dependent", json!({"metadata": {"finalizers": null}})).await?;
+    eventually("the owner is gone", || async {
+        let left = names(&space.list::<ConfigMap>("").await?);
+        ensure!(left == ["kube-root-ca.crt", "leaves-dependent"], "{left:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn used(space: &Space, secrets: usize) -> Result<()> {
+    eventually(format!("{secrets} secrets are counted"), || async {
+        let status = space.get::<ResourceQuota>("quota").await?.status.unwrap_or_default();
+        let used = status.used.unwrap_or_default();
+        let counted = used.get("count/secrets").map(|count| count.0.as_str());
+        ensure!(counted == Some(&*secrets.to_string()), "{used:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn secret(space: &Space, name: &str) -> Result<()> {
+    space.create::<Secret>(json!({"metadata": {"name": name}})).await?;
+    Ok(())
+}
+
+async fn count(space: &Space) -> Result<()> {
+    space
+        .create::<ResourceQuota>(json!({
+            "metadata": {"name": "quota"}, "spec": {"hard": {"count/secrets": "9"}},
+        }))
+        .await?;
+    used(space, 0).await?;
+    secret(space, "one").await?;
+    used(space, 1).await
+}
+
+async fn count_again(space: &Space) -> Result<()> {
+    secret(space, "two").await?;
+    used(space, 2).await?;
+    space.delete::<Secret>("one").await?;
+    used(space, 1).await
+}
+
+/// A robot has its token; the namespace has its account and the root certificates.
+async fn give_token(space: &Space) -> Result<()> {
+    space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
+    space.create::<Secret>(asking("first", "robot", json!({}))).await?;
+    filled(space, "first").await?;
+    eventually("the default account is there", || space.get::<ServiceAccount>("default")).await?;
+    eventually("the root certificates are there", || space.get::<ConfigMap>("kube-root-ca.crt")).await?;
+    Ok(())
+}
+
+async fn take_token(space: &Space) -> Result<()> {
+    let (token, _) = filled(space, "first").await?;
+    space.create::<Secret>(asking("second", "robot", json!({}))).await?;
+    filled(space, "second").await?;
+    ensure!(filled(space, "first").await?.0 == token, "what is there stays");
+    space.delete::<ServiceAccount>("robot").await?;
+    space.delete::<ServiceAccount>("default").await?;
+    eventually("tokens go with their account, and the default one comes back", || async {
+        let left = names(&space.list::<Secret>("").await?);
+        ensure!(left.is_empty(), "{left:?}");
+        space.get::<ServiceAccount>("default").await.map(drop)
+    })
+    .await
+}
+
+/// A node gets a range that no other one has, and is told how long to keep what it reads.
+async fn join(space: &Space, name: &str) -> Result<()> {
+    let name = format!("{}-{name}", space.namespace);
+    add(space, &name, &[]).await?;
+    eventually(format!("{name} has a range and an annotation"), || async {
+        ensure!(ranges(space, &name).await?.len() == 1);
+        let node = nodes(space).get(&name).await?;
+        let annotations = node.metadata.annotations.unwrap_or_default();
+        ensure!(
+            annotations.get(crate::robustness::cluster_crashes::TTL).is_some_and(|value| value == "0"),
+            "{annotations:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    distinct(space).await.map(drop)
+}
+
+async fn join_again(space: &Space) -> Result<()> {
+    let first = format!("{}-first", space.namespace);
+    let before = ranges(space, &first).await?;
+    join(space, "second").await?;
+    let annotation = json!({"metadata": {"annotations": {crate::robustness::cluster_crashes::TTL: null}}});
+    patch_node(space, &first, annotation).await?;
+    eventually("the node is told again", || async {
+        let annotations = nodes(space).get(&first).await?.metadata.annotations.unwrap_or_default();
+        ensure!(annotations.contains_key(crate::robustness::cluster_crashes::TTL));
+        Ok(())
+    })
+    .await?;
+    ensure!(ranges(space, &first).await? == before, "a node keeps its range");
+    Ok(())
+}
+
+/// All that the controllers write, by kind and name: uid and version.
+async fn written(bed: &Arc<Bed>) -> Result<BTreeMap<String, (Option<String>, Option<String>)>> {
+    let kinds = "nodes,certificatesigningrequests,namespaces,configmaps,secrets,serviceaccounts,resourcequotas";
+    let cluster = bed.clone();
+    let list = move || cluster.cluster.kubectl(&["get", kinds, "--all-namespaces", "--output=json"]);
+    let list: Value = serde_json::from_str(&tokio::task::spawn_blocking(list).await??)?;
+    let mut written = BTreeMap::new();
+    for item in list["items"].as_array().into_iter().flatten() {
+        let text = |field: &str| item["metadata"][field].as_str().map(ToOwned::to_owned);
+        let name = ["namespace", "name"].map(|field| text(field).unwrap_or_default()).join("/");
+        // The API server keeps books of its own.
+        if !name.starts_with("kube-system/") {
+            written.insert(format!("{} {name}", item["kind"]), (text("uid"), text("resourceVersion")));
+        }
+    }
+    ensure!(!written.is_empty(), "there is nothing: this proves nothing");
+    Ok(written)
+}
+
+/// A work in its own namespace.
+type Course = (&'static Work, Space);
+
+async fn all(bed: &Arc<Bed>) -> Result<Vec<Course>> {
+    try_join_all(WORKS.iter().map(async |work| Ok((work, bed.space(work.name).await?)))).await
+}
+
+/// Does one half of all works, side by side.
+async fn tell(courses: &[Course], half: fn(&Work) -> fn(Space) -> Told) -> Result<()> {
+    let each = courses.iter().map(async |(work, space)| {
+        half(work)(space.clone()).await.with_context(|| format!("{} in {}", work.name, space.namespace))
+    });
+    try_join_all(each).await?;
+    Ok(())
+}
+
+async fn begin(courses: &[Course]) -> Result<()> {
+    tell(courses, |work| work.begin).await.context("it begins")
+}
+
+async fn end(courses: &[Course]) -> Result<()> {
+    tell(courses, |work| work.end).await.context("it ends")
+}
+
+async fn listed(faults: &Faults) -> Result<()> {
+    eventually("ours has listed", || async {
+        let watches = faults.most_watches();
+        ensure!(["nodes", "secrets", "resourcequotas", "leases"].iter().all(|kind| watches.contains_key(*kind)));
+        Ok(())
+    })
+    .await
+}
+
+/// Both ways, for all kinds of work at once.
+pub async fn a_cluster_goes_on_under_the_other(_: Space) -> Result<()> {
+    let bed = bed().await?;
+    let home = bed.space("home").await?;
+    let (from_upstream, from_ours) = (all(&bed).await?, all(&bed).await?);
+    let mut flags = signing(&home);
+    flags.extend([
+        CONTROLLERS.to_owned(),
+        "--enable-garbage-collector=true".to_owned(),
+        "--allocate-node-cidrs=true".to_owned(),
+        "--cluster-cidr=10.200.0.0/20".to_owned(),
+        format!("--root-ca-file={}", bed.cluster.ca_certificate().display()),
+        format!("--service-account-private-key-file={}", bed.cluster.service_account_key().display()),
+    ]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+
+    start_upstream_with(&bed.cluster, &flags)?;
+    begin(&from_upstream).await.context("under upstream's")?;
+    bed.cluster.kill(UPSTREAM)?;
+    let manager = Manager::start_cluster_wide(&home, &Faults::default(), &flags).await?;
+    end(&from_upstream).await.context("from upstream's to ours")?;
+    begin(&from_ours).await.context("under ours")?;
+    manager.crash().await;
+
+    start_upstream_with(&bed.cluster, &flags)?;
+    end(&from_ours).await.context("from ours to upstream's")?;
+    bed.cluster.kill(UPSTREAM)?;
+
+    let before = written(&bed).await?;
+    let faults = Faults::default();
+    let manager = Manager::start_cluster_wide(&home, &faults, &flags).await?;
+    listed(&faults).await?;
+    during(QUIET, "ours finds nothing to do", || async {
+        ensure!(faults.count(Call::is_deed) == 0, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    manager.stop().await?;
+    start_upstream_with(&bed.cluster, &flags)?;
+    // Work of which it is known that upstream's has done it after its start.
+    give_token(&bed.space("last").await?).await?;
+    count(&bed.space("last").await?).await?;
+    bed.cluster.kill(UPSTREAM)?;
+    let mut after = written(&bed).await?;
+    after.retain(|name, _| before.contains_key(name));
+    ensure!(after == before, "upstream's changes what is at rest: {before:?} -> {after:?}");
+    Ok(())
+}

@@ -1,0 +1,430 @@
+//! Upstream's manager and ours hand work over to each other in its middle, for a table of kinds of work: what the one
+//! has begun the other one ends, with the same objects, and neither touches what is at rest.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::metrics::Metrics;
+use cluster_tests::objects::{names, replica_set, uids};
+use cluster_tests::{Bed, Call, Faults, Manager, Observer, QUIET, Space, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, READY};
+use futures::future::{BoxFuture, try_join_all};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde_json::{Value, json};
+
+use crate::upstream::manager::{UPSTREAM, start_upstream};
+use crate::workloads::disruption::{INSUFFICIENT, SUFFICIENT, budget, counted, evict};
+use crate::workloads::horizontal_pod_autoscaler::{autoscaler, busy, scaled_to};
+use crate::workloads::{cronjob, deployment, job, pod_garbage_collector, replicaset, replicationcontroller};
+
+/// The controllers of all of it.
+const CONTROLLERS: &str = "replicationcontroller-controller,replicaset-controller,deployment-controller,job-controller,\
+                           cronjob-controller,disruption-controller,horizontal-pod-autoscaler-controller,\
+                           pod-garbage-collector-controller,ttl-after-finished-controller";
+
+/// Flags that let autoscalers decide soon, known to both managers.
+const QUICK: [&str; 4] = [
+    "--horizontal-pod-autoscaler-sync-period=500ms",
+    "--horizontal-pod-autoscaler-downscale-stabilization=2s",
+    "--horizontal-pod-autoscaler-cpu-initialization-period=0s",
+    "--horizontal-pod-autoscaler-initial-readiness-delay=0s",
+];
+
+type Told = BoxFuture<'static, Result<()>>;
+
+/// Work that one manager begins and another one ends.
+struct Work {
+    name: &'static str,
+    /// Up to a state that is half way.
+    begin: fn(Space) -> Told,
+    /// From there to the end.
+    end: fn(Space) -> Told,
+    /// How many pods there are over the whole of it.
+    pods: usize,
+}
+
+const WORKS: [Work; 8] = [
+    Work {
+        name: "replicationcontroller",
+        begin: |space| Box::pin(async move { grow(&space).await }),
+        end: |space| Box::pin(async move { replicationcontroller::settled(&space, "web", 6).await.map(drop) }),
+        pods: 6,
+    },
+    Work {
+        name: "job",
+        begin: |space| Box::pin(async move { run_half(&space).await }),
+        end: |space| Box::pin(async move { run_to_the_end(&space).await }),
+        pods: 12,
+    },
+    Work {
+        name: "failing-job",
+        begin: |space| Box::pin(async move { fail_once(&space).await }),
+        end: |space| Box::pin(async move { fail_again(&space).await }),
+        pods: 2,
+    },
+    Work {
+        name: "cronjob",
+        begin: |space| Box::pin(async move { run_is_due(&space).await }),
+        end: |space| Box::pin(async move { run_ends(&space).await }),
+        pods: 1,
+    },
+    Work {
+        name: "disruption",
+        begin: |space| Box::pin(async move { guard(&space).await }),
+        end: |space| Box::pin(async move { evict_one(&space).await }),
+        pods: 5,
+    },
+    Work {
+        name: "podautoscaler",
+        begin: |space| Box::pin(async move { scale_up(&space).await }),
+        end: |space| Box::pin(async move { scale_down(&space).await }),
+        pods: 4,
+    },
+    Work {
+        name: "ttl-after-finished",
+        begin: |space| Box::pin(async move { end_and_stay(&space).await }),
+        end: |space| Box::pin(async move { go_after_a_time(&space).await }),
+        pods: 2,
+    },
+    Work {
+        name: "podgc",
+        begin: |space| Box::pin(async move { end_the_first(&space).await }),
+        end: |space| Box::pin(async move { end_the_second(&space).await }),
+        pods: 3,
+    },
+];
+
+async fn grow(space: &Space) -> Result<()> {
+    space.create::<ReplicationController>(replicationcontroller::controller("web", 3)).await?;
+    replicationcontroller::settled(space, "web", 3).await?;
+    space.scale::<ReplicationController>("web", 6).await?;
+    eventually("it grows", || async {
+        ensure!(space.pods("web").await?.len() > 3);
+        Ok(())
+    })
+    .await
+}
+
+/// Has as many pods of a Job succeed as there are, up to `most`.
+async fn succeed(space: &Space, name: &str, most: usize) -> Result<()> {
+    for pod in names(&space.pods(name).await?).into_iter().take(most) {
+        space.kubectl(&["annotate", "pod", &pod, &format!("{BEHAVIOUR}=succeed"), "--overwrite"]).await?;
+    }
+    Ok(())
+}
+
+const JOBS: [(&str, &str); 2] = [("plain", "NonIndexed"), ("indexed", "Indexed")];
+
+/// Of six pods three run at a time; one has ended and is counted, another one has just ended.
+async fn run_half(space: &Space) -> Result<()> {
+    for (name, mode) in JOBS {
+        let spec = json!({"parallelism": 3, "completions": 6, "completionMode": mode});
+        space.create::<Job>(job::job(name, &json!({BEHAVIOUR: READY}), spec)).await?;
+        let counted = async |succeeded: i32| {
+            eventually(format!("{name} runs, {succeeded} have succeeded"), || async {
+                let status = space.get::<Job>(name).await?.status.unwrap_or_default();
+                ensure!(job::counts(&status) == [3, 3, succeeded, 0, 0], "{status:?}");
+                Ok(())
+            })
+            .await
+        };
+        counted(0).await?;
+        succeed(space, name, 1).await?;
+        counted(1).await?;
+    }
+    for (name, _) in JOBS {
+        succeed(space, name, 1).await?;
+    }
+    Ok(())
+}
+
+async fn run_to_the_end(space: &Space) -> Result<()> {
+    for (name, mode) in JOBS {
+        let status = eventually(format!("{name} is complete"), || async {
+            succeed(space, name, 3).await?;
+            let status = space.get::<Job>(name).await?.status.unwrap_or_default();
+            ensure!(status.completion_time.is_some(), "{status:?}");
+            Ok(status)
+        })
+        .await?;
+        ensure!(job::counts(&status) == [0, 0, 6, 0, 0], "{name}: {status:?}");
+        ensure!(status.completed_indexes.as_deref() == (mode == "Indexed").then_some("0-5"), "{name}: {status:?}");
+        let held = space.list::<Pod>(name).await?.iter().filter(|pod| job::has_finalizer(pod)).count();
+        ensure!(held == 0, "{held} pods of {name} are held");
+    }
+    Ok(())
+}
+
+/// The first failure is counted, and the second pod waits for its turn or runs.
+async fn fail_once(space: &Space) -> Result<()> {
+    let spec = json!({"backoffLimit": 1});
+    space.create::<Job>(job::job("failing", &json!({BEHAVIOUR: "fail"}), spec)).await?;
+    eventually("one has failed", || async {
+        let status = space.get::<Job>("failing").await?.status.unwrap_or_default();
+        ensure!(status.failed == Some(1), "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn fail_again(space: &Space) -> Result<()> {
+    let ended = ["FailureTarget=True BackoffLimitExceeded", "Failed=True BackoffLimitExceeded"];
+    let status = job::until(space, "failing", &ended).await?;
+    ensure!(job::counts(&status) == [0, 0, 0, 2, 0], "{status:?}");
+    Ok(())
+}
+
+async fn run_is_due(space: &Space) -> Result<()> {
+    cronjob::due_once(space, "yearly", &json!({BEHAVIOUR: READY}), json!({})).await?;
+    eventually("the run is listed", || async {
+        let status = space.get::<CronJob>("yearly").await?.status.unwrap_or_default();
+        ensure!(status.active.as_ref().is_some_and(|active| active.len() == 1), "{status:?}");
+        let status = space.list::<Job>("yearly").await?.remove(0).status.unwrap_or_default();
+        ensure!(job::counts(&status) == [1, 1, 0, 0, 0], "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn run_ends(space: &Space) -> Result<()> {
+    succeed(space, "yearly", 1).await?;
+    eventually("it is no longer listed", || async {
+        let status = space.get::<CronJob>("yearly").await?.status.unwrap_or_default();
+        ensure!(status.active.as_ref().is_none_or(Vec::is_empty), "{status:?}");
+        ensure!(status.last_successful_time.is_some(), "{status:?}");
+        ensure!(space.list::<Job>("yearly").await?.len() == 1, "there is one run");
+        Ok(())
+    })
+    .await
+}
+
+async fn guard(space: &Space) -> Result<()> {
+    space.create::<PodDisruptionBudget>(budget("web", json!({"minAvailable": "75%"}))).await?;
+    space.create::<ReplicaSet>(replica_set("web", 4)).await?;
+    counted(space, [4, 4, 3, 1], SUFFICIENT).await?;
+    replicaset::settled(space, "web", 4).await?;
+    Ok(())
+}
+
+async fn evict_one(space: &Space) -> Result<()> {
+    let first = names(&space.pods("web").await?)[0].clone();
+    ensure!(evict(space, &first).await?, "one may be evicted");
+    eventually("it is replaced, and its note is gone", || async {
+        ensure!(!names(&space.list::<Pod>("web").await?).contains(&first));
+        let status = space.get::<PodDisruptionBudget>("budget").await?.status.context("no status")?;
+        ensure!(status.disrupted_pods.unwrap_or_default().is_empty());
+        Ok(())
+    })
+    .await?;
+    replicaset::settled(space, "web", 4).await?;
+    counted(space, [4, 4, 3, 1], SUFFICIENT).await?;
+    space.patch::<PodDisruptionBudget>("budget", json!({"spec": {"minAvailable": "100%"}})).await?;
+    counted(space, [4, 4, 4, 0], INSUFFICIENT).await?;
+    Ok(())
+}
+
+async fn scale_up(space: &Space) -> Result<()> {
+    let target = json!({"type": "Utilization", "averageUtilization": 50});
+    let spec = json!({
+        "minReplicas": 1, "maxReplicas": 4,
+        "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
+    });
+    Metrics::serve(space).await?.set(space, "cpu", "200m");
+    space.create::<Deployment>(busy("web", 1)).await?;
+    space.create::<HorizontalPodAutoscaler>(autoscaler("web", spec)).await?;
+    scaled_to(space, "web", 4, "True TooManyReplicas").await?;
+    deployment::rolled_out(space, "web", 4).await?;
+    Ok(())
+}
+
+async fn scale_down(space: &Space) -> Result<()> {
+    Metrics::serve(space).await?.set(space, "cpu", "5m");
+    scaled_to(space, "web", 1, "False DesiredWithinRange").await?;
+    deployment::rolled_out(space, "web", 1).await?;
+    Ok(())
+}
+
+/// Two Jobs have ended, and are to stay for long.
+async fn end_and_stay(space: &Space) -> Result<()> {
+    for name in ["brief", "kept"] {
+        space.create::<Job>(job::job(name, &json!({}), json!({"ttlSecondsAfterFinished": 3600}))).await?;
+    }
+    for name in ["brief", "kept"] {
+        job::until(space, name, &job::COMPLETE).await?;
+    }
+    Ok(())
+}
+
+/// The time of one is over since it has ended: it goes, and the other one stays.
+async fn go_after_a_time(space: &Space) -> Result<()> {
+    space.patch::<Job>("brief", json!({"spec": {"ttlSecondsAfterFinished": 1}})).await?;
+    eventually("it is going", || async {
+        let brief: Job = space.get("brief").await?;
+        ensure!(brief.metadata.deletion_timestamp.is_some(), "{:?}", brief.metadata);
+        Ok(())
+    })
+    .await?;
+    // Its dependents go first, and nobody here collects them.
+    space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
+    ensure!(space.get::<Job>("kept").await?.metadata.deletion_timestamp.is_none(), "the other one stays");
+    Ok(())
+}
+
+/// Of three pods that were never bound one is deleted and ended; something holds it.
+async fn end_the_first(space: &Space) -> Result<()> {
+    for name in ["first", "second", "third"] {
+        space.create::<Pod>(pod_garbage_collector::kept(name, json!({"schedulerName": "nobody"}))).await?;
+    }
+    space.delete::<Pod>("first").await?;
+    pod_garbage_collector::ended(space, "first").await?;
+    Ok(())
+}
+
+/// So does the second, and then both go.
+async fn end_the_second(space: &Space) -> Result<()> {
+    space.delete::<Pod>("second").await?;
+    for name in ["first", "second"] {
+        pod_garbage_collector::ended(space, name).await?;
+        space.patch::<Pod>(name, json!({"metadata": {"finalizers": null}})).await?;
+    }
+    eventually("the third one is left", || async {
+        ensure!(names(&space.list::<Pod>("web").await?) == ["third"]);
+        Ok(())
+    })
+    .await
+}
+
+/// Objects that no manager replaces, and all pods, by kind and name: uids and, but for pods, versions.
+type Kept = BTreeMap<String, (Option<String>, Option<String>)>;
+
+async fn kept(space: &Space) -> Result<Kept> {
+    let mut kept = Kept::new();
+    let kinds = "replicationcontrollers,replicasets,deployments,jobs,cronjobs,poddisruptionbudgets,\
+                 horizontalpodautoscalers,pods";
+    let list: Value = serde_json::from_str(&space.kubectl(&["get", kinds, "--output=json"]).await?)?;
+    for item in list["items"].as_array().into_iter().flatten() {
+        let text = |field: &str| item["metadata"][field].as_str().map(ToOwned::to_owned);
+        // Kubelets and the scheduler write pods.
+        let version = text("resourceVersion").filter(|_| item["kind"] != "Pod");
+        kept.insert(format!("{} {}", item["kind"], text("name").unwrap_or_default()), (text("uid"), version));
+    }
+    ensure!(!kept.is_empty(), "there is nothing: this proves nothing");
+    Ok(kept)
+}
+
+/// A work in its own namespace.
+struct Course {
+    work: &'static Work,
+    space: Space,
+    observer: Observer,
+}
+
+impl Course {
+    async fn all(bed: &std::sync::Arc<Bed>) -> Result<Vec<Self>> {
+        try_join_all(WORKS.iter().map(async |work| {
+            let space = bed.space(work.name).await?;
+            let observer = Observer::start(&space, |_| Ok(())).await?;
+            Ok(Self { work, space, observer })
+        }))
+        .await
+    }
+
+    /// Answers the uids of the pods that are there half way.
+    async fn begin(&self) -> Result<Vec<String>> {
+        (self.work.begin)(self.space.clone()).await.with_context(|| format!("{} begins", self.work.name))?;
+        Ok(uids(&self.space.list::<Pod>("").await?))
+    }
+
+    /// Fails also if a pod was made that need not be, or one that was there half way has been made again.
+    async fn end(&self) -> Result<()> {
+        let Self { work, space, observer } = self;
+        (work.end)(space.clone()).await.with_context(|| format!("{} ends in {}", work.name, space.namespace))?;
+        let ever = observer.view().pods_ever.len();
+        ensure!(ever == work.pods, "{}: there were {ever} pods instead of {}", work.name, work.pods);
+        Ok(())
+    }
+}
+
+async fn begin(courses: &[Course]) -> Result<()> {
+    let half = try_join_all(courses.iter().map(Course::begin)).await?;
+    ensure!(half.iter().all(|pods| !pods.is_empty()), "work without pods");
+    Ok(())
+}
+
+async fn end(courses: &[Course]) -> Result<()> {
+    try_join_all(courses.iter().map(Course::end)).await?;
+    Ok(())
+}
+
+async fn all_kept(courses: &[Course]) -> Result<Vec<Kept>> {
+    try_join_all(courses.iter().map(|course| kept(&course.space))).await
+}
+
+/// Fails if an object was written or made again since.
+async fn untouched(courses: &[Course], before: &[Kept]) -> Result<()> {
+    for (course, (before, after)) in courses.iter().zip(before.iter().zip(all_kept(courses).await?)) {
+        let changed: Vec<_> = after.iter().filter(|(name, now)| before.get(*name) != Some(now)).collect();
+        ensure!(changed.is_empty() && before.len() == after.len(), "{}: {changed:?} of {before:?}", course.work.name);
+    }
+    Ok(())
+}
+
+/// Both ways, for all kinds of work at once. Upstream's manager sees all namespaces, so that this needs a control plane
+/// of its own.
+pub async fn work_goes_on_under_the_other(_: Space) -> Result<()> {
+    let bed = Bed::start().await?;
+    let home = bed.space("home").await?;
+    let (from_upstream, from_ours) = (Course::all(&bed).await?, Course::all(&bed).await?);
+    Metrics::serve(&home).await?;
+    let flags: Vec<String> =
+        [format!("--controllers={CONTROLLERS}")].into_iter().chain(QUICK.map(Into::into)).collect();
+    let ours: Vec<&str> = flags.iter().map(String::as_str).collect();
+
+    start_upstream(&bed.cluster, CONTROLLERS, &QUICK)?;
+    begin(&from_upstream).await.context("under upstream's")?;
+    bed.cluster.kill(UPSTREAM)?;
+    let before = all_kept(&from_upstream).await?;
+
+    let faults = Faults::default();
+    let manager = Manager::start_cluster_wide(&home, &faults, &ours).await?;
+    eventually("ours has listed", || async {
+        ensure!(faults.most_watches().contains_key("horizontalpodautoscalers"));
+        Ok(())
+    })
+    .await?;
+    // Work that is under way goes on by itself, but nothing may be made anew.
+    for (course, before) in from_upstream.iter().zip(&before) {
+        let now = kept(&course.space).await?;
+        let lost: Vec<_> =
+            before.iter().filter(|(name, (uid, _))| now.get(*name).map(|now| &now.0) != Some(uid)).collect();
+        ensure!(lost.is_empty(), "{}: lost {lost:?}", course.work.name);
+    }
+    end(&from_upstream).await.context("from upstream's to ours")?;
+    begin(&from_ours).await.context("under ours")?;
+    manager.crash().await;
+
+    let at_rest = all_kept(&from_upstream).await?;
+    start_upstream(&bed.cluster, CONTROLLERS, &QUICK)?;
+    end(&from_ours).await.context("from ours to upstream's")?;
+    untouched(&from_upstream, &at_rest).await.context("at rest under upstream's")?;
+    bed.cluster.kill(UPSTREAM)?;
+
+    let at_rest = all_kept(&from_ours).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_cluster_wide(&home, &faults, &ours).await?;
+    eventually("ours has listed", || async {
+        ensure!(faults.most_watches().contains_key("horizontalpodautoscalers"));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "ours finds nothing to do", || async {
+        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    untouched(&from_ours, &at_rest).await.context("at rest under ours")
+}

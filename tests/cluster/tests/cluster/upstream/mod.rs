@@ -1,0 +1,9 @@
+//! Comparison with upstream's manager, and takeovers from and to it.
+
+pub mod cluster_handover;
+pub mod differential;
+pub mod handover;
+pub mod manager;
+pub mod operations;
+pub mod statefulset_takeover;
+pub mod takeover;

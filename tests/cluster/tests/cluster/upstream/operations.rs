@@ -1,0 +1,248 @@
+//! What operators do: upstream's manager is replaced on a node, word by word as docs/takeover.md says, and put back.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::programs::KUBERNETES;
+use cluster_tests::{Bed, Space, StaticPods, eventually};
+use control_plane::assets::Program;
+use control_plane::{ControlPlane, Identity, Options};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::ListParams;
+use tokio::task::block_in_place;
+
+const PAGE: &str = include_str!("../../../../../docs/takeover.md");
+const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
+
+/// What kubeadm 1.37 writes for a cluster with a pod network.
+const KUBEADM: &str = include_str!("../../../data/kube-controller-manager.yaml");
+const MANIFEST: &str = "kube-controller-manager.yaml";
+
+/// A node on which a person types.
+struct Node<'a> {
+    bed: &'a Bed,
+    pods: StaticPods<'a>,
+    /// Where they are.
+    folder: PathBuf,
+}
+
+impl<'a> Node<'a> {
+    /// A control plane node as kubeadm leaves it, its manager not yet started.
+    fn new(bed: &'a Bed) -> Result<Self> {
+        let cluster = &bed.cluster;
+        for identity in [Identity::Admin, Identity::ControllerManager] {
+            cluster.kubeconfig(identity)?;
+        }
+        let pods = StaticPods::new(cluster)?;
+        let folder = cluster.folder().join("home");
+        fs::create_dir(&folder)?;
+        std::os::unix::fs::symlink(DEPLOY, folder.join("deploy"))?;
+        Ok(Self { bed, pods, folder })
+    }
+
+    /// Types commands, in which [`KUBERNETES`] stands for the control plane's folder; answers what they print.
+    fn types(&self, commands: &str) -> Result<String> {
+        let cluster = &self.bed.cluster;
+        let commands = commands.replace(KUBERNETES, &cluster.folder().display().to_string());
+        let kubectl = cluster.assets().path(Program::Kubectl)?.parent().context("kubectl is in no folder")?;
+        let path = format!("{}:{}", kubectl.display(), std::env::var("PATH")?);
+        let mut shell = Command::new("sh");
+        shell.args(["-eu", "-c", &commands]).current_dir(&self.folder).env("PATH", path).env("HOME", &self.folder);
+        let output = block_in_place(|| shell.output())?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{commands}\n({}): {complaint}", output.status);
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Follows a part of the page, the kubelet looking on; answers what was printed.
+    async fn follows(&mut self, heading: &str) -> Result<String> {
+        let mut printed = String::new();
+        for block in blocks(PAGE, heading) {
+            let typed = self.types(&block);
+            printed += &typed.with_context(|| format!("under '{heading}'"))?;
+            self.pods.sync().await?;
+        }
+        ensure!(!printed.is_empty() || !blocks(PAGE, heading).is_empty(), "nothing to do under '{heading}'");
+        Ok(printed)
+    }
+
+    /// Waits until somebody leads that is not `before`; answers who.
+    async fn led_by_another(&self, lease: &str, before: &str) -> Result<String> {
+        let leases: Api<Lease> = Api::namespaced(self.bed.client.clone(), "kube-system");
+        eventually(format!("{lease} has another holder than {before:?}"), || async {
+            let holder = leases.get(lease).await?.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+            ensure!(!holder.is_empty() && holder != before, "{holder:?} holds it");
+            Ok(holder)
+        })
+        .await
+    }
+
+    /// Follows the page's checks, of our manager or of upstream's: it leads, and no pod is gone.
+    async fn checks(&mut self, ours: bool) -> Result<()> {
+        let printed = self.follows("Check").await?;
+        ensure!(printed.contains("became leader"), "no event of an election: {printed}");
+        let gone = self.types("comm -23 pods.before pods.after")?;
+        ensure!(gone.is_empty(), "pods are gone:\n{gone}");
+        let token = fs::read_to_string(self.folder.join("token"))?;
+        let process = self.pods.process(MANIFEST)?;
+        let metrics = process.get("/metrics", Some(token.trim_end())).await?;
+        ensure!(metrics.contains("\nleader_election_master_status{name=\"kube-controller-manager\"} 1"), "{metrics}");
+        ensure!(metrics.contains("\ncontrollers_reconciles_total") == ours, "whose metrics are these?");
+        Ok(())
+    }
+}
+
+/// The shell commands under a heading of a page.
+fn blocks(page: &str, heading: &str) -> Vec<String> {
+    let (mut under, mut block, mut blocks) = (false, None::<String>, Vec::new());
+    for line in page.lines() {
+        match (&mut block, line) {
+            (Some(_), "```") => blocks.extend(block.take()),
+            (Some(block), line) => *block += &format!("{line}\n"),
+            (None, "```sh") if under => block = Some(String::new()),
+            (None, line) => {
+                if let Some(title) = line.strip_prefix("## ") {
+                    under = title == heading;
+                }
+            }
+        }
+    }
+    blocks
+}
+
+/// Pods by uid and name, of all namespaces.
+async fn everything(bed: &Bed) -> Result<BTreeSet<String>> {
+    let pods: Api<Pod> = Api::all(bed.client.clone());
+    let names = |pod: Pod| format!("{:?} {:?}", pod.metadata.uid, pod.metadata.name);
+    Ok(pods.list(&ListParams::default()).await?.items.into_iter().map(names).collect())
+}
+
+const WORKLOADS: &str = r"
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: main, image: 'example.com/web:1'}]}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: store, namespace: shop}
+spec:
+  replicas: 2
+  serviceName: store
+  selector: {matchLabels: {app: store}}
+  template:
+    metadata: {labels: {app: store}}
+    spec: {containers: [{name: main, image: 'example.com/store:1'}]}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: agent, namespace: shop}
+spec:
+  selector: {matchLabels: {app: agent}}
+  template:
+    metadata: {labels: {app: agent}}
+    spec: {containers: [{name: main, image: 'example.com/agent:1'}]}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once, namespace: shop}
+spec:
+  template:
+    spec: {restartPolicy: Never, containers: [{name: main, image: 'example.com/once:1'}]}
+";
+
+/// Brings workloads up, and waits until they are whole.
+fn workloads(cluster: &ControlPlane) -> Result<()> {
+    block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], WORKLOADS))?;
+    for workload in ["deployment/web", "statefulset/store", "daemonset/agent"] {
+        in_shop(cluster, &["rollout", "status", workload, "--timeout=90s"])?;
+    }
+    in_shop(cluster, &["wait", "--for=condition=Complete", "job/once", "--timeout=90s"])
+}
+
+/// Runs kubectl in the namespace of the workloads.
+fn in_shop(cluster: &ControlPlane, arguments: &[&str]) -> Result<()> {
+    let arguments = [&["--namespace=shop"], arguments].concat();
+    block_in_place(|| cluster.kubectl(&arguments)).map(drop)
+}
+
+async fn bed() -> Result<Bed> {
+    Bed::without_accounts(Options { nodes: 2, ..Options::default() }).await
+}
+
+/// Upstream's manager, ours, upstream's again; then both beside each other, and back. All with kubeadm's command line.
+pub async fn the_takeover_page_is_followed_there_and_back(_: Space) -> Result<()> {
+    let bed = bed().await?;
+    let mut node = Node::new(&bed)?;
+    fs::write(node.pods.folder().join(MANIFEST), KUBEADM)?;
+    node.pods.sync().await?;
+    let upstream = node.led_by_another("kube-controller-manager", "").await?;
+    workloads(&bed.cluster)?;
+    let before = everything(&bed).await?;
+
+    let printed = node.follows("Before").await?;
+    ensure!(printed.contains(&upstream), "{upstream} leads, and the page shows {printed}");
+    let printed = node.follows("Take over").await?;
+    ensure!(printed.contains("localhost/kcm:"), "the difference is {printed}");
+    let ours = node.led_by_another("kube-controller-manager", &upstream).await?;
+    node.checks(true).await.context("under ours")?;
+    ensure!(everything(&bed).await? == before, "other pods under ours");
+
+    node.follows("Go back").await?;
+    let upstream = node.led_by_another("kube-controller-manager", &ours).await?;
+    node.checks(false).await.context("under upstream's again")?;
+    ensure!(everything(&bed).await? == before, "other pods under upstream's again");
+
+    let [part, start, look, end, back] = blocks(PAGE, "Share the work").try_into().ok().context("five steps")?;
+    node.types(&part)?;
+    node.pods.sync().await?;
+    node.led_by_another("kube-controller-manager", &upstream).await.context("upstream's, with less to do")?;
+    node.types(&start)?;
+    node.pods.sync().await?;
+    let ours = node.led_by_another("kcm", "").await?;
+    let printed = node.types(&look)?;
+    ensure!(printed.contains(&ours), "{ours} holds kcm, and the page shows {printed}");
+    in_shop(&bed.cluster, &["scale", "deployment/web", "--replicas=5"])?;
+    in_shop(&bed.cluster, &["rollout", "status", "deployment/web", "--timeout=60s"])?;
+    for step in [end, back] {
+        node.types(&step)?;
+        node.pods.sync().await?;
+    }
+    ensure!(everything(&bed).await?.is_superset(&before), "pods are gone after the work was shared");
+    Ok(())
+}
+
+/// The command line of kubeadm's manifest, by the command's name, with its probes; and a Lease that is given up at the end.
+pub async fn kubeadms_command_line_runs_as_it_is(_: Space) -> Result<()> {
+    let bed = bed().await?;
+    let mut node = Node::new(&bed)?;
+    fs::write(node.folder.join("kube-controller-manager.yaml.upstream"), KUBEADM)?;
+    node.follows("Take over").await?;
+    node.led_by_another("kube-controller-manager", "").await?;
+    workloads(&bed.cluster)?;
+    node.types("touch pods.before")?;
+    node.checks(true).await?;
+
+    let log = node.pods.process(MANIFEST)?.log(&bed.cluster)?;
+    ensure!(log.contains("starting kcm") && !log.contains(" ERROR "), "{log}");
+    fs::remove_file(node.pods.folder().join(MANIFEST))?;
+    node.pods.sync().await?;
+    let leases: Api<Lease> = Api::namespaced(bed.client.clone(), "kube-system");
+    let spec = leases.get("kube-controller-manager").await?.spec.context("a Lease without a spec")?;
+    ensure!(spec.holder_identity.as_deref() == Some(""), "{:?} still holds it", spec.holder_identity);
+    Ok(())
+}

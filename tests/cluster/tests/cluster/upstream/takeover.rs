@@ -1,0 +1,253 @@
+//! Upstream's manager and ours take rollouts over from each other, and no pod is recreated that need not be.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{deployment, is_ready, names, uids, with};
+use cluster_tests::{Bed, Call, Faults, Manager, Observer, QUIET, Space, during, eventually};
+use http::Request;
+use http::header::ACCEPT;
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::Pod;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use crate::upstream::manager::{ROLLOUTS, UPSTREAM, start_upstream};
+use crate::upstream::statefulset_takeover::rich;
+use crate::workloads::daemonset::{self, Fleet, daemon_set};
+use crate::workloads::deployment::{revision, rolled_out, set_image};
+
+const DAEMONS: &str = "daemonset-controller";
+
+/// Begins an update and waits until it is half done: two pods of the new revision are ready, old ones are left.
+async fn half_way(space: &Space, version: u32) -> Result<BTreeSet<String>> {
+    set_image(space, "web", version).await?;
+    let image = format!("example.com/image:{version}");
+    eventually(format!("half of version {version}"), || async {
+        let pods = space.pods("web").await?;
+        let (new, old): (Vec<Pod>, Vec<Pod>) = pods.into_iter().partition(|pod| {
+            let spec = pod.spec.as_ref();
+            spec.and_then(|spec| spec.containers.first()?.image.clone()).as_ref() == Some(&image)
+        });
+        ensure!(
+            new.iter().filter(|pod| is_ready(pod)).count() >= 2 && !old.is_empty(),
+            "{} and {}",
+            new.len(),
+            old.len()
+        );
+        Ok(uids(&new).into_iter().collect())
+    })
+    .await
+}
+
+/// Waits for the end of the rollout; fails unless the pods of its first half are among those of its end, and no more
+/// were made than one for each replica.
+async fn finished(
+    space: &Space,
+    version: u32,
+    half: &BTreeSet<String>,
+    observer: &Observer,
+    made: usize,
+) -> Result<()> {
+    rolled_out(space, "web", 6).await?;
+    let end: BTreeSet<String> = uids(&space.pods("web").await?).into_iter().collect();
+    ensure!(half.is_subset(&end), "pods of version {version} were recreated: {half:?} -> {end:?}");
+    let view = observer.view();
+    ensure!(view.pods_ever.len() == made, "{} pods were made instead of {made}", view.pods_ever.len());
+    ensure!(view.sets_ever.len() == version as usize, "{} ReplicaSets for {version} versions", view.sets_ever.len());
+    Ok(())
+}
+
+/// There and back again. Upstream's manager sees all namespaces, so that this needs a control plane of its own.
+pub async fn rollouts_go_on_under_the_other(_: Space) -> Result<()> {
+    let bed = Bed::start().await?;
+    let space = bed.space("takeover").await?;
+    let observer = Observer::start(&space, |_| Ok(())).await?;
+    start_upstream(&bed.cluster, ROLLOUTS, &[])?;
+    space.create::<Deployment>(with(deployment("web", 6), json!({"spec": {"minReadySeconds": 2}}))).await?;
+    rolled_out(&space, "web", 6).await?;
+    let half = half_way(&space, 2).await?;
+    bed.cluster.kill(UPSTREAM)?;
+
+    let faults = Faults::default();
+    let manager = Manager::start(&space, &faults).await?;
+    finished(&space, 2, &half, &observer, 12).await.context("from upstream to ours")?;
+    let half = half_way(&space, 3).await?;
+    manager.crash().await;
+
+    start_upstream(&bed.cluster, ROLLOUTS, &[])?;
+    finished(&space, 3, &half, &observer, 18).await.context("from ours to upstream")?;
+    space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
+    eventually("the undo under upstream", || async { revision(&space, "web", "4").await }).await?;
+    rolled_out(&space, "web", 6).await?;
+    bed.cluster.kill(UPSTREAM)?;
+
+    let sets: Vec<ReplicaSet> = space.list("web").await?;
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    eventually("ours has listed", || async {
+        ensure!(faults.most_watches().contains_key("deployments"));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "ours finds nothing to do", || async {
+        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    ensure!(uids(&space.list::<ReplicaSet>("web").await?) == uids(&sets));
+    Ok(())
+}
+
+/// A spec with much of what may be spelt in two ways: quantities, numbers, text that JSON escapes, defaults.
+fn intricate() -> Value {
+    json!({"spec": {"minReadySeconds": 1, "template": {
+        "metadata": {"annotations": {"note": "a<b & c>d \u{2028} \"quoted\" \\ \t \u{1} é"}, "labels": {"tier": "node"}},
+        "spec": {
+            "terminationGracePeriodSeconds": 7,
+            "securityContext": {"runAsUser": 1000, "sysctls": [{"name": "net.ipv4.ip_local_port_range", "value": "1 2"}]},
+            "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 7, "podAffinityTerm": {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}},
+            ]}},
+            "volumes": [
+                {"name": "scratch", "emptyDir": {"sizeLimit": "0.5Gi"}},
+                {"name": "host", "hostPath": {"path": "/var/log"}},
+                {"name": "info", "downwardAPI": {"items": [{"path": "cpu", "resourceFieldRef": {
+                    "containerName": "main", "resource": "limits.cpu", "divisor": "1m",
+                }}]}},
+            ],
+            "initContainers": [{"name": "first", "image": "example.com/first:1", "restartPolicy": "Always"}],
+            "containers": [{
+                "name": "main", "image": "example.com/image:1", "args": ["--a=<b>&c", ""],
+                "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}, {"name": "E"}],
+                "resources": {"limits": {"cpu": "1500m", "memory": "1e3"}, "requests": {"cpu": "0.1", "memory": "1k"}},
+                "ports": [{"containerPort": 80, "hostPort": 8080}],
+                "livenessProbe": {"httpGet": {"port": "web", "path": "/live"}, "initialDelaySeconds": 0},
+                "readinessProbe": {"tcpSocket": {"port": 80}},
+                "lifecycle": {"preStop": {"exec": {"command": ["true"]}}},
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+            }],
+        },
+    }}})
+}
+
+/// Waits until a manager has looked at a DaemonSet, by a change of its spec that no pod is replaced for.
+async fn looked_at(space: &Space, min_ready_seconds: i32) -> Result<()> {
+    space.patch::<DaemonSet>("agent", json!({"spec": {"minReadySeconds": min_ready_seconds}})).await?;
+    daemonset::rolled_out(space, "agent", NODES).await?;
+    Ok(())
+}
+
+const NODES: i32 = 3;
+
+/// Begins an update and waits until it is half done.
+async fn begun(space: &Space, version: u32) -> Result<()> {
+    daemonset::set_image(space, "agent", version).await?;
+    let wanted = format!("example.com/image:{version}");
+    eventually(format!("a node with version {version}"), || async {
+        let pods = space.pods("agent").await?;
+        let is_new = |pod: &&Pod| {
+            let main = pod.spec.iter().flat_map(|spec| &spec.containers).find(|container| container.name == "main");
+            main.is_some_and(|main| main.image.as_ref() == Some(&wanted))
+        };
+        let updated = i32::try_from(pods.iter().filter(is_new).count())?;
+        ensure!((1..NODES).contains(&updated), "{updated} updated");
+        Ok(())
+    })
+    .await
+}
+
+/// Fails unless so many pods were ever made, and there are these revisions.
+async fn made(space: &Space, observer: &Observer, pods: usize, numbers: &[i64]) -> Result<()> {
+    let ever = observer.view().pods_ever.len();
+    ensure!(ever == pods, "{ever} pods were made instead of {pods}");
+    let revisions = daemonset::revisions(space, "agent").await?;
+    ensure!(revisions.keys().eq(numbers), "revisions {:?} instead of {numbers:?}", revisions.keys());
+    Ok(())
+}
+
+/// There and back again, each time in the middle of an update and once more at rest.
+pub async fn daemons_stay_under_the_other(_: Space) -> Result<()> {
+    let bed = Bed::start().await?;
+    let space = bed.space("takeover").await?;
+    let fleet = Fleet::of(&space, NODES.try_into()?).await?;
+    let observer = Observer::start(&space, |_| Ok(())).await?;
+    start_upstream(&bed.cluster, DAEMONS, &[])?;
+    space.create::<DaemonSet>(with(daemon_set(&space, "agent"), intricate())).await?;
+    daemonset::rolled_out(&space, "agent", NODES).await?;
+    begun(&space, 2).await?;
+    bed.cluster.kill(UPSTREAM)?;
+
+    let manager = Manager::start(&space, &Faults::default()).await?;
+    daemonset::rolled_out(&space, "agent", NODES).await?;
+    made(&space, &observer, 6, &[1, 2]).await.context("from upstream to ours")?;
+    begun(&space, 3).await?;
+    manager.crash().await;
+
+    start_upstream(&bed.cluster, DAEMONS, &[])?;
+    daemonset::rolled_out(&space, "agent", NODES).await?;
+    made(&space, &observer, 9, &[1, 2, 3]).await.context("from ours to upstream")?;
+    looked_at(&space, 2).await?;
+    made(&space, &observer, 9, &[1, 2, 3]).await.context("at rest under upstream")?;
+    space.kubectl(&["rollout", "undo", "daemonset/agent"]).await?;
+    eventually("the undo under upstream", || async { made(&space, &observer, 12, &[1, 3, 4]).await }).await?;
+    daemonset::rolled_out(&space, "agent", NODES).await?;
+    bed.cluster.kill(UPSTREAM)?;
+
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    eventually("ours has listed", || async {
+        ensure!(faults.most_watches().contains_key("daemonsets"));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "ours finds nothing to do", || async {
+        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    looked_at(&space, 1).await?;
+    made(&space, &observer, 12, &[1, 3, 4]).await.context("at rest under ours")?;
+    fleet.disband().await
+}
+
+/// Has a DaemonSet and a StatefulSet, both without pods, and answers the data of their revisions as the server keeps it.
+async fn revised(space: &Space) -> Result<[Vec<u8>; 2]> {
+    let mut agent = with(daemon_set(space, "agent"), intricate());
+    agent["spec"]["template"]["spec"]["nodeSelector"] = json!({"example.com/no": "such-node"});
+    space.create::<DaemonSet>(agent).await?;
+    space.create::<StatefulSet>(rich("web", 0)).await?;
+    Ok([data(space, "agent").await?, data(space, "web").await?])
+}
+
+/// The data of an app's only revision, byte for byte: JSON that is read and written again would hide differences.
+async fn data(space: &Space, app: &str) -> Result<Vec<u8>> {
+    let name = eventually(format!("a revision of {app}"), || async {
+        let revisions = space.list::<ControllerRevision>(app).await?;
+        ensure!(revisions.len() == 1, "{} revisions", revisions.len());
+        Ok(names(&revisions).remove(0))
+    })
+    .await?;
+    let request = Request::get(format!("/apis/apps/v1/namespaces/{}/controllerrevisions/{name}", space.namespace))
+        .header(ACCEPT, "application/vnd.kubernetes.protobuf")
+        .body(Body::empty())?;
+    let answer = space.bed.client.send(request).await?.into_body().collect_bytes().await?;
+    Ok(kinds::ControllerRevision::data_of(kinds::envelope::unwrap(&answer)?).to_vec())
+}
+
+/// What both managers make of the same templates.
+pub async fn revisions_are_the_same_byte_for_byte(_: Space) -> Result<()> {
+    let bed = Bed::start().await?;
+    let (theirs, ours) = (bed.space("theirs").await?, bed.space("ours").await?);
+    start_upstream(&bed.cluster, &format!("{DAEMONS},statefulset-controller"), &[])?;
+    let expected = revised(&theirs).await?;
+    bed.cluster.kill(UPSTREAM)?;
+    let _manager = Manager::start(&ours, &Faults::default()).await?;
+    let made = revised(&ours).await?;
+    for (kind, (expected, made)) in ["DaemonSet", "StatefulSet"].iter().zip(expected.iter().zip(&made)) {
+        ensure!(expected.len() > 1000, "{kind}: {} bytes prove nothing", expected.len());
+        let [expected, made] = [expected, made].map(|data| String::from_utf8_lossy(data));
+        ensure!(expected == made, "{kind}: upstream's {expected}, ours {made}");
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! CronJobs and times to live as users see them.
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{names, owner, with};
+use cluster_tests::{Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, READY};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use crate::robustness::story::Story;
+use crate::workloads::job::{COMPLETE, job, until};
+
+/// A CronJob that runs once a year, whose Jobs succeed unless annotations say otherwise.
+fn cron_job(name: &str, annotations: &Value, spec: Value) -> Value {
+    let template = job(name, annotations, json!({}));
+    let mut cron_job = json!({
+        "metadata": {"name": name},
+        "spec": {
+            "schedule": "0 0 1 1 *", "timeZone": "Europe/Berlin",
+            "jobTemplate": {"metadata": {"labels": {"app": name}}, "spec": template["spec"]},
+        },
+    });
+    cron_job["spec"].as_object_mut().expect("an object").extend(spec.as_object().expect("an object").clone());
+    cron_job
+}
+
+/// Makes a CronJob that was last seen to in the past, so that a run is due at once; the manager must not run yet.
+async fn overdue(space: &Space, name: &str, annotations: &Value, spec: Value) -> Result<()> {
+    space.create::<CronJob>(cron_job(name, annotations, spec)).await?;
+    let last = json!({"status": {"lastScheduleTime": "2020-06-01T00:00:00Z"}});
+    space.patch_status::<CronJob>(name, last).await?;
+    Ok(())
+}
+
+/// Makes a CronJob for which a run is due once, beside managers that run: it is suspended until it was last seen to.
+pub async fn due_once(space: &Space, name: &str, annotations: &Value, spec: Value) -> Result<()> {
+    overdue(space, name, annotations, with(spec, json!({"suspend": true}))).await?;
+    space.patch::<CronJob>(name, json!({"spec": {"suspend": false}})).await?;
+    Ok(())
+}
+
+pub async fn jobs(space: &Space, name: &str) -> Result<Vec<Job>> {
+    let mut jobs = space.list::<Job>(name).await?;
+    jobs.retain(|job| job.metadata.deletion_timestamp.is_none());
+    Ok(jobs)
+}
+
+pub async fn a_run_that_is_due_is_made_once(space: Space) -> Result<()> {
+    overdue(&space, "yearly", &json!({}), json!({})).await?;
+    let manager = Manager::start(&space, &Faults::default()).await?;
+    let made = eventually("the last missed run is made, and done", || async {
+        let (jobs, cron_job) = (jobs(&space, "yearly").await?, space.get::<CronJob>("yearly").await?);
+        ensure!(jobs.len() == 1, "{:?}", names(&jobs));
+        let status = cron_job.status.context("no status")?;
+        ensure!(status.active.is_none_or(|active| active.is_empty()) && status.last_successful_time.is_some());
+        Ok(jobs[0].clone())
+    })
+    .await?;
+    let annotation = made.annotations().get("batch.kubernetes.io/cronjob-scheduled-timestamp").context("no time")?;
+    ensure!(annotation.ends_with("-01-01T00:00:00+01:00"), "{annotation}");
+    let minutes: i64 = made.name_any().strip_prefix("yearly-").context("another name")?.parse()?;
+    let last = space.get::<CronJob>("yearly").await?.status.and_then(|status| status.last_schedule_time);
+    ensure!(last.context("no last time")?.0.as_second() == minutes * 60);
+    ensure!(owner(&made) == "yearly");
+    manager.crash().await;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    during(QUIET, "it is not made again", || async {
+        ensure!(jobs(&space, "yearly").await?.len() == 1);
+        Ok(())
+    })
+    .await
+}
+
+/// Nobody has seen to an hourly CronJob for a year: one run is made, and it is said that thousands were left out.
+pub async fn a_year_of_missed_runs_is_made_up_for_once(space: Space) -> Result<()> {
+    let now = Timestamp::now();
+    // Not within this test.
+    let minute = (now.as_second() / 60 + 30).rem_euclid(60);
+    let spec = json!({"schedule": format!("{minute} * * * *"), "timeZone": "Etc/UTC"});
+    space.create::<CronJob>(cron_job("hourly", &json!({BEHAVIOUR: READY}), spec)).await?;
+    let last = now.checked_sub(SignedDuration::from_hours(365 * 24))?.round(jiff::Unit::Second)?;
+    space.patch_status::<CronJob>("hourly", json!({"status": {"lastScheduleTime": last.to_string()}})).await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    eventually("the last one is made", || async {
+        let status = space.get::<CronJob>("hourly").await?.status.unwrap_or_default();
+        ensure!(status.active.as_ref().is_some_and(|active| active.len() == 1), "{status:?}");
+        let late = now.as_second() - status.last_schedule_time.context("no time")?.0.as_second();
+        ensure!((0..=3600).contains(&late), "{late} s late");
+        let events = space.events("hourly").await?;
+        ensure!(events.keys().any(|event| event.starts_with("Warning TooManyMissedTimes")), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "and no other one", || async {
+        ensure!(jobs(&space, "hourly").await?.len() == 1);
+        Ok(())
+    })
+    .await
+}
+
+pub async fn a_crash_makes_no_second_run(space: Space) -> Result<()> {
+    overdue(&space, "crashing", &json!({BEHAVIOUR: READY}), json!({})).await?;
+    let faults = Faults::script([Rule::on(Verb::Create, "jobs", Effect::CrashBeforeAnswer)]);
+    let manager = Manager::start(&space, &faults).await?;
+    faults.crashes().await;
+    manager.crash().await;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    eventually("the Job is listed", || async {
+        let status = space.get::<CronJob>("crashing").await?.status.context("no status")?;
+        ensure!(status.active.as_ref().is_some_and(|active| active.len() == 1), "{status:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(jobs(&space, "crashing").await?.len() == 1);
+    Ok(())
+}
+
+/// Makes a run due again while the first one still runs.
+async fn due_again(space: &Space, name: &str, policy: &str) -> Result<Manager> {
+    overdue(space, name, &json!({BEHAVIOUR: READY}), json!({"concurrencyPolicy": policy})).await?;
+    let manager = Manager::start(space, &Faults::default()).await?;
+    eventually("the first run is listed", || async {
+        let status = space.get::<CronJob>(name).await?.status.unwrap_or_default();
+        ensure!(status.active.as_ref().is_some_and(|active| active.len() == 1), "{status:?}");
+        Ok(())
+    })
+    .await?;
+    space.patch_status::<CronJob>(name, json!({"status": {"lastScheduleTime": "2020-06-01T00:00:00Z"}})).await?;
+    space.patch::<CronJob>(name, json!({"spec": {"schedule": "0 0 2 1 *"}})).await?;
+    // A new schedule counts from its next run on; any other change makes it look at what is due.
+    space.patch::<CronJob>(name, json!({"spec": {"failedJobsHistoryLimit": 2}})).await?;
+    Ok(manager)
+}
+
+pub async fn overlapping_runs_are_forbidden_or_replaced(space: Space) -> Result<()> {
+    let _forbidding = due_again(&space, "forbid", "Forbid").await?;
+    eventually("the run is left out", || async {
+        let events = space.events("forbid").await?;
+        ensure!(events.keys().any(|event| event.starts_with("Normal JobAlreadyActive")), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(jobs(&space, "forbid").await?.len() == 1);
+    drop(_forbidding);
+    let _replacing = due_again(&space, "replace", "Replace").await?;
+    eventually("the old one is replaced", || async {
+        let events = space.events("replace").await?;
+        ensure!(
+            events.keys().any(|event| event.starts_with("Normal SuccessfulDelete Deleted job replace-")),
+            "{events:?}"
+        );
+        let (jobs, cron_job) = (jobs(&space, "replace").await?, space.get::<CronJob>("replace").await?);
+        let active = cron_job.status.and_then(|status| status.active).unwrap_or_default();
+        let listed: Vec<_> = active.iter().filter_map(|job| job.name.clone()).collect();
+        ensure!(names(&jobs) == listed && listed.len() == 1, "{:?} {listed:?}", names(&jobs));
+        Ok(())
+    })
+    .await
+}
+
+pub async fn suspended_late_and_bad_ones_start_nothing(space: Space) -> Result<()> {
+    overdue(&space, "suspended", &json!({}), json!({"suspend": true})).await?;
+    overdue(&space, "late", &json!({}), json!({"startingDeadlineSeconds": 10})).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    eventually("the manager knows them", || async {
+        ensure!(faults.most_watches().contains_key("cronjobs"));
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "nothing is started", || async {
+        ensure!(space.list::<Job>("").await?.is_empty());
+        Ok(())
+    })
+    .await
+}
+
+pub async fn ended_jobs_go_after_their_time(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<Job>(job("brief", &json!({}), json!({"ttlSecondsAfterFinished": 1}))).await?;
+    space.create::<Job>(job("kept", &json!({}), json!({}))).await?;
+    eventually("it is gone or going, with its dependents first", || async {
+        let brief = space.api::<Job>().get_opt("brief").await?;
+        let foreground = |job: &Job| job.finalizers().iter().any(|finalizer| finalizer == "foregroundDeletion");
+        ensure!(brief.is_none_or(|job| job.metadata.deletion_timestamp.is_some() && foreground(&job)));
+        Ok(())
+    })
+    .await?;
+    space.get::<Job>("kept").await?;
+    Ok(())
+}
+
+/// One CronJob keeps its run, the other one's is not kept; each is due once.
+async fn scenario(space: Space) -> Result<()> {
+    for (name, kept) in [("kept", 1), ("spent", 0)] {
+        due_once(&space, name, &json!({}), json!({"successfulJobsHistoryLimit": kept})).await?;
+        eventually(format!("{name} has run"), || async {
+            let status = space.get::<CronJob>(name).await?.status.unwrap_or_default();
+            ensure!(status.active.as_ref().is_none_or(Vec::is_empty), "{status:?}");
+            ensure!(status.last_schedule_time.is_some() && status.last_successful_time.is_some(), "{status:?}");
+            let jobs = jobs(&space, name).await?;
+            ensure!(jobs.len() == kept, "{:?}", names(&jobs));
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Two Jobs of a pod each, of which one goes; a Job takes its pod and three statuses, a CronJob two.
+pub const STORY: Story = Story {
+    name: "cronjob",
+    flags: &["--controllers=cronjob-controller,job-controller"],
+    kind: "cronjobs",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 2,
+    writes: 2 + 1 + 2 * 5 + 2 * 2,
+    fails: &[("create jobs ", 1), ("update cronjobs/status ", 1), ("update cronjobs/status ", 2), ("delete jobs ", 1)],
+    ..Story::BLANK
+};
+
+/// A Job goes after its time, with its dependents first; nobody here collects them, so that the test lets it go.
+async fn brief(space: Space) -> Result<()> {
+    space.create::<Job>(job("brief", &json!({}), json!({"ttlSecondsAfterFinished": 1}))).await?;
+    space.create::<Job>(job("kept", &json!({}), json!({}))).await?;
+    until(&space, "kept", &COMPLETE).await?;
+    eventually("it is going", || async {
+        let brief: Job = space.get("brief").await?;
+        ensure!(brief.metadata.deletion_timestamp.is_some(), "{:?}", brief.status);
+        Ok(())
+    })
+    .await?;
+    space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
+    eventually("it is gone", || async {
+        ensure!(names(&space.list::<Job>("").await?) == ["kept"]);
+        Ok(())
+    })
+    .await
+}
+
+/// Two Jobs of a pod each, which take a pod, its release and three statuses; one deletion.
+pub const BRIEF: Story = Story {
+    name: "ttl_after_finished",
+    flags: &["--controllers=ttl-after-finished-controller,job-controller"],
+    kind: "jobs",
+    tell: |space| Box::pin(brief(space)),
+    pods: 2,
+    writes: 2 * 5 + 1,
+    fails: &[("delete jobs ", 1)],
+    ..Story::BLANK
+};

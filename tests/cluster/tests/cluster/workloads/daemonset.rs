@@ -1,0 +1,492 @@
+//! What users see of a DaemonSet: pods on the nodes that it is for, revisions, status, events, kubectl.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{is_active, is_ready, names, owner, pod, template, uids, with};
+use cluster_tests::{Faults, Manager, Observer, QUIET, Space, View, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, FAIL};
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::story::Story;
+
+/// The label and taint that keep a test's nodes to its pods.
+const OURS: &str = "example.com/space";
+const HASH: &str = "controller-revision-hash";
+
+/// Nodes of a test's own.
+pub struct Fleet {
+    nodes: Api<Node>,
+    space: Space,
+}
+
+impl Fleet {
+    /// Those that there are.
+    fn all_of(space: &Space) -> Self {
+        Self { nodes: Api::all(space.bed.client.clone()), space: space.clone() }
+    }
+
+    /// Makes so many.
+    pub async fn of(space: &Space, count: usize) -> Result<Self> {
+        let fleet = Self::all_of(space);
+        for at in 0..count {
+            fleet.add(at).await?;
+        }
+        Ok(fleet)
+    }
+
+    fn name(&self, at: usize) -> String {
+        format!("{}-{at}", self.space.namespace)
+    }
+
+    async fn add(&self, at: usize) -> Result<()> {
+        let (name, ours) = (self.name(at), &self.space.namespace);
+        let room = json!({"cpu": "8", "memory": "8Gi", "pods": "100"});
+        let node = json!({
+            "metadata": {
+                "name": name, "labels": {OURS: ours, "kubernetes.io/hostname": name},
+                "annotations": {"kwok.x-k8s.io/node": "fake"},
+            },
+            "spec": {"taints": [{"key": OURS, "value": ours, "effect": "NoSchedule"}]},
+            "status": {"capacity": room, "allocatable": room},
+        });
+        self.nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
+        // Admission closes new nodes until somebody finds them Ready; nobody here would.
+        self.taint(at, &[]).await
+    }
+
+    async fn patch(&self, at: usize, patch: Value) -> Result<()> {
+        self.nodes.patch(&self.name(at), &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
+    /// Taints a node for all but this test's pods, and also with these effects.
+    async fn taint(&self, at: usize, effects: &[&str]) -> Result<()> {
+        let ours = json!({"key": OURS, "value": self.space.namespace, "effect": "NoSchedule"});
+        let more = effects.iter().map(|effect| json!({"key": "example.com/more", "effect": effect}));
+        let taints: Vec<Value> = [ours].into_iter().chain(more).collect();
+        self.patch(at, json!({"spec": {"taints": taints}})).await
+    }
+
+    /// Deletes them, so that other tests do not meet them.
+    pub async fn disband(self) -> Result<()> {
+        for node in self.nodes.list(&Default::default()).await?.items {
+            let name = node.name_any();
+            if node.labels().get(OURS).or_else(|| node.labels().get("gone")) == Some(&self.space.namespace) {
+                self.nodes.delete(&name, &DeleteParams::default()).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A DaemonSet for the nodes of a test.
+pub fn daemon_set(space: &Space, name: &str) -> Value {
+    let mut template = template(name, "example.com/image:1", &json!({}));
+    template["spec"]["nodeSelector"] = json!({OURS: space.namespace});
+    template["spec"]["tolerations"] = json!([{"key": OURS, "operator": "Exists"}]);
+    json!({
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"selector": {"matchLabels": {"app": name}}, "template": template},
+    })
+}
+
+/// Desired, current, misscheduled, ready, updated, available, unavailable.
+fn counts(set: &DaemonSet) -> [i32; 7] {
+    let status = set.status.clone().unwrap_or_default();
+    [
+        status.desired_number_scheduled,
+        status.current_number_scheduled,
+        status.number_misscheduled,
+        status.number_ready,
+        status.updated_number_scheduled.unwrap_or(0),
+        status.number_available.unwrap_or(0),
+        status.number_unavailable.unwrap_or(0),
+    ]
+}
+
+/// Waits for a status.
+async fn reported(space: &Space, name: &str, expected: [i32; 7]) -> Result<DaemonSet> {
+    eventually(format!("status {expected:?}"), || async {
+        let set: DaemonSet = space.get(name).await?;
+        ensure!(counts(&set) == expected, "status {:?}", counts(&set));
+        ensure!(set.status.as_ref().and_then(|status| status.observed_generation) == set.metadata.generation);
+        Ok(set)
+    })
+    .await
+}
+
+/// Waits for the end of a rollout: a ready pod of the current template on each of so many nodes.
+pub async fn rolled_out(space: &Space, name: &str, nodes: i32) -> Result<DaemonSet> {
+    let set = reported(space, name, [nodes, nodes, 0, nodes, nodes, nodes, 0]).await?;
+    eventually("no pods but the current ones", || async {
+        let pods = space.list::<Pod>(name).await?;
+        ensure!(i32::try_from(pods.len())? == nodes, "pods {:?}", names(&pods));
+        ensure!(pods.iter().all(|pod| is_active(pod) && is_ready(pod)));
+        Ok(())
+    })
+    .await?;
+    Ok(set)
+}
+
+/// Gives the template another image.
+pub async fn set_image(space: &Space, name: &str, version: u32) -> Result<()> {
+    let image = format!("main=example.com/image:{version}");
+    space.kubectl(&["set", "image", &format!("daemonset/{name}"), &image]).await?;
+    Ok(())
+}
+
+/// Revisions by number.
+pub async fn revisions(space: &Space, name: &str) -> Result<BTreeMap<i64, ControllerRevision>> {
+    let revisions = space.list::<ControllerRevision>(name).await?;
+    Ok(revisions.into_iter().map(|revision| (revision.revision.unwrap_or_default(), revision)).collect())
+}
+
+fn node_of(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
+}
+
+pub async fn each_node_has_a_pod(space: Space) -> Result<()> {
+    let fleet = Fleet::of(&space, 3).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
+    rolled_out(&space, "agent", 3).await?;
+    let pods = space.pods("agent").await?;
+    let nodes: BTreeSet<&str> = pods.iter().map(node_of).collect();
+    ensure!(nodes == [0, 1, 2].map(|at| fleet.name(at)).iter().map(String::as_str).collect(), "{nodes:?}");
+    let revision = revisions(&space, "agent").await?.remove(&1).context("no first revision")?;
+    let hash = revision.labels().get(HASH).context("no hash")?;
+    ensure!(revision.name_any() == format!("agent-{hash}") && owner(&revision) == "agent");
+    for pod in &pods {
+        ensure!(owner(pod) == "agent" && pod.name_any().starts_with("agent-"));
+        ensure!(pod.labels().get(HASH) == Some(hash) && pod.labels()["pod-template-generation"] == "1");
+        let spec = pod.spec.as_ref().context("no spec")?;
+        let affinity = serde_json::to_value(&spec.affinity)?;
+        let terms = &affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+        let by_name = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node_of(pod)]}]}]);
+        ensure!(*terms == by_name, "{terms}");
+        let keys: Vec<&str> = spec.tolerations.iter().flatten().filter_map(|one| one.key.as_deref()).collect();
+        let added = ["not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable"];
+        let expected = [OURS.to_owned()].into_iter().chain(added.map(|key| format!("node.kubernetes.io/{key}")));
+        ensure!(keys == expected.collect::<Vec<_>>(), "{keys:?}");
+    }
+    let events = space.events("agent").await?;
+    for pod in &pods {
+        let told = format!("Normal SuccessfulCreate Created pod: {}", pod.name_any());
+        ensure!(events.get(&told) == Some(&1), "{events:?}");
+    }
+
+    fleet.add(3).await?;
+    rolled_out(&space, "agent", 4).await?;
+    fleet.patch(3, json!({"metadata": {"labels": {OURS: null, "gone": space.namespace}}})).await?;
+    rolled_out(&space, "agent", 3).await?;
+    let victim = names(&space.pods("agent").await?)[0].clone();
+    space.delete::<Pod>(&victim).await?;
+    eventually("another pod", || async {
+        let pods = space.pods("agent").await?;
+        ensure!(!names(&pods).contains(&victim) && pods.len() == 3);
+        Ok(())
+    })
+    .await?;
+    rolled_out(&space, "agent", 3).await?;
+
+    quiet(&faults).await?;
+    let writes = faults.writes();
+    fleet.patch(0, json!({"metadata": {"annotations": {"heartbeat": "1"}}})).await?;
+    fleet.patch(0, json!({"metadata": {"labels": {"example.com/other": "label"}}})).await?;
+    during(QUIET, "what does not concern it leads to nothing", || async {
+        ensure!(faults.writes() == writes);
+        Ok(())
+    })
+    .await?;
+    only_declared(&faults, &["daemonset-controller"])?;
+    fleet.disband().await
+}
+
+pub async fn taints_decide_who_stays(space: Space) -> Result<()> {
+    let fleet = Fleet::of(&space, 2).await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
+    rolled_out(&space, "agent", 2).await?;
+    let before = uids(&space.pods("agent").await?);
+    fleet.taint(0, &["NoSchedule"]).await?;
+    reported(&space, "agent", [1, 1, 1, 1, 1, 1, 0]).await?;
+    fleet.patch(0, json!({"spec": {"unschedulable": true}})).await?;
+    fleet.patch(0, json!({"spec": {"unschedulable": null}})).await?;
+    fleet.taint(0, &[]).await?;
+    rolled_out(&space, "agent", 2).await?;
+    ensure!(uids(&space.pods("agent").await?) == before, "a pod that may stay stays");
+    fleet.taint(0, &["NoSchedule", "NoExecute"]).await?;
+    rolled_out(&space, "agent", 1).await?;
+    fleet.taint(0, &["PreferNoSchedule"]).await?;
+    rolled_out(&space, "agent", 2).await?;
+    fleet.disband().await
+}
+
+pub async fn affinity_and_names_choose_nodes(space: Space) -> Result<()> {
+    let fleet = Fleet::of(&space, 3).await?;
+    for (at, size) in [(0, "4"), (1, "16"), (2, "64")] {
+        fleet.patch(at, json!({"metadata": {"labels": {"example.com/size": size}}})).await?;
+    }
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let spec = |spec: Value| json!({"spec": {"template": {"spec": spec}}});
+    let affinity = |term: Value| {
+        spec(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [term],
+        }}}}))
+    };
+    let size = |operator: &str, value: &str| {
+        affinity(json!({"matchExpressions": [
+            {"key": "example.com/size", "operator": operator, "values": [value]},
+        ]}))
+    };
+    let by_name = |operator: &str| {
+        affinity(json!({"matchFields": [
+            {"key": "metadata.name", "operator": operator, "values": [fleet.name(1)]},
+        ]}))
+    };
+    for (name, chosen, nodes) in [
+        ("large", size("Gt", "8"), &[1, 2][..]),
+        ("small", size("Lt", "8"), &[0]),
+        ("others", size("NotIn", "16"), &[0, 2]),
+        ("one", by_name("In"), &[1]),
+        ("rest", by_name("NotIn"), &[0, 2]),
+        ("bound", spec(json!({"nodeName": fleet.name(2)})), &[2]),
+    ] {
+        space.create::<DaemonSet>(with(daemon_set(&space, name), chosen)).await?;
+        rolled_out(&space, name, i32::try_from(nodes.len())?).await.context(name)?;
+        let pods = space.pods(name).await?;
+        let found: BTreeSet<String> = pods.iter().map(|pod| node_of(pod).to_owned()).collect();
+        ensure!(found == nodes.iter().map(|at| fleet.name(*at)).collect(), "{name}: {found:?}");
+    }
+    fleet.disband().await
+}
+
+pub async fn kubectl_rolls_out_and_back(space: Space) -> Result<()> {
+    let fleet = Fleet::of(&space, 2).await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<DaemonSet>(with(daemon_set(&space, "agent"), json!({"spec": {"revisionHistoryLimit": 1}}))).await?;
+    rolled_out(&space, "agent", 2).await?;
+    set_image(&space, "agent", 2).await?;
+    let said = space.kubectl(&["rollout", "status", "daemonset/agent"]).await?;
+    ensure!(said.contains("successfully rolled out"), "{said}");
+    rolled_out(&space, "agent", 2).await?;
+    let told = space.kubectl(&["rollout", "history", "daemonset/agent"]).await?;
+    ensure!(told.contains("\n1 ") && told.contains("\n2 "), "{told}");
+    let second = space.kubectl(&["rollout", "history", "daemonset/agent", "--revision=2"]).await?;
+    ensure!(second.contains("example.com/image:2"), "{second}");
+    let first = uids(&revisions(&space, "agent").await?.into_values().take(1).collect::<Vec<_>>());
+
+    space.kubectl(&["rollout", "undo", "daemonset/agent"]).await?;
+    eventually("the first revision has the number 3", || async {
+        let revisions = revisions(&space, "agent").await?;
+        ensure!(revisions.keys().copied().collect::<Vec<_>>() == [2, 3], "{:?}", revisions.keys());
+        ensure!(uids(&[revisions[&3].clone()]) == first, "it is another one");
+        Ok(())
+    })
+    .await?;
+    rolled_out(&space, "agent", 2).await?;
+    space.kubectl(&["rollout", "restart", "daemonset/agent"]).await?;
+    eventually("two revisions are kept", || async {
+        let revisions = revisions(&space, "agent").await?;
+        ensure!(revisions.keys().copied().collect::<Vec<_>>() == [3, 4], "{:?}", revisions.keys());
+        Ok(())
+    })
+    .await?;
+    rolled_out(&space, "agent", 2).await?;
+    space.kubectl(&["rollout", "undo", "daemonset/agent", "--to-revision=3"]).await?;
+    eventually("the third revision has the number 5", || async {
+        let revisions = revisions(&space, "agent").await?;
+        ensure!(revisions.keys().copied().collect::<Vec<_>>() == [4, 5], "{:?}", revisions.keys());
+        Ok(())
+    })
+    .await?;
+    rolled_out(&space, "agent", 2).await?;
+    fleet.disband().await
+}
+
+/// A node is emptied for maintenance: its daemon stays, whoever else is there goes, and it is used again afterwards.
+pub async fn a_drained_node_keeps_its_daemon(space: Space) -> Result<()> {
+    let fleet = Fleet::of(&space, 2).await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
+    rolled_out(&space, "agent", 2).await?;
+    let daemons = uids(&space.pods("agent").await?);
+    space.create::<Pod>(with(pod("guest", "guest"), json!({"spec": {"nodeName": fleet.name(0)}}))).await?;
+    let drain = ["drain", &fleet.name(0), "--ignore-daemonsets", "--force", "--timeout=60s"];
+    space.kubectl(&drain).await?;
+    ensure!(space.api::<Pod>().get_opt("guest").await?.is_none(), "the guest is gone");
+    rolled_out(&space, "agent", 2).await?;
+    ensure!(uids(&space.pods("agent").await?) == daemons, "the daemons stay");
+    space.kubectl(&["uncordon", &fleet.name(0)]).await?;
+    rolled_out(&space, "agent", 2).await?;
+    ensure!(uids(&space.pods("agent").await?) == daemons, "and go on");
+    fleet.disband().await
+}
+
+/// Ready pods that are not being deleted, and all pods of a node at most.
+fn on_nodes(view: &View, least: usize, most: usize) -> Result<()> {
+    let ready = view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
+    ensure!(ready >= least, "{ready} pods are ready, {least} at least");
+    let mut crowds: BTreeMap<String, usize> = BTreeMap::new();
+    for pod in view.pods.values().filter(|pod| is_active(pod)) {
+        *crowds.entry(node_of(pod).to_owned()).or_default() += 1;
+    }
+    crowds.remove("");
+    ensure!(crowds.values().all(|crowd| *crowd <= most), "{crowds:?}");
+    Ok(())
+}
+
+pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
+    for (name, unavailable, surge) in [("one", 1, 0), ("two", 2, 0), ("surge", 0, 1), ("percent", 0, 2)] {
+        let space = space.bed.space(name).await?;
+        let fleet = Fleet::of(&space, 4).await?;
+        let _manager = Manager::start(&space, &Faults::default()).await?;
+        let surge_bound = if name == "percent" { json!("50%") } else { json!(surge) };
+        let rolling = json!({"spec": {"updateStrategy": {"rollingUpdate": {
+            "maxUnavailable": unavailable, "maxSurge": surge_bound,
+        }}}});
+        space.create::<DaemonSet>(with(daemon_set(&space, "agent"), rolling)).await?;
+        rolled_out(&space, "agent", 4).await.context(name)?;
+        let most = if surge > 0 { 2 } else { 1 };
+        let observer = Observer::start(&space, move |view| on_nodes(view, 4 - unavailable, most)).await?;
+        set_image(&space, "agent", 2).await?;
+        rolled_out(&space, "agent", 4).await.context(name)?;
+        observer.verdict().with_context(|| format!("{name} in {}", space.namespace))?;
+        let made = observer.view().pods_ever.len();
+        ensure!(made == 8, "{name}: {made} pods instead of 8");
+        fleet.disband().await?;
+    }
+    Ok(())
+}
+
+pub async fn on_delete_waits_for_somebody(space: Space) -> Result<()> {
+    let fleet = Fleet::of(&space, 2).await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let on_delete = json!({"spec": {"updateStrategy": {"type": "OnDelete"}, "minReadySeconds": 1}});
+    space.create::<DaemonSet>(with(daemon_set(&space, "agent"), on_delete)).await?;
+    rolled_out(&space, "agent", 2).await?;
+    let before = space.pods("agent").await?;
+    set_image(&space, "agent", 2).await?;
+    reported(&space, "agent", [2, 2, 0, 2, 0, 2, 0]).await?;
+    during(QUIET, "nothing is replaced", || async {
+        ensure!(uids(&space.pods("agent").await?) == uids(&before));
+        Ok(())
+    })
+    .await?;
+    space.delete::<Pod>(&before[0].name_any()).await?;
+    reported(&space, "agent", [2, 2, 0, 2, 1, 2, 0]).await?;
+    fleet.disband().await
+}
+
+pub async fn failed_pods_are_replaced_ever_slower(space: Space) -> Result<()> {
+    let fleet = Fleet::of(&space, 1).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    let failing = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: FAIL}}}}});
+    let surge = json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}}});
+    for (name, more) in [("agent", json!({})), ("surging", surge)] {
+        let created = || faults.count(|call| call.to_string() == "create pods");
+        let before = created();
+        let begun = std::time::Instant::now();
+        space.create::<DaemonSet>(with(with(daemon_set(&space, name), failing.clone()), more)).await?;
+        eventually("three were made", || async {
+            ensure!(created() - before >= 3, "{}", created() - before);
+            Ok(())
+        })
+        .await?;
+        // The first goes at once, the second after a second.
+        ensure!(begun.elapsed() >= std::time::Duration::from_secs(1), "{name}: three within {:?}", begun.elapsed());
+        let events = space.events(name).await?;
+        let told = format!("Warning FailedDaemonPod Found failed daemon pod {}/{name}-", space.namespace);
+        ensure!(events.keys().any(|event| event.starts_with(&told)), "{events:?}");
+        space.delete::<DaemonSet>(name).await?;
+        eventually("it is gone", || async {
+            ensure!(space.list::<DaemonSet>(name).await?.is_empty());
+            Ok(())
+        })
+        .await?;
+    }
+    fleet.disband().await
+}
+
+pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<()> {
+    let fleet = Fleet::of(&space, 2).await?;
+    let orphan = json!({"spec": {"nodeName": fleet.name(0)}});
+    space.create::<Pod>(with(pod("orphan", "agent"), orphan)).await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let on_delete = json!({"spec": {"updateStrategy": {"type": "OnDelete"}}});
+    space.create::<DaemonSet>(with(daemon_set(&space, "agent"), on_delete)).await?;
+    reported(&space, "agent", [2, 2, 0, 2, 1, 2, 0]).await?;
+    ensure!(owner(&space.get::<Pod>("orphan").await?) == "agent");
+    space.patch::<Pod>("orphan", json!({"metadata": {"labels": {"app": "other"}}})).await?;
+    rolled_out(&space, "agent", 2).await?;
+    ensure!(owner(&space.get::<Pod>("orphan").await?).is_empty(), "it is let go");
+    fleet.disband().await
+}
+
+pub async fn a_taken_name_is_a_collision(space: Space) -> Result<()> {
+    let fleet = Fleet::of(&space, 1).await?;
+    let manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
+    rolled_out(&space, "agent", 1).await?;
+    manager.stop().await?;
+    let taken = revisions(&space, "agent").await?.remove(&1).context("no revision")?.name_any();
+    space.delete::<DaemonSet>("agent").await?;
+    space.delete::<ControllerRevision>(&taken).await?;
+    space
+        .create::<ControllerRevision>(json!({"metadata": {"name": taken}, "revision": 1, "data": {"another": 1}}))
+        .await?;
+    eventually("it is gone", || async {
+        ensure!(space.list::<DaemonSet>("agent").await?.is_empty());
+        Ok(())
+    })
+    .await?;
+    space.kubectl(&["delete", "pods", "--all", "--force", "--grace-period=0"]).await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
+    let set = rolled_out(&space, "agent", 1).await?;
+    ensure!(set.status.and_then(|status| status.collision_count) == Some(1));
+    let revision = revisions(&space, "agent").await?.remove(&1).context("no revision")?;
+    ensure!(revision.name_any() != taken);
+    fleet.disband().await
+}
+
+/// Roll out on two nodes, update, go back.
+async fn scenario(space: Space) -> Result<()> {
+    Fleet::of(&space, 2).await?;
+    space.create::<DaemonSet>(daemon_set(&space, "agent")).await?;
+    rolled_out(&space, "agent", 2).await?;
+    set_image(&space, "agent", 2).await?;
+    rolled_out(&space, "agent", 2).await?;
+    space.kubectl(&["rollout", "undo", "daemonset/agent"]).await?;
+    rolled_out(&space, "agent", 2).await?;
+    let kept = revisions(&space, "agent").await?;
+    ensure!(kept.keys().copied().collect::<Vec<_>>() == [2, 3], "{:?}", kept.keys());
+    Ok(())
+}
+
+/// Two revisions and their order changed once, six pods of which four go, and a status for each of three rollouts.
+pub const STORY: Story = Story {
+    name: "daemonset",
+    flags: &["--controllers=daemonset-controller"],
+    kind: "daemonsets",
+    tell: |space| Box::pin(scenario(space)),
+    judge: |view| on_nodes(view, 0, 1),
+    clear: |space| Box::pin(Fleet::all_of(&space).disband()),
+    pods: 6,
+    writes: 3 + 6 + 4 + 3,
+    fails: &[
+        ("create controllerrevisions ", 2),
+        ("update controllerrevisions ", 1),
+        ("create pods ", 3),
+        ("delete pods ", 1),
+        ("update daemonsets/status ", 2),
+    ],
+};

@@ -1,0 +1,273 @@
+//! What users see of HorizontalPodAutoscalers: targets scaled by metrics of every API, and what is said of it.
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::metrics::Metrics;
+use cluster_tests::objects::{deployment, with};
+use cluster_tests::{Call, Faults, Manager, Space, Verb, eventually};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::robustness::story::Story;
+use crate::workloads::deployment::rolled_out;
+
+/// Quick syncs, and no care for pods that start.
+pub const QUICK: &[&str] = &[
+    "--controllers=horizontal-pod-autoscaler-controller,deployment-controller,replicaset-controller",
+    "--horizontal-pod-autoscaler-sync-period=200ms",
+    "--horizontal-pod-autoscaler-downscale-stabilization=2s",
+    "--horizontal-pod-autoscaler-cpu-initialization-period=0s",
+    "--horizontal-pod-autoscaler-initial-readiness-delay=0s",
+];
+
+/// A Deployment whose pods ask for CPU.
+pub fn busy(name: &str, replicas: i32) -> Value {
+    let containers = json!([
+        {"name": "main", "image": "example.com/image:1", "resources": {"requests": {"cpu": "100m"}}},
+    ]);
+    with(deployment(name, replicas), json!({"spec": {"template": {"spec": {"containers": containers}}}}))
+}
+
+pub fn autoscaler(name: &str, spec: Value) -> Value {
+    let usual = json!({
+        "metadata": {"name": name},
+        "spec": {"maxReplicas": 5, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}},
+    });
+    with(usual, json!({"spec": spec}))
+}
+
+async fn status(space: &Space, name: &str) -> Result<HorizontalPodAutoscalerStatus> {
+    space.get::<HorizontalPodAutoscaler>(name).await?.status.context("no status")
+}
+
+/// `<status> <reason>` of a condition.
+fn said(status: &HorizontalPodAutoscalerStatus, kind: &str) -> String {
+    let conditions = status.conditions.iter().flatten();
+    let found = conditions.into_iter().find(|condition| condition.type_ == kind);
+    found.map_or_else(String::new, |found| format!("{} {}", found.status, found.reason.as_deref().unwrap_or_default()))
+}
+
+pub async fn scaled_to(
+    space: &Space,
+    name: &str,
+    replicas: i32,
+    limited: &str,
+) -> Result<HorizontalPodAutoscalerStatus> {
+    eventually(format!("{name} is at {replicas}, {limited}"), || async {
+        let status = status(space, name).await?;
+        ensure!(status.desired_replicas == replicas && status.current_replicas == Some(replicas), "{status:?}");
+        ensure!(said(&status, "ScalingLimited") == limited, "{status:?}");
+        Ok(status)
+    })
+    .await
+}
+
+/// Writes of autoscalers and of what they scale.
+fn is_ours(call: &Call) -> bool {
+    call.is_deed() && call.account == "horizontal-pod-autoscaler"
+}
+
+pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {
+    let metrics = Metrics::serve(&space).await?;
+    metrics.set(&space, "cpu", "200m");
+    space.create::<Deployment>(busy("web", 1)).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, QUICK).await?;
+    space.kubectl(&["autoscale", "deployment", "web", "--cpu=50%", "--min=1", "--max=5"]).await?;
+    let status = scaled_to(&space, "web", 5, "True TooManyReplicas").await?;
+    ensure!(said(&status, "ScalingActive") == "True ValidMetricFound", "{status:?}");
+    ensure!(said(&status, "AbleToScale") == "True ReadyForNewScale", "{status:?}");
+    ensure!(status.observed_generation.is_some() && status.last_scale_time.is_some(), "{status:?}");
+    let measured = serde_json::to_value(&status.current_metrics)?;
+    let resource = json!([{"type": "Resource", "resource": {
+        "name": "cpu", "current": {"averageUtilization": 200, "averageValue": "200m"}}}]);
+    ensure!(measured == resource, "{measured}");
+    let web: Deployment = space.get("web").await?;
+    ensure!(web.spec.replicas == Some(5));
+
+    // Nothing changes: nothing is written, and nothing is read but metrics.
+    rolled_out(&space, "web", 5).await?;
+    let ten_more_syncs = async || {
+        let is_measure = |call: &Call| call.group == "metrics.k8s.io";
+        let measures = faults.count(is_measure);
+        eventually("ten more syncs", || async {
+            ensure!(faults.count(is_measure) >= measures + 10);
+            Ok(())
+        })
+        .await
+    };
+    ten_more_syncs().await?;
+    let is_look = |call: &Call| call.verb == Verb::Get && call.resource == "deployments/scale";
+    let [written, looks] = [faults.count(is_ours), faults.count(is_look)];
+    ten_more_syncs().await?;
+    ensure!(faults.count(is_ours) == written, "{} writes of nothing", faults.count(is_ours) - written);
+    ensure!(faults.count(is_look) == looks, "{} reads of what is known", faults.count(is_look) - looks);
+
+    metrics.set(&space, "cpu", "5m");
+    let status = scaled_to(&space, "web", 1, "False DesiredWithinRange").await?;
+    ensure!(said(&status, "AbleToScale") == "True ReadyForNewScale", "{status:?}");
+    let events = eventually("all is told", || async {
+        let events = space.events("web").await?;
+        ensure!(
+            events.keys().any(|event| event.ends_with("New size: 1; reason: All metrics below target")),
+            "{events:?}"
+        );
+        Ok(events)
+    })
+    .await?;
+    let above =
+        "Normal SuccessfulRescale New size: 4; reason: cpu resource utilization (percentage of request) above target";
+    ensure!(events.contains_key(above), "{events:?}");
+    let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    ensure!(refused.is_empty(), "{refused:?}");
+    Ok(())
+}
+
+pub async fn what_cannot_be_measured_is_told(space: Space) -> Result<()> {
+    Metrics::serve(&space).await?;
+    let _manager = Manager::start_with(&space, &Faults::default(), QUICK).await?;
+    space.create::<HorizontalPodAutoscaler>(autoscaler("one", json!({}))).await?;
+    eventually("the target is missed", || async {
+        let status = status(&space, "one").await?;
+        ensure!(said(&status, "AbleToScale") == "False FailedGetScale", "{status:?}");
+        let events = space.events("one").await?;
+        ensure!(events.contains_key("Warning FailedGetScale deployments.apps \"web\" not found"), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    space.create::<Deployment>(busy("web", 2)).await?;
+    eventually("the metric is missed", || async {
+        let status = status(&space, "one").await?;
+        ensure!(said(&status, "AbleToScale") == "True SucceededGetScale", "{status:?}");
+        ensure!(said(&status, "ScalingActive") == "False FailedGetResourceMetric", "{status:?}");
+        let conditions = status.conditions.unwrap_or_default();
+        let active = conditions.iter().find(|condition| condition.type_ == "ScalingActive").context("gone")?;
+        let expected = "the HPA was unable to compute the replica count: failed to get cpu utilization: unable to get \
+                        metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could \
+                        not find the requested resource (get pods.metrics.k8s.io)";
+        ensure!(active.message.as_deref() == Some(expected), "{active:?}");
+        Ok(())
+    })
+    .await?;
+    space.create::<HorizontalPodAutoscaler>(autoscaler("two", json!({}))).await?;
+    eventually("both say that they want the same pods", || async {
+        for name in ["one", "two"] {
+            let status = status(&space, name).await?;
+            ensure!(said(&status, "ScalingActive") == "False AmbiguousSelector", "{status:?}");
+        }
+        Ok(())
+    })
+    .await?;
+    space.scale::<Deployment>("web", 0).await?;
+    eventually("a target at zero is left alone", || async {
+        let status = status(&space, "one").await?;
+        ensure!(said(&status, "ScalingActive") == "False ScalingDisabled", "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// A kind with a scale, and an object of it that says how its pods are selected.
+async fn fleet(space: &Space) -> Result<(String, Api<DynamicObject>)> {
+    let group = format!("{}.example.com", space.namespace);
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("fleets.{group}")},
+        "spec": {
+            "group": group, "scope": "Namespaced", "names": {"plural": "fleets", "kind": "Fleet"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+                "subresources": {"scale": {"specReplicasPath": ".spec.replicas",
+                    "statusReplicasPath": ".status.replicas", "labelSelectorPath": ".status.selector"}},
+            }],
+        },
+    });
+    let (bed, text) = (space.bed.clone(), definition.to_string());
+    tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["apply", "-f", "-"], &text)).await??;
+    let resource = ApiResource {
+        api_version: format!("{group}/v1"),
+        group: group.clone(),
+        version: "v1".into(),
+        kind: "Fleet".into(),
+        plural: "fleets".into(),
+    };
+    let fleets: Api<DynamicObject> = Api::namespaced_with(space.bed.client.clone(), &space.namespace, &resource);
+    let fleet: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": format!("{group}/v1"), "kind": "Fleet", "metadata": {"name": "web"},
+        "spec": {"replicas": 3}, "status": {"replicas": 3, "selector": "app=fleet"},
+    }))?;
+    eventually("the kind is served", || async { Ok(fleets.create(&PostParams::default(), &fleet).await?) }).await?;
+    Ok((group, fleets))
+}
+
+pub async fn any_kind_goes_to_zero_and_comes_back(space: Space) -> Result<()> {
+    let metrics = Metrics::serve(&space).await?;
+    metrics.set(&space, "length", "0");
+    metrics.set(&space, "depth", "0");
+    let (group, fleets) = fleet(&space).await?;
+    let spec = json!({
+        "minReplicas": 0, "scaleTargetRef": {"apiVersion": format!("{group}/v1"), "kind": "Fleet", "name": "web"},
+        "metrics": [
+            {"type": "External", "external": {
+                "metric": {"name": "length"}, "target": {"type": "AverageValue", "averageValue": "10"}}},
+            {"type": "Object", "object": {
+                "describedObject": {"apiVersion": format!("{group}/v1"), "kind": "Fleet", "name": "web"},
+                "metric": {"name": "depth"}, "target": {"type": "AverageValue", "averageValue": "1"}}},
+        ],
+    });
+    let _manager = Manager::start_with(&space, &Faults::default(), QUICK).await?;
+    space.create::<HorizontalPodAutoscaler>(autoscaler("web", spec)).await?;
+    let at = |replicas: i32, zero: &'static str| {
+        let (space, fleets) = (space.clone(), fleets.clone());
+        eventually(format!("the fleet is at {replicas}"), move || {
+            let (space, fleets) = (space.clone(), fleets.clone());
+            async move {
+                let fleet = fleets.get("web").await?;
+                ensure!(fleet.data["spec"]["replicas"] == replicas, "{:?}", fleet.data);
+                // Its own controller would say so.
+                let told = json!({"status": {"replicas": replicas}});
+                fleets.patch("web", &PatchParams::default(), &Patch::Merge(&told)).await?;
+                let status = status(&space, "web").await?;
+                ensure!(said(&status, "ScaledToZero") == zero, "{status:?}");
+                Ok(())
+            }
+        })
+    };
+    at(0, "True ScaledToZero").await?;
+    metrics.set(&space, "length", "35");
+    at(4, "False NotScaledToZero").await?;
+    metrics.set(&space, "depth", "5");
+    at(5, "False NotScaledToZero").await
+}
+
+/// Scales up and down.
+async fn scenario(space: Space) -> Result<()> {
+    let metrics = Metrics::serve(&space).await?;
+    metrics.set(&space, "cpu", "200m");
+    space.create::<Deployment>(busy("web", 1)).await?;
+    space.kubectl(&["autoscale", "deployment", "web", "--cpu=50%", "--min=1", "--max=4"]).await?;
+    scaled_to(&space, "web", 4, "True TooManyReplicas").await?;
+    rolled_out(&space, "web", 4).await?;
+    metrics.set(&space, "cpu", "5m");
+    scaled_to(&space, "web", 1, "False DesiredWithinRange").await?;
+    rolled_out(&space, "web", 1).await?;
+    Ok(())
+}
+
+/// Each of two scales takes a write of it and one of the status; Deployment and ReplicaSet follow with four pods.
+pub const STORY: Story = Story {
+    name: "podautoscaler",
+    flags: QUICK,
+    kind: "horizontalpodautoscalers",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 4,
+    writes: 4 + 4 + 3 + 4,
+    fails: &[
+        ("update deployments/scale ", 1),
+        ("update deployments/scale ", 2),
+        ("update horizontalpodautoscalers/status ", 1),
+    ],
+    ..Story::BLANK
+};

@@ -1,0 +1,14 @@
+//! Controllers of pods: from ReplicaSets to autoscalers and budgets.
+
+pub mod cronjob;
+pub mod daemonset;
+pub mod deployment;
+pub mod disruption;
+pub mod horizontal_pod_autoscaler;
+pub mod job;
+pub mod pod_garbage_collector;
+pub mod replicaset;
+pub mod replicaset_pods;
+pub mod replicationcontroller;
+pub mod rollout;
+pub mod statefulset;

@@ -1,0 +1,153 @@
+//! Pods that nobody ends: finished ones beyond the threshold, those of a node that is gone, those never bound.
+
+use anyhow::{Result, ensure};
+use cluster_tests::objects::{names, phase, pod, with};
+use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::robustness::invariants::only_declared;
+use crate::robustness::story::Story;
+
+const ALONE: &str = "--controllers=pod-garbage-collector-controller";
+const NAME: &str = "pod-garbage-collector-controller";
+const FINALIZER: &str = "example.com/keep";
+
+/// A pod that stays until nothing holds it.
+pub fn kept(name: &str, spec: Value) -> Value {
+    with(pod(name, "web"), json!({"metadata": {"finalizers": [FINALIZER]}, "spec": spec}))
+}
+
+fn deletions(faults: &Faults) -> usize {
+    faults.count(|call| call.verb == Verb::Delete && call.resource == "pods")
+}
+
+pub async fn too_many_finished_pods_go_the_evicted_first(space: Space) -> Result<()> {
+    for (name, status) in [
+        ("a", json!({"phase": "Succeeded"})),
+        ("b", json!({"phase": "Failed"})),
+        ("c", json!({"phase": "Failed"})),
+        ("evicted", json!({"phase": "Failed", "reason": "Evicted"})),
+    ] {
+        space.create::<Pod>(with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
+        space.patch_status::<Pod>(name, json!({"status": status})).await?;
+    }
+    space.create::<Pod>(with(pod("pending", "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
+    let faults = Faults::default();
+    let manager = Manager::start_with(&space, &faults, &[ALONE, "--terminated-pod-gc-threshold=2"]).await?;
+    eventually("two are left, and what has not ended", || async {
+        let left = names(&space.list::<Pod>("web").await?);
+        ensure!(left == ["b", "c", "pending"], "left {left:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(faults.writes() == 2, "one deletion each: {:?}", faults.seen());
+    manager.stop().await?;
+    only_declared(&faults, &[NAME])
+}
+
+/// Waits until a pod that finalizers keep is said to have failed, and is asked to go at once.
+pub async fn ended(space: &Space, name: &str) -> Result<Pod> {
+    eventually(format!("{name} is ended"), || async {
+        let pod: Pod = space.get(name).await?;
+        ensure!(phase(&pod) == "Failed", "status {:?}", pod.status);
+        ensure!(pod.metadata.deletion_grace_period_seconds == Some(0), "{:?}", pod.metadata);
+        Ok(pod)
+    })
+    .await
+}
+
+pub async fn pods_of_a_node_that_is_gone_go_after_a_while(space: Space) -> Result<()> {
+    space.create::<Pod>(kept("kept", json!({"nodeName": "never-was"}))).await?;
+    space.create::<Pod>(with(pod("free", "web"), json!({"spec": {"nodeName": "never-was"}}))).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    during(QUIET, "the node may yet come", || async {
+        ensure!(faults.writes() == 0, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    let orphan = ended(&space, "kept").await?;
+    let conditions = orphan.status.and_then(|status| status.conditions).unwrap_or_default();
+    let target = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget");
+    ensure!(
+        target.is_some_and(|target| target.status == "True"
+            && target.reason.as_deref() == Some("DeletionByPodGC")
+            && target.message.as_deref() == Some("PodGC: node no longer exists")
+            && target.last_transition_time.is_some()),
+        "conditions {conditions:?}"
+    );
+    eventually("the other one is gone", || async {
+        let left = names(&space.list::<Pod>("web").await?);
+        ensure!(left == ["kept"], "left {left:?}");
+        Ok(())
+    })
+    .await?;
+    let asked = faults.count(|call| call.verb == Verb::Get && call.resource == "nodes");
+    ensure!(asked >= 1, "the server itself was asked for the node");
+    Ok(())
+}
+
+/// A crash between the two writes leaves a pod that failed; the next one deletes it, once.
+pub async fn a_pod_that_was_never_bound_goes_also_after_a_crash(space: Space) -> Result<()> {
+    space.create::<Pod>(kept("kept", json!({"schedulerName": "nobody"}))).await?;
+    space.delete::<Pod>("kept").await?;
+    let faults = Faults::script([Rule::new(Call::is_deed, Effect::CrashAfter)]);
+    let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    faults.crashes().await;
+    manager.crash().await;
+    ensure!(deletions(&faults) == 0 && phase(&space.get::<Pod>("kept").await?) == "Failed");
+    let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    eventually("it is deleted", || async {
+        ensure!(deletions(&faults) == 1, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    ended(&space, "kept").await?;
+    during(QUIET, "once", || async {
+        ensure!(faults.writes() == 2, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    space.patch::<Pod>("kept", json!({"metadata": {"finalizers": null}})).await?;
+    eventually("nothing holds it", || async {
+        ensure!(space.list::<Pod>("web").await?.is_empty());
+        Ok(())
+    })
+    .await
+}
+
+/// One that was never bound is deleted and goes when nothing holds it; of five that have ended two may stay.
+async fn scenario(space: Space) -> Result<()> {
+    space.create::<Pod>(kept("kept", json!({"schedulerName": "nobody"}))).await?;
+    space.delete::<Pod>("kept").await?;
+    ended(&space, "kept").await?;
+    space.patch::<Pod>("kept", json!({"metadata": {"finalizers": null}})).await?;
+    eventually("nothing holds it", || async {
+        ensure!(space.list::<Pod>("web").await?.is_empty());
+        Ok(())
+    })
+    .await?;
+    for name in ["a", "b", "c", "d", "e"] {
+        space.create::<Pod>(with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
+        space.patch_status::<Pod>(name, json!({"status": {"phase": "Succeeded"}})).await?;
+    }
+    eventually("two are left", || async {
+        let left = space.list::<Pod>("web").await?;
+        ensure!(left.len() == 2, "left {:?}", names(&left));
+        Ok(())
+    })
+    .await
+}
+
+/// The pods are all of the test's own making: three that go, one that is said to have failed and goes.
+pub const STORY: Story = Story {
+    name: "podgc",
+    flags: &[ALONE, "--terminated-pod-gc-threshold=2"],
+    kind: "pods",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 6,
+    writes: 3 + 2,
+    fails: &[("delete pods ", 1), ("delete pods ", 3), ("patch pods/status ", 1)],
+    ..Story::BLANK
+};

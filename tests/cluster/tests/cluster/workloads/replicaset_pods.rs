@@ -1,0 +1,170 @@
+//! What becomes of single pods of a ReplicaSet: adopted, released, chosen, waited for, replaced.
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{counts, is_active, is_ready, names, owner, phase, pod, replica_set, uids, with};
+use cluster_tests::{Call, Faults, Manager, QUIET, Space, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, EVICTED, FAIL, FLAP, TERMINATING, UNREADY};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::workloads::replicaset::settled;
+
+pub async fn orphans_are_adopted_and_strangers_released(space: Space) -> Result<()> {
+    for name in ["one", "two"] {
+        space.create::<Pod>(pod(name, "web")).await?;
+    }
+    space.create::<Pod>(pod("other", "db")).await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<ReplicaSet>(replica_set("web", 3)).await?;
+    settled(&space, "web", 3).await?;
+    let pods = space.pods("web").await?;
+    ensure!(pods.iter().all(|pod| owner(pod) == "web"), "not all are owned");
+    ensure!(["one", "two"].iter().all(|name| names(&pods).contains(&(*name).to_owned())), "pods {:?}", names(&pods));
+    ensure!(owner(&space.get::<Pod>("other").await?).is_empty(), "another app's pod is adopted");
+
+    space.kubectl(&["label", "pod", "one", "app=quarantine", "--overwrite"]).await?;
+    eventually("the stranger is let go", || async {
+        let pod: Pod = space.get("one").await?;
+        ensure!(owner(&pod).is_empty(), "owned by {}", owner(&pod));
+        Ok(())
+    })
+    .await?;
+    settled(&space, "web", 3).await?;
+    ensure!(is_active(&space.get("one").await?), "who was let go lives on");
+
+    space.kubectl(&["label", "pod", "one", "app=web", "--overwrite"]).await?;
+    eventually("back again, one too many: three are left", || async {
+        let pods = space.pods("web").await?;
+        ensure!(pods.len() == 3 && pods.iter().all(|pod| owner(pod) == "web"), "pods {:?}", names(&pods));
+        Ok(())
+    })
+    .await
+}
+
+pub async fn scaling_down_takes_the_least_useful_first(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<ReplicaSet>(replica_set("web", 6)).await?;
+    settled(&space, "web", 6).await?;
+    let pods = names(&space.pods("web").await?);
+    let [cheap, unready, dear, ..] = &pods[..] else { anyhow::bail!("pods {pods:?}") };
+    let cost = "controller.kubernetes.io/pod-deletion-cost";
+    space.kubectl(&["annotate", "pod", cheap, &format!("{cost}=-10")]).await?;
+    space.kubectl(&["annotate", "pod", dear, &format!("{cost}=100")]).await?;
+    // An unready pod goes before a cheap one, however dear it is.
+    space.kubectl(&["annotate", "pod", unready, &format!("{BEHAVIOUR}={UNREADY}"), &format!("{cost}=1000")]).await?;
+    eventually("one pod is not ready", || async {
+        let set: ReplicaSet = space.get("web").await?;
+        ensure!(counts(&set) == [6, 6, 5, 5, 0], "status {:?}", counts(&set));
+        Ok(())
+    })
+    .await?;
+    for (replicas, gone) in [(5, unready), (4, cheap)] {
+        space.scale::<ReplicaSet>("web", replicas).await?;
+        settled(&space, "web", replicas).await?;
+        let left = names(&space.pods("web").await?);
+        ensure!(!left.contains(gone), "{gone} should have gone: {left:?} of {pods:?}");
+    }
+    space.scale::<ReplicaSet>("web", 1).await?;
+    settled(&space, "web", 1).await?;
+    ensure!(names(&space.pods("web").await?) == [dear.clone()], "the dear one stays last");
+    Ok(())
+}
+
+pub async fn availability_takes_its_time(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<ReplicaSet>(with(replica_set("web", 2), json!({"spec": {"minReadySeconds": 4}}))).await?;
+    eventually("ready, and not yet available", || async {
+        let set: ReplicaSet = space.get("web").await?;
+        ensure!(counts(&set) == [2, 2, 2, 0, 0], "status {:?}", counts(&set));
+        Ok(())
+    })
+    .await?;
+    let ready = Instant::now();
+    settled(&space, "web", 2).await?;
+    let took = ready.elapsed().as_secs_f64();
+    ensure!((1.0..15.0).contains(&took), "available {took} s after it was seen ready");
+    Ok(())
+}
+
+pub async fn terminating_pods_are_counted_and_replaced(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let lingering = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: TERMINATING}}}}});
+    space.create::<ReplicaSet>(with(replica_set("web", 2), lingering)).await?;
+    settled(&space, "web", 2).await?;
+    let victim = names(&space.pods("web").await?)[0].clone();
+    space.delete::<Pod>(&victim).await?;
+    let expect = |expected: [i32; 5]| {
+        let space = space.clone();
+        eventually(format!("status {expected:?}"), move || {
+            let space = space.clone();
+            async move {
+                let set: ReplicaSet = space.get("web").await?;
+                ensure!(counts(&set) == expected, "status {:?}", counts(&set));
+                Ok(())
+            }
+        })
+    };
+    expect([2, 2, 2, 2, 1]).await?;
+    space.scale::<ReplicaSet>("web", 1).await?;
+    expect([1, 1, 1, 1, 2]).await?;
+    space.kubectl(&["delete", "pod", &victim, "--force", "--grace-period=0"]).await?;
+    expect([1, 1, 1, 1, 1]).await
+}
+
+/// Pods that are ready by turns are left where they are, and not each turn is a write.
+pub async fn flapping_pods_are_kept_and_seldom_told_of(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    let flapping = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: FLAP}}}}});
+    space.create::<ReplicaSet>(with(replica_set("web", 4), flapping)).await?;
+    eventually("some are ready, and some are not", || async {
+        let pods = space.pods("web").await?;
+        ensure!(pods.len() == 4 && pods.iter().any(is_ready) && !pods.iter().all(is_ready));
+        Ok(())
+    })
+    .await?;
+    let told = |call: &Call| call.resource == "replicasets/status";
+    let (before, begun, pods) = (faults.count(told), Instant::now(), uids(&space.pods("web").await?));
+    during(QUIET * 3, "nobody is replaced for it", || async {
+        ensure!(uids(&space.list::<Pod>("web").await?) == pods);
+        Ok(())
+    })
+    .await?;
+    let (written, seconds) = (faults.count(told) - before, begun.elapsed().as_secs_f64());
+    ensure!(written > 0, "nothing is said: this proves nothing");
+    ensure!(written as f64 <= 3.0 * seconds, "{written} statuses in {seconds} s, of some eight changes a second");
+    Ok(())
+}
+
+pub async fn failed_and_evicted_pods_are_replaced_and_stay(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<ReplicaSet>(replica_set("web", 2)).await?;
+    for behaviour in [FAIL, EVICTED] {
+        settled(&space, "web", 2).await?;
+        ends(&space, behaviour).await?;
+    }
+    Ok(())
+}
+
+/// A pod ends in a way: another one takes its place, and it stays.
+async fn ends(space: &Space, behaviour: &str) -> Result<()> {
+    let before = space.pods("web").await?;
+    let failing = names(&before)[0].clone();
+    space.kubectl(&["annotate", "pod", &failing, &format!("{BEHAVIOUR}={behaviour}")]).await?;
+    eventually("the pod fails", || async {
+        ensure!(phase(&space.get::<Pod>(&failing).await?) == "Failed");
+        Ok(())
+    })
+    .await?;
+    settled(space, "web", 2).await?;
+    let after = space.pods("web").await?;
+    ensure!(uids(&after) != uids(&before) && after.iter().all(is_ready));
+    during(QUIET, "the failed pod is left behind", || async {
+        let failed: Pod = space.get(&failing).await.context("the failed pod is gone")?;
+        ensure!(owner(&failed) == "web" && failed.metadata.deletion_timestamp.is_none());
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,175 @@
+//! Rollouts judged at every state on the way: never too many, never too few, and the same through faults.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{deployment, is_active, is_ready, with};
+use cluster_tests::{Faults, Manager, Observer, Space, View, during, eventually};
+use k8s_openapi::api::apps::v1::Deployment;
+use runtime::manager::Ended;
+use serde_json::json;
+
+use crate::robustness::faults::{ELECT, created};
+use crate::robustness::invariants::quiet;
+use crate::robustness::story::Story;
+use crate::workloads::deployment::{revision, rolled_out, set_image, wanted};
+
+/// ReplicaSets ask for at most `most` pods, and at least `least` of those that there are stay ready.
+fn within(view: &View, least: usize, most: i32) -> Result<()> {
+    let asked: i32 = view.sets.values().map(wanted).sum();
+    ensure!(asked <= most, "{asked} pods are asked for, {most} at most");
+    let ready = view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
+    ensure!(ready >= least, "{ready} pods are ready, {least} at least");
+    Ok(())
+}
+
+pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
+    for (name, surge, unavailable) in [("both", 2, 1), ("surge", 1, 0), ("unavailable", 0, 2)] {
+        let space = space.bed.space(name).await?;
+        let _manager = Manager::start(&space, &Faults::default()).await?;
+        let rolling =
+            json!({"spec": {"strategy": {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}}});
+        space.create::<Deployment>(with(deployment("web", 6), rolling)).await?;
+        rolled_out(&space, "web", 6).await?;
+        let observer = Observer::start(&space, move |view| within(view, 6 - unavailable, 6 + surge)).await;
+        let observer = observer.context(name)?;
+        set_image(&space, "web", 2).await?;
+        eventually("the next revision", || async { revision(&space, "web", "2").await }).await?;
+        rolled_out(&space, "web", 6).await?;
+        observer.verdict().with_context(|| format!("{name} in {}", space.namespace))?;
+        let made = observer.view().pods_ever.len();
+        ensure!(made == 12, "{made} pods instead of 12");
+    }
+    Ok(())
+}
+
+pub async fn recreation_never_overlaps(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let recreate = json!({"spec": {"strategy": {"type": "Recreate"}}});
+    space.create::<Deployment>(with(deployment("web", 4), recreate)).await?;
+    rolled_out(&space, "web", 4).await?;
+    let observer = Observer::start(&space, |view| {
+        let images: BTreeSet<_> =
+            view.pods.values().filter_map(|pod| pod.spec.as_ref()?.containers.first()?.image.clone()).collect();
+        ensure!(images.len() <= 1, "old and new at the same time: {images:?}");
+        Ok(())
+    })
+    .await?;
+    for version in 2..=3 {
+        set_image(&space, "web", version).await?;
+        eventually("the next revision", || async { revision(&space, "web", &version.to_string()).await }).await?;
+        rolled_out(&space, "web", 4).await?;
+    }
+    observer.verdict()?;
+    ensure!(observer.view().pods_ever.len() == 12, "{} pods instead of 12", observer.view().pods_ever.len());
+    Ok(())
+}
+
+pub async fn a_frozen_watch_leads_to_no_second_set(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    space.create::<Deployment>(deployment("web", 2)).await?;
+    rolled_out(&space, "web", 2).await?;
+    let observer = Observer::start(&space, |view| within(view, 2, 3)).await?;
+    faults.freeze("replicasets");
+    set_image(&space, "web", 2).await?;
+    eventually("the new ReplicaSet is made", || async {
+        ensure!(observer.view().sets_ever.len() == 2);
+        Ok(())
+    })
+    .await?;
+    // Each change of the Deployment makes it look again at ReplicaSets that it cannot see yet.
+    for turn in 0..6 {
+        space.patch::<Deployment>("web", json!({"metadata": {"annotations": {"turn": turn.to_string()}}})).await?;
+        during(Duration::from_millis(500), "one write, and then patience", || async {
+            let created = faults.count(|call| call.to_string() == "create replicasets");
+            ensure!(created == 2, "created {created}");
+            Ok(())
+        })
+        .await?;
+    }
+    faults.thaw("replicasets");
+    rolled_out(&space, "web", 2).await?;
+    observer.verdict()?;
+    ensure!(observer.view().sets_ever.len() == 2);
+    quiet(&faults).await
+}
+
+/// Roll out, update, scale, go back.
+async fn scenario(space: Space) -> Result<()> {
+    space.create::<Deployment>(deployment("web", 2)).await?;
+    rolled_out(&space, "web", 2).await?;
+    set_image(&space, "web", 2).await?;
+    eventually("the next revision", || async { revision(&space, "web", "2").await }).await?;
+    rolled_out(&space, "web", 2).await?;
+    space.scale::<Deployment>("web", 3).await?;
+    rolled_out(&space, "web", 3).await?;
+    space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
+    eventually("the first revision again", || async { revision(&space, "web", "3").await }).await?;
+    rolled_out(&space, "web", 3).await?;
+    Ok(())
+}
+
+/// 2 pods, 2 more for the update, 1 by scaling, 3 more for going back; all under two ReplicaSets.
+pub const STORY: Story = Story {
+    name: "deployment",
+    flags: &["--controllers=deployment-controller,replicaset-controller"],
+    kind: "deployments",
+    tell: |space| Box::pin(scenario(space)),
+    judge: |view| {
+        ensure!(view.sets_ever.len() <= 2, "{} ReplicaSets were made instead of 2", view.sets_ever.len());
+        within(view, 0, 4)
+    },
+    pods: 8,
+    writes: 30,
+    fails: &[
+        ("create replicasets ", 2),
+        ("update replicasets ", 2),
+        ("update deployments/status ", 2),
+        ("update deployments/status ", 5),
+    ],
+    ..Story::BLANK
+};
+
+/// A leader stands still in the middle of an update until its lease is gone; it may not go on when it wakes.
+pub async fn a_lease_lost_in_the_middle_costs_no_pod(space: Space) -> Result<()> {
+    let (first, second) = (Faults::default(), Faults::default());
+    let leader = Manager::start_with(&space, &first, &ELECT).await?;
+    let observer = Observer::start(&space, |view| {
+        let asked: i32 = view.sets.values().map(wanted).sum();
+        ensure!(asked <= 8, "{asked} pods are asked for, 8 at most");
+        Ok(())
+    })
+    .await?;
+    // Pods count only after a while, so that the update does not end before the lease does.
+    let slowly = json!({"spec": {"minReadySeconds": 2}});
+    space.create::<Deployment>(with(deployment("web", 6), slowly)).await?;
+    rolled_out(&space, "web", 6).await?;
+    let standby = Manager::start_with(&space, &second, &ELECT).await?;
+    eventually("the standby watches", || async {
+        ensure!(second.most_watches().contains_key("pods"));
+        Ok(())
+    })
+    .await?;
+    set_image(&space, "web", 2).await?;
+    eventually("some pods are new", || async {
+        ensure!(created(&first) > 6, "{} pods were made", created(&first));
+        Ok(())
+    })
+    .await?;
+    first.pause(true);
+    rolled_out(&space, "web", 6).await?;
+    let ended = leader.ended().await?;
+    ensure!(matches!(ended, Ended::LeaseLost(_)), "the paused one ended with {ended:?}");
+    let halves = (created(&first), created(&second));
+    ensure!(halves.1 > 0, "the first one did it all: this proves nothing");
+    first.pause(false);
+    quiet(&second).await?;
+    observer.verdict()?;
+    let view = observer.view();
+    ensure!(view.pods_ever.len() == 12, "{} pods were made instead of 12: {halves:?}", view.pods_ever.len());
+    ensure!(view.sets_ever.len() == 2, "{} ReplicaSets", view.sets_ever.len());
+    standby.crash().await;
+    Ok(())
+}

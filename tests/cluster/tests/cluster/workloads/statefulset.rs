@@ -1,0 +1,547 @@
+//! What users see of a StatefulSet: pods in their places, claims, revisions, status, events, and kubectl.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{is_active, is_ready, names, owner, phase, template, uids, with};
+use cluster_tests::{Faults, Manager, Observer, QUIET, Space, View, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, UNREADY};
+use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use crate::robustness::invariants::quiet;
+use crate::robustness::story::Story;
+
+/// A StatefulSet of pods with the label `app=<name>`.
+pub fn stateful_set(name: &str, replicas: i32) -> Value {
+    json!({
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {
+            "replicas": replicas,
+            "serviceName": "names",
+            "selector": {"matchLabels": {"app": name}},
+            "template": template(name, "example.com/image:1", &json!({})),
+        },
+    })
+}
+
+/// Sets the image of the template; the version is its tag.
+pub async fn set_image(space: &Space, name: &str, version: u32) -> Result<()> {
+    let image = format!("example.com/image:{version}");
+    let containers = json!([{"name": "main", "image": image}]);
+    space.patch::<StatefulSet>(name, json!({"spec": {"template": {"spec": {"containers": containers}}}})).await?;
+    Ok(())
+}
+
+/// The pods of a StatefulSet by name, with the tag of their image.
+async fn versions(space: &Space, name: &str) -> Result<BTreeMap<String, String>> {
+    let pods: Vec<Pod> = space.list(name).await?;
+    let version = |pod: &Pod| {
+        let image = pod.spec.as_ref()?.containers.first()?.image.clone()?;
+        Some((pod.metadata.name.clone()?, image.rsplit(':').next()?.to_owned()))
+    };
+    Ok(pods.iter().filter_map(version).collect())
+}
+
+/// Waits until all pods are there, ready and of this version, and the status says that the update is complete.
+pub async fn settled(space: &Space, name: &str, replicas: i32, version: u32) -> Result<StatefulSet> {
+    eventually(format!("{name} has {replicas} pods of version {version}"), || async {
+        let set: StatefulSet = space.get(name).await?;
+        let status = set.status.clone().unwrap_or_default();
+        let counts =
+            [status.ready_replicas, status.available_replicas, status.current_replicas, status.updated_replicas];
+        ensure!(status.replicas == replicas && counts.iter().all(|count| count.unwrap_or(0) == replicas), "{status:?}");
+        ensure!(status.observed_generation == set.metadata.generation && status.conditions.is_none(), "{status:?}");
+        ensure!(status.current_revision == status.update_revision, "{status:?}");
+        let expected = (0..replicas).map(|at| (format!("{name}-{at}"), version.to_string())).collect();
+        let pods = versions(space, name).await?;
+        ensure!(pods == expected, "pods {pods:?}");
+        ensure!(space.pods(name).await?.iter().all(is_ready), "the status is that of before");
+        Ok(set)
+    })
+    .await
+}
+
+/// Names of revisions and their numbers, oldest first.
+async fn history(space: &Space, name: &str) -> Result<Vec<(i64, String)>> {
+    let revisions: Vec<ControllerRevision> = space.list(name).await?;
+    let mut history: Vec<_> = revisions
+        .into_iter()
+        .map(|each| (each.revision.unwrap_or(0), each.metadata.name.unwrap_or_default()))
+        .collect();
+    history.sort();
+    Ok(history)
+}
+
+pub async fn pods_come_in_order_to_their_places(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    space.create::<StatefulSet>(stateful_set("web", 3)).await?;
+    let set = settled(&space, "web", 3, 1).await?;
+    let mut pods = space.pods("web").await?;
+    pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    let revision = set.status.and_then(|status| status.update_revision).context("no revision")?;
+    for (ordinal, pod) in pods.iter().enumerate() {
+        let name = format!("web-{ordinal}");
+        let spec = pod.spec.as_ref().context("no spec")?;
+        ensure!(spec.hostname.as_deref() == Some(&name) && spec.subdomain.as_deref() == Some("names"));
+        ensure!(pod.metadata.generate_name.as_deref() == Some("web-") && owner(pod) == "web");
+        let expected = BTreeMap::from([
+            ("app".to_owned(), "web".to_owned()),
+            ("apps.kubernetes.io/pod-index".to_owned(), ordinal.to_string()),
+            ("controller-revision-hash".to_owned(), revision.clone()),
+            ("statefulset.kubernetes.io/pod-name".to_owned(), name),
+        ]);
+        ensure!(pod.metadata.labels == Some(expected), "labels {:?}", pod.metadata.labels);
+    }
+    for pair in pods.windows(2) {
+        let ready = |pod: &Pod| -> Option<_> {
+            let conditions = pod.status.as_ref()?.conditions.clone()?;
+            conditions.into_iter().find(|condition| condition.type_ == "Ready")?.last_transition_time
+        };
+        ensure!(
+            pair[1].metadata.creation_timestamp >= ready(&pair[0]),
+            "a pod came before the one before it was ready"
+        );
+    }
+    eventually("an event for each pod", || async {
+        let events = space.events("web").await?;
+        let of = |at| (format!("Normal SuccessfulCreate Create Pod web-{at} in StatefulSet web successful"), 1);
+        ensure!(events == (0..3).map(of).collect(), "events {events:?}");
+        Ok(())
+    })
+    .await?;
+    let lone = pods.first().context("no pod")?;
+    space.delete::<Pod>("web-0").await?;
+    settled(&space, "web", 3, 1).await?;
+    ensure!(!uids(&space.pods("web").await?).contains(&lone.metadata.uid.clone().unwrap_or_default()));
+    // A status a pod's coming, becoming ready, going and coming back, no more.
+    let statuses = faults.count(|call| call.resource == "statefulsets/status");
+    ensure!(statuses <= 6, "{statuses} writes of the status");
+    quiet(&faults).await
+}
+
+pub async fn it_scales_with_kubectl(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let parallel = json!({"spec": {"podManagementPolicy": "Parallel"}});
+    space.create::<StatefulSet>(with(stateful_set("web", 2), parallel)).await?;
+    settled(&space, "web", 2, 1).await?;
+    for replicas in [6, 1, 0] {
+        space.kubectl(&["scale", "statefulset/web", &format!("--replicas={replicas}")]).await?;
+        settled(&space, "web", replicas, 1).await?;
+    }
+    ensure!(history(&space, "web").await?.len() == 1, "scaling makes no revision");
+    Ok(())
+}
+
+pub async fn an_update_its_history_undo_and_restart(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<StatefulSet>(with(stateful_set("web", 3), json!({"spec": {"revisionHistoryLimit": 2}}))).await?;
+    let first = settled(&space, "web", 3, 1).await?.status.and_then(|status| status.update_revision);
+    set_image(&space, "web", 2).await?;
+    settled(&space, "web", 3, 2).await?;
+    let said = space.kubectl(&["rollout", "status", "statefulset/web", "--timeout=10s"]).await?;
+    ensure!(said.contains("roll out complete: 3 new pods have been updated"), "{said}");
+    let said = space.kubectl(&["rollout", "history", "statefulset/web"]).await?;
+    ensure!(said.lines().filter(|line| line.starts_with(['1', '2'])).count() == 2, "{said}");
+    let second = space.kubectl(&["rollout", "history", "statefulset/web", "--revision=2"]).await?;
+    ensure!(second.contains("example.com/image:2"), "{second}");
+
+    space.kubectl(&["rollout", "undo", "statefulset/web"]).await?;
+    let set = settled(&space, "web", 3, 1).await?;
+    ensure!(set.status.and_then(|status| status.update_revision) == first, "the first revision comes back");
+    let numbers: Vec<i64> = history(&space, "web").await?.iter().map(|(number, _)| *number).collect();
+    ensure!(numbers == [2, 3], "numbers {numbers:?}");
+
+    let before = uids(&space.pods("web").await?);
+    space.kubectl(&["rollout", "restart", "statefulset/web"]).await?;
+    eventually("all pods are replaced", || async {
+        let after = space.pods("web").await?;
+        ensure!(after.len() == 3 && after.iter().all(is_ready) && uids(&after).iter().all(|uid| !before.contains(uid)));
+        Ok(())
+    })
+    .await?;
+    for version in 3..=6 {
+        set_image(&space, "web", version).await?;
+        settled(&space, "web", 3, version).await?;
+    }
+    eventually("two old revisions and the newest are kept", || async {
+        let history = history(&space, "web").await?;
+        ensure!(history.len() == 3, "history {history:?}");
+        Ok(())
+    })
+    .await?;
+    let oldest = history(&space, "web").await?[0].0;
+    space.kubectl(&["rollout", "undo", "statefulset/web", &format!("--to-revision={oldest}")]).await?;
+    settled(&space, "web", 3, 4).await?;
+    space.kubectl(&["wait", "statefulset/web", "--for=jsonpath={.status.readyReplicas}=3", "--timeout=5s"]).await?;
+    Ok(())
+}
+
+pub async fn a_partition_holds_pods_back(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let partition = |at: i32| json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": at}}}});
+    space.create::<StatefulSet>(with(stateful_set("web", 3), partition(2))).await?;
+    settled(&space, "web", 3, 1).await?;
+    set_image(&space, "web", 2).await?;
+    let at = |versions: [u32; 3]| {
+        let pods = versions.iter().enumerate().map(|(at, version)| (format!("web-{at}"), version.to_string()));
+        pods.collect::<BTreeMap<_, _>>()
+    };
+    let reached = async |versions_wanted: [u32; 3]| {
+        eventually(format!("versions {versions_wanted:?}"), || async {
+            let pods = versions(&space, "web").await?;
+            ensure!(pods == at(versions_wanted), "{pods:?}");
+            ensure!(space.pods("web").await?.iter().all(is_ready));
+            Ok(())
+        })
+        .await
+    };
+    reached([1, 1, 2]).await?;
+    // One below the partition comes back as it was, from the template that its revision keeps.
+    let before = space.get::<Pod>("web-0").await?;
+    space.delete::<Pod>("web-0").await?;
+    eventually("another web-0", || async {
+        let pod = space.get::<Pod>("web-0").await?;
+        ensure!(pod.metadata.uid != before.metadata.uid && is_ready(&pod));
+        Ok(())
+    })
+    .await?;
+    reached([1, 1, 2]).await?;
+    let after = space.get::<Pod>("web-0").await?;
+    let (old, new) = (before.spec.context("a spec")?, after.spec.context("a spec")?);
+    ensure!(
+        old.hostname == new.hostname
+            && old.subdomain == new.subdomain
+            && before.metadata.labels == after.metadata.labels
+    );
+    ensure!(
+        after.metadata.generate_name.as_deref() == Some("web-") && old.containers[0].image == new.containers[0].image
+    );
+    space.patch::<StatefulSet>("web", partition(0)).await?;
+    settled(&space, "web", 3, 2).await?;
+    Ok(())
+}
+
+pub async fn deleting_pods_updates_them(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let on_delete = json!({"spec": {"updateStrategy": {"type": "OnDelete"}}});
+    space.create::<StatefulSet>(with(stateful_set("web", 2), on_delete)).await?;
+    settled(&space, "web", 2, 1).await?;
+    set_image(&space, "web", 2).await?;
+    eventually("the new revision is known", || async {
+        let status = space.get::<StatefulSet>("web").await?.status.unwrap_or_default();
+        ensure!(
+            status.current_revision != status.update_revision && status.updated_replicas.unwrap_or(0) == 0,
+            "{status:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    for name in ["web-1", "web-0"] {
+        space.delete::<Pod>(name).await?;
+        eventually(format!("{name} is new"), || async {
+            ensure!(versions(&space, "web").await?.get(name).is_some_and(|version| version == "2"));
+            Ok(())
+        })
+        .await?;
+    }
+    settled(&space, "web", 2, 2).await?;
+    Ok(())
+}
+
+/// The name of a node: pods with claims are put there by hand, for nobody binds claims here.
+async fn node(space: &Space) -> Result<String> {
+    let nodes = Api::<Node>::all(space.bed.client.clone()).list(&Default::default()).await?;
+    names(&nodes.items).into_iter().next().context("there is no node")
+}
+
+/// A StatefulSet whose pods each have a claim.
+async fn with_claims(space: &Space, replicas: i32, deleted: &str, scaled: &str) -> Result<Value> {
+    let claims = json!([{
+        "metadata": {"name": "data", "labels": {"kind": "data"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }]);
+    let policy = json!({"whenDeleted": deleted, "whenScaled": scaled});
+    let fields = json!({"spec": {
+        "volumeClaimTemplates": claims,
+        "persistentVolumeClaimRetentionPolicy": policy,
+        "template": {"spec": {"nodeName": node(space).await?}},
+    }});
+    Ok(with(stateful_set("web", replicas), fields))
+}
+
+/// Claims and the kinds and names of their owners.
+async fn claims(space: &Space) -> Result<BTreeMap<String, Vec<String>>> {
+    let claims: Vec<PersistentVolumeClaim> = space.list("web").await?;
+    let owners = |claim: &PersistentVolumeClaim| {
+        let owners = claim.metadata.owner_references.clone().unwrap_or_default();
+        owners.into_iter().map(|owner| format!("{} {}", owner.kind, owner.name)).collect()
+    };
+    Ok(claims.iter().map(|claim| (claim.metadata.name.clone().unwrap_or_default(), owners(claim))).collect())
+}
+
+pub async fn claims_come_and_stay(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<StatefulSet>(with_claims(&space, 2, "Retain", "Retain").await?).await?;
+    settled(&space, "web", 2, 1).await?;
+    let expected = BTreeMap::from([("data-web-0".to_owned(), vec![]), ("data-web-1".to_owned(), vec![])]);
+    ensure!(claims(&space).await? == expected, "{:?}", claims(&space).await?);
+    let claim: PersistentVolumeClaim = space.get("data-web-0").await?;
+    let labels = claim.metadata.labels.unwrap_or_default();
+    ensure!(labels == BTreeMap::from([("app", "web"), ("kind", "data")].map(|(k, v)| (k.to_owned(), v.to_owned()))));
+    let pod: Pod = space.get("web-0").await?;
+    let volumes = pod.spec.and_then(|spec| spec.volumes).unwrap_or_default();
+    let mounted = volumes.iter().find(|volume| volume.name == "data").and_then(|v| v.persistent_volume_claim.clone());
+    ensure!(mounted.is_some_and(|source| source.claim_name == "data-web-0"));
+    eventually("an event for each claim", || async {
+        let events = space.events("web").await?;
+        let wanted = "Normal SuccessfulCreate Create Claim data-web-1 Pod web-1 in StatefulSet web success";
+        ensure!(events.contains_key(wanted), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    // The policy changes: claims get the StatefulSet as their owner, without a write to their pods.
+    let before = space.get::<Pod>("web-0").await?.metadata.resource_version;
+    let policy = |deleted: &str, scaled: &str| json!({"spec": {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": deleted, "whenScaled": scaled}}});
+    space.patch::<StatefulSet>("web", policy("Delete", "Delete")).await?;
+    let owned = |owner: &str| vec![owner.to_owned()];
+    let reached = async |expected: BTreeMap<String, Vec<String>>| {
+        eventually(format!("claims {expected:?}"), || async {
+            let claims = claims(&space).await?;
+            ensure!(claims == expected, "{claims:?}");
+            Ok(())
+        })
+        .await
+    };
+    let both = |last: &str| {
+        BTreeMap::from([("data-web-0".to_owned(), owned("StatefulSet web")), ("data-web-1".to_owned(), owned(last))])
+    };
+    reached(both("StatefulSet web")).await?;
+    ensure!(space.get::<Pod>("web-0").await?.metadata.resource_version == before);
+    // A pod is scaled away: its claim goes with it, as soon as somebody collects it. Until then no new pod comes.
+    space.scale::<StatefulSet>("web", 1).await?;
+    reached(both("Pod web-1")).await?;
+    settled(&space, "web", 1, 1).await?;
+    space.scale::<StatefulSet>("web", 2).await?;
+    during(QUIET, "no pod takes over a claim that is about to go", || async {
+        let pods = space.list::<Pod>("web").await?;
+        ensure!(pods.len() == 1, "{:?}", names(&pods));
+        Ok(())
+    })
+    .await?;
+    space.patch::<PersistentVolumeClaim>("data-web-1", json!({"metadata": {"finalizers": null}})).await?;
+    space.delete::<PersistentVolumeClaim>("data-web-1").await?;
+    settled(&space, "web", 2, 1).await?;
+    reached(both("StatefulSet web")).await?;
+    space.patch::<StatefulSet>("web", policy("Retain", "Retain")).await?;
+    reached(expected).await
+}
+
+pub async fn failed_pods_are_replaced(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<StatefulSet>(stateful_set("web", 2)).await?;
+    settled(&space, "web", 2, 1).await?;
+    for phase in ["Failed", "Succeeded"] {
+        let before = uids(&space.pods("web").await?);
+        space.patch_status::<Pod>("web-1", json!({"status": {"phase": phase}})).await?;
+        eventually("another web-1", || async {
+            let after = space.pods("web").await?;
+            ensure!(after.len() == 2 && uids(&after) != before, "{:?}", names(&after));
+            Ok(())
+        })
+        .await?;
+        settled(&space, "web", 2, 1).await?;
+    }
+    Ok(())
+}
+
+pub async fn orphans_are_adopted_by_name(space: Space) -> Result<()> {
+    let manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<StatefulSet>(stateful_set("web", 2)).await?;
+    settled(&space, "web", 2, 1).await?;
+    manager.stop().await?;
+    let (pods, before) = (uids(&space.pods("web").await?), history(&space, "web").await?);
+    for (kind, name) in [("pod", "web-0"), ("controllerrevision", &*before[0].1)] {
+        let patch = r#"{"metadata":{"ownerReferences":null}}"#;
+        space.kubectl(&["patch", kind, name, "--type=merge", "-p", patch]).await?;
+    }
+    let mut stranger = cluster_tests::objects::pod("stranger-0", "web");
+    stranger["metadata"]["labels"]["app"] = "web".into();
+    space.create::<Pod>(stranger).await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    eventually("the orphans are adopted", || async {
+        ensure!(owner(&space.get::<Pod>("web-0").await?) == "web");
+        ensure!(owner(&space.get::<ControllerRevision>(&before[0].1).await?) == "web");
+        Ok(())
+    })
+    .await?;
+    ensure!(owner(&space.get::<Pod>("stranger-0").await?).is_empty(), "one of another name is not");
+    ensure!(history(&space, "web").await? == before);
+    space.patch::<Pod>("web-1", json!({"metadata": {"labels": {"app": "other"}}})).await?;
+    eventually("one that does not match is released", || async {
+        ensure!(owner(&space.get::<Pod>("web-1").await?).is_empty());
+        Ok(())
+    })
+    .await?;
+    let kept = uids(&space.list::<Pod>("").await?);
+    ensure!(pods.iter().all(|uid| kept.contains(uid)), "nobody is deleted");
+    Ok(())
+}
+
+pub async fn a_taken_name_of_a_revision_is_a_collision(space: Space) -> Result<()> {
+    let manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<StatefulSet>(stateful_set("web", 1)).await?;
+    settled(&space, "web", 1, 1).await?;
+    let name = history(&space, "web").await?[0].1.clone();
+    manager.stop().await?;
+    // The same StatefulSet again, while somebody else's revision has the name that its own would get.
+    space.delete::<ControllerRevision>(&name).await?;
+    space.delete::<StatefulSet>("web").await?;
+    space.delete::<Pod>("web-0").await?;
+    space
+        .create::<ControllerRevision>(json!({"metadata": {"name": name}, "revision": 1, "data": {"other": 1}}))
+        .await?;
+    eventually("it is gone", || async {
+        ensure!(space.list::<Pod>("web").await?.is_empty());
+        Ok(())
+    })
+    .await?;
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<StatefulSet>(stateful_set("web", 1)).await?;
+    let set = settled(&space, "web", 1, 1).await?;
+    let status = set.status.unwrap_or_default();
+    ensure!(status.collision_count == Some(1), "{status:?}");
+    ensure!(status.update_revision.is_some_and(|revision| revision != name));
+    Ok(())
+}
+
+/// The template of a version whose pods never become ready.
+fn broken(version: u32) -> Value {
+    json!({"spec": {"template": {
+        "metadata": {"annotations": {BEHAVIOUR: UNREADY}},
+        "spec": {"containers": [{"name": "main", "image": format!("example.com/image:{version}")}]},
+    }}})
+}
+
+/// An ordered update waits for a pod of a revision that was broken and is mended by now: people are told what to do.
+pub async fn a_stuck_update_names_the_way_out(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<StatefulSet>(stateful_set("web", 2)).await?;
+    settled(&space, "web", 2, 1).await?;
+    space.patch::<StatefulSet>("web", broken(2)).await?;
+    eventually("a broken web-1", || async {
+        let pod: Pod = space.get("web-1").await?;
+        ensure!(phase(&pod) == "Running" && !is_ready(&pod), "{:?}", pod.status);
+        ensure!(versions(&space, "web").await?["web-1"] == "2");
+        Ok(())
+    })
+    .await?;
+    let mended = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: null}}}}});
+    space.patch::<StatefulSet>("web", mended).await?;
+    set_image(&space, "web", 3).await?;
+    let way_out = format!("kubectl delete pod web-1 -n {}", space.namespace);
+    let told = eventually("it is said that the update is stuck", || async {
+        let status = space.get::<StatefulSet>("web").await?.status.unwrap_or_default();
+        let blocked = status.conditions.iter().flatten().find(|one| one.type_.as_deref() == Some("RolloutBlocked"));
+        let blocked = blocked.context("no condition")?;
+        ensure!(blocked.status.as_deref() == Some("True"), "{blocked:?}");
+        ensure!(blocked.reason.as_deref() == Some("OldPodNotReady"), "{blocked:?}");
+        blocked.message.clone().context("no message")
+    })
+    .await?;
+    ensure!(told.contains(&way_out), "{told}");
+    eventually("an event says the same", || async {
+        let events = space.events("web").await?;
+        ensure!(events.contains_key(&format!("Warning RolloutBlocked {told}")), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(versions(&space, "web").await?.into_values().eq(["1", "2"]), "nothing was replaced meanwhile");
+    space.kubectl(&["delete", "pod", "web-1"]).await?;
+    settled(&space, "web", 2, 3).await?;
+    Ok(())
+}
+
+/// As many pods as may be are replaced at once, and no more.
+pub async fn an_update_keeps_within_its_bounds(space: Space) -> Result<()> {
+    for (management, unavailable) in [("OrderedReady", 1), ("OrderedReady", 2), ("Parallel", 3)] {
+        let space = space.bed.space("bounds").await?;
+        let _manager = Manager::start(&space, &Faults::default()).await?;
+        let bound = json!({"spec": {
+            "podManagementPolicy": management, "updateStrategy": {"rollingUpdate": {"maxUnavailable": unavailable}},
+        }});
+        space.create::<StatefulSet>(with(stateful_set("web", 5), bound)).await?;
+        settled(&space, "web", 5, 1).await?;
+        let ready = |view: &View| view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
+        let observer = Observer::start(&space, move |view| {
+            ensure!(ready(view) >= 5 - unavailable, "{} pods are ready", ready(view));
+            Ok(())
+        })
+        .await?;
+        set_image(&space, "web", 2).await?;
+        settled(&space, "web", 5, 2).await?;
+        observer.verdict().with_context(|| format!("{management}, {unavailable} may be missing"))?;
+        let made = observer.view().pods_ever.len();
+        ensure!(made == 10, "{made} pods were made instead of 10");
+    }
+    Ok(())
+}
+
+pub async fn ordinals_begin_where_they_are_told_to(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let start = |at: i32| json!({"spec": {"ordinals": {"start": at}}});
+    space.create::<StatefulSet>(with(stateful_set("web", 2), start(3))).await?;
+    for (at, expected) in [(3, ["web-3", "web-4"]), (4, ["web-4", "web-5"])] {
+        space.patch::<StatefulSet>("web", start(at)).await?;
+        eventually(format!("{expected:?}"), || async {
+            let pods = space.list::<Pod>("web").await?;
+            ensure!(names(&pods) == expected && pods.iter().all(is_ready), "{:?}", names(&pods));
+            let index = |pod: &Pod| pod.labels().get("apps.kubernetes.io/pod-index").cloned();
+            ensure!(pods.iter().all(|pod| index(pod).is_some_and(|index| pod.name_any().ends_with(&index))));
+            let status = space.get::<StatefulSet>("web").await?.status.unwrap_or_default();
+            ensure!(status.replicas == 2 && status.available_replicas == Some(2), "{status:?}");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Come, update, scale both ways, go back.
+async fn scenario(space: Space) -> Result<()> {
+    space.create::<StatefulSet>(stateful_set("web", 2)).await?;
+    settled(&space, "web", 2, 1).await?;
+    set_image(&space, "web", 2).await?;
+    settled(&space, "web", 2, 2).await?;
+    space.scale::<StatefulSet>("web", 3).await?;
+    settled(&space, "web", 3, 2).await?;
+    space.scale::<StatefulSet>("web", 1).await?;
+    settled(&space, "web", 1, 2).await?;
+    set_image(&space, "web", 1).await?;
+    settled(&space, "web", 1, 1).await?;
+    let revisions = history(&space, "web").await?;
+    ensure!(revisions.iter().map(|(number, _)| *number).eq([2, 3]), "{revisions:?}");
+    Ok(())
+}
+
+/// 2 pods, 2 of the update, 1 by scaling, 1 for going back, of which five go; two revisions and their order changed
+/// once; a status for each of five states.
+pub const STORY: Story = Story {
+    name: "statefulset",
+    flags: &["--controllers=statefulset-controller"],
+    kind: "statefulsets",
+    tell: |space| Box::pin(scenario(space)),
+    pods: 6,
+    writes: 6 + 5 + 3 + 5,
+    fails: &[
+        ("create controllerrevisions ", 2),
+        ("update controllerrevisions ", 1),
+        ("create pods ", 3),
+        ("delete pods ", 2),
+        ("update statefulsets/status ", 3),
+    ],
+    ..Story::BLANK
+};

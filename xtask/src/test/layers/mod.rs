@@ -1,0 +1,150 @@
+//! The layers of each crate: a module imports only modules of lower floors.
+//!
+//! The floors are data (`floors.rs`). The test fails with the file, the line, the import and the rule that it breaks, and
+//! when a module of a crate is on no floor.
+
+mod floors;
+mod imports;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use floors::{CRATES, Layers};
+use imports::{Import, Source};
+
+/// The source files of a crate, without those of tests.
+fn sources(folder: &Path) -> Vec<(PathBuf, Source)> {
+    let mut found = Vec::new();
+    visit(folder, &[], &mut found);
+    let tests: Vec<Vec<String>> = found.iter().flat_map(|(_, source)| source.tests.clone()).collect();
+    found.retain(|(_, source)| !tests.iter().any(|test| source.module.starts_with(test)));
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
+    found
+}
+
+fn visit(folder: &Path, module: &[String], found: &mut Vec<(PathBuf, Source)>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of sources").map(|entry| entry.expect("an entry")) {
+        let path = entry.path();
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        if path.is_dir() {
+            let inner: Vec<String> = module.iter().cloned().chain([name]).collect();
+            visit(&path, &inner, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let is_head = matches!(name.as_str(), "mod" | "lib" | "main");
+            let own = module.iter().cloned().chain((!is_head).then_some(name)).collect();
+            let text = std::fs::read_to_string(&path).expect("a source file");
+            found.push((path, Source::read(own, &text)));
+        }
+    }
+}
+
+/// The entry of the floors that a module path belongs to, with the number of its floor. The longest entry counts.
+fn place(layers: &Layers, path: &[String]) -> Option<(usize, &'static str)> {
+    let entries =
+        layers.floors.iter().enumerate().flat_map(|(floor, names)| names.iter().map(move |name| (floor, *name)));
+    let fits = entries.filter(|(_, name)| {
+        let parts: Vec<&str> = name.split("::").collect();
+        path.len() >= parts.len() && parts.iter().zip(path).all(|(part, own)| part == own)
+    });
+    fits.max_by_key(|(_, name)| name.len())
+}
+
+/// The rule that an import breaks, or `None`.
+fn broken(layers: &Layers, from: (usize, &str), import: &Import) -> Option<String> {
+    let path = import.path.join("::");
+    let Some((floor, name)) = place(layers, &import.path) else {
+        return layers.is_complete.then(|| {
+            format!(
+                "crate::{path} is an item of the crate root or a module on no floor: move it into a module below '{}'",
+                from.1
+            )
+        });
+    };
+    let rule = match floor.cmp(&from.0) {
+        std::cmp::Ordering::Less => return None,
+        std::cmp::Ordering::Equal if name == from.1 => return None,
+        std::cmp::Ordering::Equal => "modules of one floor do not import each other",
+        std::cmp::Ordering::Greater => "imports point down",
+    };
+    Some(format!("crate::{path}: '{}' (floor {}) imports '{name}' (floor {floor}); {rule}", from.1, from.0))
+}
+
+/// All violations in a crate, one a line. The crate root stands above all floors.
+fn violations(root: &Path, layers: &Layers) -> String {
+    let mut text = String::new();
+    let sources = sources(&root.join(layers.folder));
+    for (path, source) in sources.iter().filter(|(_, source)| !source.module.is_empty()) {
+        let path = path.strip_prefix(root).unwrap_or(path).display();
+        match place(layers, &source.module) {
+            Some(from) => {
+                for import in &source.imports {
+                    if let Some(rule) = broken(layers, from, import) {
+                        let _ = writeln!(text, "{path}:{}: {rule}", import.line);
+                    }
+                }
+            }
+            None if !layers.is_complete => {}
+            None => {
+                let _ =
+                    writeln!(text, "{path}:1: the module is on no floor; add it to xtask/src/test/layers/floors.rs");
+            }
+        }
+    }
+    if layers.is_complete {
+        for name in layers.floors.iter().copied().flatten() {
+            let parts: Vec<String> = name.split("::").map(str::to_owned).collect();
+            if !sources.iter().any(|(_, source)| source.module.starts_with(&parts)) {
+                let _ = writeln!(text, "{}: no module '{name}'; remove it from its floor", layers.folder);
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn imports_point_down_in_every_crate() {
+    let text: String = CRATES.iter().map(|layers| violations(crate::cargo::workspace(), layers)).collect();
+    assert!(text.is_empty(), "\n{text}");
+}
+
+#[test]
+fn every_crate_of_the_workspace_has_floors() {
+    let manifest = std::fs::read_to_string(crate::cargo::workspace().join("Cargo.toml")).expect("a manifest");
+    let members = manifest.split_once("members = [").and_then(|(_, rest)| rest.split_once(']')).expect("members").0;
+    let members = members.split('"').skip(1).step_by(2);
+    for member in members.filter(|member| !["tests/", "examples/"].iter().any(|folder| member.starts_with(folder))) {
+        let folder = format!("{member}/src");
+        assert!(CRATES.iter().any(|layers| layers.folder == folder), "{member} has no floors");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYERS: Layers =
+        Layers { folder: "src", is_complete: true, floors: &[&["ground", "stones"], &["house"], &["house::roof"]] };
+
+    fn judge(module: &[&str], text: &str) -> Vec<String> {
+        let source = Source::read(module.iter().map(ToString::to_string).collect(), text);
+        let from = place(&LAYERS, &source.module).expect("a floor");
+        source.imports.iter().filter_map(|import| broken(&LAYERS, from, import)).collect()
+    }
+
+    #[test]
+    fn imports_of_lower_floors_and_of_the_same_module_are_allowed() {
+        assert!(judge(&["house"], "use crate::{ground::Soil, house::door::Door};").is_empty());
+        assert!(judge(&["house", "door"], "use super::Wall; use super::super::ground::Soil;").is_empty());
+        assert!(judge(&["house", "roof"], "use crate::house::Wall;").is_empty());
+    }
+
+    #[test]
+    fn imports_of_higher_or_equal_floors_are_violations() {
+        let up = judge(&["ground"], "fn f() { crate::house::build() }");
+        assert_eq!(up, ["crate::house::build: 'ground' (floor 0) imports 'house' (floor 1); imports point down"]);
+        assert!(judge(&["ground"], "use crate::stones::Stone;")[0].contains("do not import each other"));
+        assert!(judge(&["ground"], "use super::house::{self, Door};").len() == 2);
+        assert!(judge(&["house", "door"], "use super::roof::Tile;")[0].contains("imports point down"));
+        assert!(judge(&["house"], "use crate::Root;")[0].contains("crate root"));
+    }
+}
