@@ -175,7 +175,7 @@ fn main() -> std::process::ExitCode {
             claim_waits_for_its_pod_and_gets_a_volume_of_the_node, binding_is_completed_after_a_crash_at_each_write,
             retained_volume_is_released_and_freed_by_its_administrator, host_path_volume_is_deleted_with_its_directory,
             claim_is_lost_with_its_volume_and_recovers, external_provisioner_is_asked_and_its_volume_is_bound,
-            stateful_pods_with_claims_start,
+            stateful_pods_with_claims_start, recycled_volume_is_wiped_by_a_pod_and_free_again,
         },
     ]
     .into();
