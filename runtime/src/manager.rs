@@ -100,7 +100,7 @@ impl Manager {
     pub fn new(clients: Arc<Clients>, registry: Registry, options: ManagerOptions) -> Result<Self, ElectionError> {
         let (election, fence) = match &options.election {
             Some(config) => {
-                let (election, fence) = Election::new(clients.own.clone(), config.clone())?;
+                let (election, fence) = Election::new(clients.control.clone(), config.clone())?;
                 (Some(election), fence)
             }
             None => (None, Fence::open()),
@@ -348,7 +348,7 @@ impl Manager {
 
     fn identity(&self, service_account: &str) -> Identity {
         if self.options.service_accounts {
-            Identity::ServiceAccount(Arc::new(ServiceAccountToken::new(self.clients.own.clone(), service_account)))
+            Identity::ServiceAccount(Arc::new(ServiceAccountToken::new(self.clients.control.clone(), service_account)))
         } else {
             Identity::Own
         }

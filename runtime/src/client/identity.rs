@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use kube::client::Body;
@@ -25,6 +26,8 @@ const LEAST_LIFETIME: Duration = Duration::from_secs(600);
 const REPLACE_AFTER: f64 = 0.8;
 /// A failure is the answer to everyone for so long.
 const REMEMBER_FAILURE: Duration = Duration::from_secs(1);
+/// Longest answer to a TokenRequest, in bytes.
+const LONGEST_ANSWER: usize = 1 << 20;
 /// Longest time to get a token.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -248,7 +251,8 @@ impl ServiceAccountToken {
             .map_err(|error| unreachable(error.to_string()))?;
         let answer = self.own.send(request).await.map_err(|error| unreachable(problem(error)))?;
         let status = answer.status();
-        let body = answer.into_body().collect_bytes().await.map_err(|error| unreachable(chain(&error)))?;
+        let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
+        let body = body.map_err(|error| unreachable(chain(&*error)))?.to_bytes();
         if status.is_success() {
             return Ok(body);
         }
