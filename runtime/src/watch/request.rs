@@ -41,6 +41,12 @@ pub enum WatchError {
     /// The server sent what is no watch event or list.
     #[error("the server sent something unreadable: {0}")]
     Unreadable(#[from] kinds::DecodeError),
+    /// A streaming list ended before it was complete; nothing is concluded from a part of a list.
+    #[error("the streaming list ended before it was complete")]
+    Incomplete,
+    /// A defect in this process.
+    #[error("panic: {0}")]
+    Panicked(String),
     /// The server's state is older than what it showed before.
     #[error("the server is at version {now}, after it had been at {before}")]
     BackInTime {
@@ -127,6 +133,11 @@ impl Scope {
         self.uri(&format!("watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}"))
     }
 
+    /// The shortest list that shows the newest version.
+    pub fn newest(&self) -> String {
+        self.uri("limit=1")
+    }
+
     /// A page of a list in the newest state.
     pub fn page(&self, next: &str) -> String {
         let next = if next.is_empty() { String::new() } else { format!("&continue={}", percent_encode(next)) };
@@ -139,7 +150,7 @@ fn timeout_seconds() -> u32 {
     rand::rng().random_range(300..600)
 }
 
-/// Opens a watch.
+/// Opens a watch, or a list that is read object by object.
 pub async fn open(
     clients: &Clients,
     uri: String,
