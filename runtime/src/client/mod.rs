@@ -7,6 +7,7 @@
 //! certainly not sent from what may have been done. Nothing here ever sends a write twice.
 
 mod answer;
+mod authorized;
 mod identity;
 mod kubeconfig;
 mod lane;
@@ -40,6 +41,7 @@ pub use proxy::ProxyEnvironment;
 pub use send::SendError;
 
 use crate::metrics::RestClient;
+use authorized::{Authorized, Credentials};
 pub(crate) use lane::Lane;
 use layer::Hooked;
 use pool::{Connections, Transport};
@@ -269,6 +271,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     let metrics = RestClient::default();
     let host = pool::host(&loaded.config.cluster_url).into();
     let (agent, token) = (user_agent.clone(), loaded.token);
+    let credentials = loaded.auth.map(|layer| Credentials::new(loaded.config.clone(), layer));
     let own = ServiceBuilder::new()
         .map_request(move |mut request: Request<Body>| {
             name_agent(&mut request, &agent);
@@ -278,7 +281,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
             request
         })
         .layer(loaded.config.base_uri_layer())
-        .option_layer(loaded.auth)
+        .layer_fn(move |inner| Authorized { credentials: credentials.clone(), inner })
         .layer(headers)
         .service(Transport { connections: loaded.own, metrics: metrics.clone() });
     let control = ServiceBuilder::new()
