@@ -66,6 +66,7 @@ fn pod(name: &str) -> Pod {
         target: None,
         requests: None,
         devices: None,
+        volumes: None,
     }
 }
 

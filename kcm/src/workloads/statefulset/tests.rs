@@ -88,6 +88,7 @@ fn pod(ordinal: i32, revision: &str) -> Pod {
         usage: None,
         requests: None,
         devices: None,
+        volumes: None,
         network: None,
         claims: None,
     }

@@ -14,6 +14,7 @@ mod network;
 mod nodes;
 mod process;
 mod robustness;
+mod storage;
 mod upstream;
 mod workloads;
 
@@ -38,6 +39,19 @@ fn main() -> std::process::ExitCode {
             pods_come_go_and_are_told_of, orphans_are_adopted_and_strangers_released,
             a_quota_is_told_of_until_the_scale_fits,
         },
+        storage::protection::{
+            claim_stays_while_a_pod_on_a_node_uses_it, pod_that_no_cache_shows_keeps_its_claim,
+            finalizers_come_and_go_however_writes_fail, unused_condition_follows_the_pods_of_a_bound_claim,
+            volume_stays_while_it_is_bound, attributes_class_stays_while_a_claim_or_volume_refers_to_it,
+        },
+        storage::ephemeral_volume::{
+            pod_gets_the_claim_of_its_template_and_gets_it_back, claim_of_another_owner_is_reported_and_left_alone,
+            lost_answer_costs_neither_a_second_claim_nor_an_event,
+        },
+        storage::csi::{
+            volume_lives_from_its_claim_to_its_end_in_the_driver, second_attachment_of_a_single_node_volume_is_detected,
+        },
+        storage::expander::{expansion_is_left_to_external_resizers},
         workloads::pod_garbage_collector::{
             too_many_finished_pods_go_the_evicted_first, pods_of_a_node_that_is_gone_go_after_a_while,
             a_pod_that_was_never_bound_goes_also_after_a_crash,
@@ -45,7 +59,7 @@ fn main() -> std::process::ExitCode {
         api::resourcequota::{
             use_follows_what_is_there, a_scoped_quota_counts_its_pods_only, objects_of_a_kind_that_comes_later_count,
             a_wrong_number_is_mended_also_after_a_crash, what_went_is_free_within_a_second,
-            only_kinds_that_are_counted_are_watched,
+            only_kinds_that_are_counted_are_watched, object_that_admission_missed_is_counted_within_seconds,
         },
         workloads::disruption::{
             evictions_and_drains_respect_the_budget, what_cannot_be_counted_is_told_and_nothing_may_go,
@@ -121,12 +135,14 @@ fn main() -> std::process::ExitCode {
             a_broken_group_is_named_and_holds_up_nothing_else,
         },
         robustness::cluster_crashes::{crash_after_every_write},
+        api::storage_versions::{entries_of_stopped_api_servers_are_removed},
         network::node_ipam::{nodes_get_ranges_of_both_families, a_failed_answer_costs_no_range},
         nodes::lifecycle::{
             a_dead_node_is_left_and_comes_back, one_zone_dies_and_then_all, a_frozen_watch_convicts_nobody,
             countdowns_end_and_are_cancelled,
         },
         upstream::operations::{kubeadms_command_line_runs_as_it_is},
+        api::owners::{pairs_deleted_in_the_foreground_together_all_go, hostile_owner_names_lead_to_no_other_object},
         workloads::horizontal_pod_autoscaler::{
             kubectl_autoscale_scales_up_and_down, what_cannot_be_measured_is_told, any_kind_goes_to_zero_and_comes_back,
         },
@@ -147,6 +163,13 @@ fn main() -> std::process::ExitCode {
             orphans_are_adopted_by_name, a_taken_name_of_a_revision_is_a_collision, a_stuck_update_names_the_way_out,
             ordinals_begin_where_they_are_told_to, an_update_keeps_within_its_bounds,
         },
+        storage::binder::{
+            static_volume_is_bound_with_four_writes, reservations_from_either_side_are_kept,
+            claim_waits_for_its_pod_and_gets_a_volume_of_the_node, binding_is_completed_after_a_crash_at_each_write,
+            retained_volume_is_released_and_freed_by_its_administrator, host_path_volume_is_deleted_with_its_directory,
+            claim_is_lost_with_its_volume_and_recovers, external_provisioner_is_asked_and_its_volume_is_bound,
+            stateful_pods_with_claims_start,
+        },
     ]
     .into();
     cases.extend(cases![Ignored:
@@ -159,6 +182,7 @@ fn main() -> std::process::ExitCode {
         process::many_kinds::{leader_works_with_500_custom_kinds},
         process::monitoring::{alerts_fire_when_they_are_to, upstreams_metrics_are_here},
         upstream::operations::{the_takeover_page_is_followed_there_and_back},
+        api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},
         upstream::statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         upstream::takeover::{
             rollouts_go_on_under_the_other, daemons_stay_under_the_other, revisions_are_the_same_byte_for_byte,

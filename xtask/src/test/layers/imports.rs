@@ -119,6 +119,11 @@ impl Reader {
             if self.is_next(&["#", "[", "cfg", "(", "test", ")", "]"]) {
                 self.at += 7;
                 self.skip_item();
+            } else if self.is_next(&["pub", "(", "in"]) {
+                // A visibility, not an import.
+                while !matches!(self.text(0), ")" | "") {
+                    self.at += 1;
+                }
             } else if matches!(self.text(0), "crate" | "super") && self.text(1) == "::" {
                 let line = self.tokens[self.at].line;
                 let start = self.start();
@@ -213,7 +218,7 @@ mod tests {
     fn paths_are_found_with_their_lines() {
         let text = "use crate::{c::D as E,\n f::{self, G}, h::*};\nfn x(y: super::Z) { crate::i::<u8>('{', \"}\") }";
         assert_eq!(read(text), ["1 c::D", "1 f", "1 f::G", "1 h", "3 a::Z", "3 i"]);
-        assert_eq!(read("use super::super::c; pub(crate) fn x() { crate::m!(crate::d) }"), ["1 c", "1 d"]);
+        assert_eq!(read("use super::super::c; pub(in crate::v) fn x() { crate::m!(crate::d) }"), ["1 c", "1 d"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use floors::{CRATES, Layers};
 use imports::{Import, Source};
 
-/// The modules of a crate that tests do not own, each with its imports from the same crate.
+/// The source files of a crate, without those of tests.
 fn sources(folder: &Path) -> Vec<(PathBuf, Source)> {
     let mut found = Vec::new();
     visit(folder, &[], &mut found);
@@ -69,7 +69,7 @@ fn broken(layers: &Layers, from: (usize, &str), import: &Import) -> Option<Strin
     Some(format!("crate::{path}: '{}' (floor {}) imports '{name}' (floor {floor}); {rule}", from.1, from.0))
 }
 
-/// All violations in a crate, one a line.
+/// All violations in a crate, one a line. The crate root stands above all floors.
 fn violations(root: &Path, layers: &Layers) -> String {
     let mut text = String::new();
     let sources = sources(&root.join(layers.folder));
@@ -83,7 +83,6 @@ fn violations(root: &Path, layers: &Layers) -> String {
                     }
                 }
             }
-            // The binary and the registry of a crate's commands stand above all floors.
             None if !layers.is_complete => {}
             None => {
                 let _ =
