@@ -93,8 +93,7 @@ pub fn start<C>(descriptors: &[&'static Descriptor<C>], manager: &mut Manager, c
         info!(controller = descriptor.name, "starting controller");
         let mut builder = Builder::default();
         (descriptor.watches)(&mut builder, context);
-        manager.set_reads(builder.reads());
-        (descriptor.start)(manager, context);
+        manager.add_reading(builder.reads(), |manager| (descriptor.start)(manager, context));
     }
 }
 

@@ -151,8 +151,6 @@ pub struct Manager {
     controllers: Vec<Running>,
     metrics: Arc<Metrics>,
     pages: Vec<Page>,
-    /// The kinds that the controllers read which are added from here on.
-    reads: Option<Reads>,
 }
 
 impl Manager {
@@ -180,7 +178,6 @@ impl Manager {
             controllers: Vec::new(),
             metrics: Arc::new(Metrics::new()),
             pages: Vec::new(),
-            reads: None,
         })
     }
 
@@ -235,10 +232,16 @@ impl Manager {
         self.election = self.election.take().map(|election| election.recording(recorder));
     }
 
-    /// Names the kinds that the controllers read which are added from here on: their workers start when these kinds are
-    /// listed, whatever the state of others. Without it they wait for all kinds.
-    pub fn set_reads(&mut self, reads: Reads) {
-        self.reads = Some(reads);
+    /// Adds controllers that wait only for the kinds that they read, whatever the state of others: those declared, and
+    /// those whose stores `start` takes. Controllers that are added otherwise wait for all kinds.
+    pub fn add_reading(&mut self, declared: Reads, start: impl FnOnce(&mut Self)) {
+        self.registry.take_used();
+        let first = self.controllers.len();
+        start(self);
+        let reads = declared.and(self.registry.take_used());
+        for controller in &mut self.controllers[first..] {
+            controller.reads = Some(reads.clone());
+        }
     }
 
     /// Adds a controller.
@@ -253,7 +256,7 @@ impl Manager {
             look,
             workers: options.workers.max(1),
             counts,
-            reads: self.reads.clone(),
+            reads: None,
         });
     }
 
@@ -346,6 +349,7 @@ impl Manager {
             tokio::select! {
                 () = election.acquire() => {}
                 () = &mut shutdown => return self.end(JoinSet::new()).await,
+                () = ended_by_defect(&mut watches) => return Ended::WatchEnded,
             }
         }
         let mut workers = JoinSet::new();
@@ -455,6 +459,7 @@ mod tests {
         pods.need::<Pod>(Sections::default(), &[]);
         nodes.need::<Node>(Sections::default(), &[]);
         all.need::<Pod>(Sections::default(), &[]).need::<Node>(Sections::default(), &[]);
+        let all_reads = all.reads();
         let registry = all.build();
         let started = Arc::new(Mutex::new(Vec::new()));
         let waiting =
@@ -468,6 +473,7 @@ mod tests {
         timeout(WAIT_REPORT * 3, &mut running).await.expect_err("it waits for pods");
         assert_eq!(*started.lock().expect("the names"), ["nodes"]);
         assert_eq!(registry.not_synced(Some(&pods.reads())), ["pods"]);
+        assert_eq!(registry.take_used().and(pods.reads()), all_reads, "a store that is taken counts as read");
         registry.store::<Pod>().progress().set_synced();
         timeout(Duration::from_secs(1), &mut running).await.expect_err("it never returns");
         assert_eq!(started.lock().expect("the names").len(), 3);

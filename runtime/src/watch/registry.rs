@@ -155,6 +155,14 @@ async fn until_served<K: Kind>(clients: &Clients, store: &Store<K>) {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reads(HashSet<TypeId>);
 
+impl Reads {
+    /// The kinds of both.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+}
+
 /// Collects what controllers need before anything is watched.
 #[derive(Default)]
 pub struct Builder {
@@ -259,7 +267,8 @@ impl Builder {
         });
         let permits = || Arc::new(Semaphore::new(LISTS_AT_ONCE));
         let (lists, metadata_lists) = (permits(), permits());
-        Registry { stores, runners: Mutex::new(runners), synced, stats, sources, every, lists, metadata_lists }
+        let (runners, used) = (Mutex::new(runners), Mutex::default());
+        Registry { stores, runners, synced, stats, sources, used, every, lists, metadata_lists }
     }
 }
 
@@ -270,6 +279,8 @@ pub struct Registry {
     synced: Vec<(TypeId, Waiter, Arc<dyn WatchStats>)>,
     stats: Vec<Arc<dyn WatchStats>>,
     sources: Vec<Arc<dyn Source>>,
+    /// The kinds whose stores were handed out.
+    used: Mutex<Reads>,
     every: Option<Arc<EveryKind>>,
     lists: Arc<Semaphore>,
     /// Kinds without a typed store, aggregated APIs among them, do not delay the lists of the others.
@@ -297,10 +308,16 @@ impl Registry {
     /// # Panics
     /// When nobody declared a need for the kind: a mistake in a controller's descriptor.
     pub fn store<K: Kind>(&self) -> Arc<Store<K>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).0.insert(TypeId::of::<K>());
         self.stores
             .get(&TypeId::of::<K>())
             .and_then(|store| store.clone().downcast().ok())
             .unwrap_or_else(|| panic!("nobody declared a need for {}", K::RESOURCE.plural))
+    }
+
+    /// Returns the kinds whose stores were handed out since the last call.
+    pub(crate) fn take_used(&self) -> Reads {
+        std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The metadata of every kind.
