@@ -18,17 +18,24 @@ const METADATA: u32 = 1;
 const CONTENT: u32 = 2;
 
 #[derive(Deserialize)]
-struct Event {
+struct Event<T> {
     #[serde(rename = "type")]
     kind: String,
-    object: Head,
+    object: T,
 }
 
-/// What the loop needs of an object, or of the Status that an ERROR carries.
+/// What the loop needs of an object. Its other fields may be of any type: a custom resource may have a `message` that is
+/// no text, and must not stop the watch of its kind.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Head {
     metadata: Metadata,
+}
+
+/// The Status that an ERROR carries.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ErrorStatus {
     code: u16,
     reason: String,
     message: String,
@@ -46,13 +53,14 @@ struct Metadata {
 
 /// A line of a watch as a frame.
 pub fn frame(line: &[u8]) -> Result<Bytes, serde_json::Error> {
-    let event: Event = serde_json::from_slice(line)?;
+    let event: Event<Head> = serde_json::from_slice(line)?;
     let mut object = Vec::with_capacity(line.len() + 256);
     match &*event.kind {
         "ERROR" => {
-            object.put_int(api_status::CODE, event.object.code.into());
-            object.put_str(api_status::REASON, &event.object.reason);
-            object.put_str(api_status::MESSAGE, &event.object.message);
+            let status: Event<ErrorStatus> = serde_json::from_slice(line)?;
+            object.put_int(api_status::CODE, status.object.code.into());
+            object.put_str(api_status::REASON, &status.object.reason);
+            object.put_str(api_status::MESSAGE, &status.object.message);
         }
         "BOOKMARK" => put_object(&mut object, &event.object.metadata, true, &[]),
         _ => put_object(&mut object, &event.object.metadata, false, line),
@@ -140,6 +148,20 @@ mod tests {
         let Ok(WatchEvent::Error(status)) = envelope::watch_event(&bytes) else { panic!("{bytes:?}") };
         assert_eq!((status.code, &*status.reason), (410, "Expired"));
         assert!(frame(b"{\"type\":1}").is_err());
+    }
+
+    #[test]
+    fn object_with_fields_of_odd_types_is_read_and_stops_no_other() {
+        let odd = [r#""code":"x","message":{},"reason":[1]"#, r#""status":7,"kind":null"#];
+        for fields in odd {
+            let object = format!(r#"{{"metadata":{{"name":"odd","resourceVersion":"3"}},{fields}}}"#);
+            let bytes = frame(format!(r#"{{"type":"MODIFIED","object":{object}}}"#).as_bytes()).expect("a watch event");
+            assert!(matches!(envelope::watch_event(&bytes), Ok(WatchEvent::Modified(_))), "{fields}");
+            let usual = r#"{"metadata":{"name":"usual","resourceVersion":"4"}}"#;
+            let list = format!(r#"{{"metadata":{{"resourceVersion":"5"}},"items":[{object},{usual}]}}"#);
+            let body = page(list.as_bytes()).expect("a page");
+            assert_eq!(envelope::page(&body).expect("a list").items.len(), 2, "{fields}");
+        }
     }
 
     #[test]

@@ -93,6 +93,8 @@ fn main() -> std::process::ExitCode {
             a_plugin_gives_tokens_and_is_asked_again_before_they_end, a_plugin_gives_a_certificate,
             who_has_the_name_of_another_is_told,
         },
+        process::many_kinds::{leader_works_with_150_custom_kinds},
+        process::odd_servers::{manager_starts_without_a_request_header_ca},
         api::cluster_scoped::{
             roles_are_gathered, cluster_info_is_signed_until_tokens_end, one_trust_bundle_is_published,
             nodes_are_told_how_long_to_keep, ranges_of_services_stay_while_they_are_needed,
@@ -186,6 +188,7 @@ fn main() -> std::process::ExitCode {
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, network::endpoints::{upstreams_slices_are_taken_over},
         upstream::handover::{work_goes_on_under_the_other},
+        process::many_kinds::{leader_works_with_500_custom_kinds},
         process::monitoring::{alerts_fire_when_they_are_to, upstreams_metrics_are_here},
         upstream::operations::{the_takeover_page_is_followed_there_and_back},
         api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},
