@@ -154,7 +154,7 @@ impl Writer {
     /// # Errors
     /// As [`Writer::get`].
     pub async fn get_meta(&self, resource: &Resource, key: &ObjectKey) -> Result<Meta, WriteError> {
-        let path = path::object(resource, key, None)?;
+        let path = path::referenced(resource, key)?;
         Ok(self.send(Method::GET, path, "", METADATA_ONLY, bytes::Bytes::new()).await?.meta()?)
     }
 

@@ -467,6 +467,9 @@ impl Writer {
     }
 
     async fn exchange(&self, request: Request<Bytes>) -> Result<Answer, WriteError> {
+        let method = request.method().clone();
+        let (metrics, host) = (&self.clients.metrics, self.clients.host());
+        metrics.sent(method.as_str(), host, request.body().len());
         let answer = self
             .clients
             .send(&self.identity, request)
@@ -477,6 +480,8 @@ impl Writer {
         }
         let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
         let body = body.map_err(|error| DecodeError::field("body", format!("broke off or is too long: {error}")))?;
-        Ok(Answer(body.to_bytes()))
+        let body = body.to_bytes();
+        metrics.received(method.as_str(), host, body.len());
+        Ok(Answer(body))
     }
 }

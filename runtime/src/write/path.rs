@@ -2,8 +2,7 @@
 //!
 //! Names come from tenants: ownerReferences, annotations and scale targets may name anything. Each name is one segment of
 //! the path, percent-encoded, so that it can neither add a query nor lead to another object or collection. A name that
-//! cannot be a segment is refused before anything is sent. Upstream: client-go, rest.Request, which refuses the same names
-//! with an error. A `%` is escaped and left to the API server, which refuses it with 400.
+//! cannot be a segment is refused before anything is sent. Upstream: client-go, rest.Request and metadata.Client.
 
 use std::fmt;
 
@@ -52,14 +51,21 @@ pub(super) fn collection(resource: &Resource, namespace: Option<&str>) -> Result
 
 /// Returns the path of an object or of one of its subresources.
 pub(super) fn object(resource: &Resource, key: &ObjectKey, subresource: Option<&str>) -> Result<String, InvalidName> {
-    let mut path = collection(resource, Some(&key.namespace))?;
-    path.push('/');
-    path.push_str(&segment("name", &key.name)?);
+    if key.name.contains('%') {
+        return Err(invalid("name", &key.name, "contains '%'"));
+    }
+    let mut path = referenced(resource, key)?;
     if let Some(subresource) = subresource {
         path.push('/');
         path.push_str(&segment("subresource", subresource)?);
     }
     Ok(path)
+}
+
+/// As [`object`], for an object that is only known by a reference. As upstream's client for metadata, it leaves a `%` in
+/// the name to the API server.
+pub(super) fn referenced(resource: &Resource, key: &ObjectKey) -> Result<String, InvalidName> {
+    Ok(format!("{}/{}", collection(resource, Some(&key.namespace))?, segment("name", &key.name)?))
 }
 
 /// Returns a name as a segment of a path.
@@ -71,8 +77,11 @@ fn segment(part: &'static str, name: &str) -> Result<String, InvalidName> {
         name if name.len() > LONGEST_SEGMENT => "is too long",
         name => return Ok(percent_encode_segment(name)),
     };
-    let shown = name.floor_char_boundary(SHOWN);
-    Err(InvalidName { part, name: name[..shown].to_owned(), problem })
+    Err(invalid(part, name, problem))
+}
+
+fn invalid(part: &'static str, name: &str, problem: &'static str) -> InvalidName {
+    InvalidName { part, name: name[..name.floor_char_boundary(SHOWN)].to_owned(), problem }
 }
 
 #[cfg(test)]
@@ -95,7 +104,6 @@ mod tests {
             ("system:node", "system:node"),
             ("?watch=true&timeoutSeconds=99999999", "%3Fwatch%3Dtrue%26timeoutSeconds%3D99999999"),
             ("a b", "a%20b"),
-            ("%2e%2e", "%252e%252e"),
             ("#", "%23"),
             ("line\nbreak", "line%0Abreak"),
             ("nul\0", "nul%00"),
@@ -105,6 +113,10 @@ mod tests {
             let path = object(&CONFIG_MAPS, &ObjectKey::new("ns", name), None);
             assert_eq!(path, Ok(format!("/api/v1/namespaces/ns/configmaps/{segment}")), "{name:?}");
         }
+        let percent = ObjectKey::new("ns", "%2e%2e");
+        assert!(object(&CONFIG_MAPS, &percent, None).is_err());
+        let escaped = "/api/v1/namespaces/ns/configmaps/%252e%252e";
+        assert_eq!(referenced(&CONFIG_MAPS, &percent).as_deref(), Ok(escaped));
         let scale = object(&SCALED, &ObjectKey::new("ns", "web"), Some("scale"));
         assert_eq!(scale.as_deref(), Ok("/apis/apps/v1/namespaces/ns/deployments/web/scale"));
         assert_eq!(object(&NODES, &ObjectKey::new("", "n1"), None).as_deref(), Ok("/api/v1/nodes/n1"));
@@ -128,7 +140,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_name_is_refused_or_stays_inside_its_segment(name in "\\PC{0,40}|[./%?#&=;\\\\ \\x00-\\x1f]{0,6}") {
-            if let Ok(path) = object(&CONFIG_MAPS, &ObjectKey::new("ns", &*name), None) {
+            if let Ok(path) = referenced(&CONFIG_MAPS, &ObjectKey::new("ns", &*name)) {
                 let uri: Uri = path.parse().expect("a valid path");
                 prop_assert_eq!(uri.query(), None);
                 prop_assert_eq!(uri.path(), &*path);
