@@ -56,6 +56,10 @@ fn main() -> std::process::ExitCode {
             a_lost_answer_behind_a_frozen_watch_is_found, a_successor_with_an_old_view_looks_first,
             a_killed_leader_is_followed, a_paused_leader_is_followed,
         },
+        robustness::hostile_names::{
+            pods_of_jobs_with_hostile_names_are_released,
+            secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_by_upstream,
+        },
         robustness::invariants::{a_quiet_cluster_is_left_alone, one_watch_a_kind, declared_writes_are_allowed, writes_are_declared},
         auth::serviceaccount::{
             a_default_account_comes_and_comes_back, root_certificates_are_published_and_repaired,
