@@ -36,6 +36,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::auth::serviceaccount_token::DESCRIPTOR,
     crate::nodes::taint_eviction::DESCRIPTOR,
     crate::workloads::statefulset::DESCRIPTOR,
+    crate::api::storageversion_garbage_collector::DESCRIPTOR,
     crate::auth::token_cleaner::DESCRIPTOR,
     crate::nodes::ttl::DESCRIPTOR,
     crate::workloads::ttl_after_finished::DESCRIPTOR,

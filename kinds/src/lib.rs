@@ -16,6 +16,7 @@
 //! 6. One folder for each API group; `core` is the last, because its kinds refer to others. Kinds are public under flat
 //!    names, such as [`pod`] and [`Pod`].
 
+mod apiserverinternal;
 mod apps;
 mod autoscaling;
 mod batch;
@@ -37,6 +38,7 @@ pub mod template;
 mod value;
 pub mod wire;
 
+pub use crate::apiserverinternal::storage_version;
 pub use crate::apps::{controller_revision, daemonset, deployment, replicaset, statefulset};
 pub use crate::autoscaling::horizontal_pod_autoscaler;
 pub use crate::batch::{cronjob, job};
@@ -58,6 +60,7 @@ pub use crate::template::{pod_edit, raw_object as workload};
 pub use crate::value::{condition as status, int_or_string as intstr, ip, quantity, resource_list as amount, selector};
 pub use crate::wire::{schema, splice};
 
+pub use crate::apiserverinternal::storage_version::StorageVersion;
 pub use crate::apps::controller_revision::ControllerRevision;
 pub use crate::apps::daemonset::DaemonSet;
 pub use crate::apps::deployment::Deployment;

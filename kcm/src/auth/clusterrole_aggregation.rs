@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::cluster_role::Rule;
-use kinds::meta::ObjectKey;
+use kinds::meta::{Meta, ObjectKey};
 use kinds::selector::{Requirement, Selector};
 use kinds::{ClusterRole, Kind};
 use runtime::consistency::Consistency;
@@ -113,10 +113,18 @@ fn gather(
     Ok(rules)
 }
 
-/// What is applied. No rules are no field: then only those go that this controller had set.
-fn application(name: &str, rules: &[Rule]) -> Value {
-    let mut object =
-        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}});
+/// The object that is applied. Without rules it has no such field: then only those are removed that this controller had
+/// set.
+///
+/// It is for this version of the role only. An apply without preconditions would create a role that was deleted, and
+/// would take the rules of a role that no longer aggregates from their author.
+fn application(role: &Meta, rules: &[Rule]) -> Value {
+    let mut object = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {
+            "name": &*role.name, "uid": role.uid.to_string(), "resourceVersion": role.version.to_string(),
+        },
+    });
     if !rules.is_empty() {
         object["rules"] = rules.iter().map(rule_json).collect();
     }
@@ -167,12 +175,18 @@ impl Aggregation {
         if *rules == *role.rules {
             return Ok(Outcome::Done);
         }
-        let object = application(&role.meta.name, &rules);
-        let answer = self.writer.apply(&ClusterRole::RESOURCE, key, None, FIELD_MANAGER, &object).await?;
-        if let Ok(meta) = answer.meta() {
-            self.consistency.wrote(key, &self.roles, meta.version);
+        let object = application(&role.meta, &rules);
+        match self.writer.apply(&ClusterRole::RESOURCE, key, None, FIELD_MANAGER, &object).await {
+            Ok(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.consistency.wrote(key, &self.roles, meta.version);
+                }
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_gone() => Ok(Outcome::Done),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
+            Err(error) => Err(error.into()),
         }
-        Ok(Outcome::Done)
     }
 
     fn found(&self, selector: &Selector) -> Vec<Arc<ClusterRole>> {
@@ -242,7 +256,7 @@ mod tests {
         assert_eq!(gathered(&sum, &all).expect("valid"), ["pods", "secrets", "nodes", "events"]);
         let lonely = role("lonely", &[], &["dead"], Some(&[&labelled("c", "1")]));
         assert!(gathered(&lonely, &all).expect("valid").is_empty());
-        assert!(application("lonely", &[]).get("rules").is_none());
+        assert!(application(&lonely.meta, &[]).get("rules").is_none());
     }
 
     #[test]
@@ -257,13 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_applied_with_what_they_have() {
+    fn rules_are_applied_to_the_version_that_was_read() {
         let role = role("r", &[], &["pods"], None);
         let expected = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "r"},
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": "r", "uid": role.meta.uid.to_string(), "resourceVersion": "1"},
             "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}],
         });
-        assert_eq!(application("r", &role.rules), expected);
+        assert_eq!(application(&role.meta, &role.rules), expected);
     }
 
     proptest! {

@@ -1,12 +1,13 @@
-//! legacy-serviceaccount-token-cleaner-controller: first marks, then deletes tokens that the cluster made by itself in
-//! former versions and that nobody has used for long.
+//! legacy-serviceaccount-token-cleaner-controller: first invalidates, then deletes tokens that earlier versions of
+//! Kubernetes generated and that were not used for a long time.
 //!
-//! It looks once a day. Follows upstream pkg/controller/serviceaccount, LegacySATokenCleaner.
+//! It runs once a day. Upstream: pkg/controller/serviceaccount, LegacySATokenCleaner.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::ensure;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use jiff::civil::Date;
@@ -14,7 +15,7 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use kinds::config_map::Body;
 use kinds::intern::label;
-use kinds::meta::ObjectKey;
+use kinds::meta::{Meta, ObjectKey};
 use kinds::pod::secrets::visit;
 use kinds::secret::AccountToken;
 use kinds::{ConfigMap, Decode, Interner, Kind, Pod, Secret, Sections, ServiceAccount, Str};
@@ -24,15 +25,17 @@ use runtime::store::{Index, Store, index_key};
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::{error, info};
 
-use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
+use crate::context::{Clock, Context, Descriptor, QueueKeys, Start, Verb, Write};
+use crate::flags::Values;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "legacy-serviceaccount-token-cleaner-controller",
     service_account: "legacy-service-account-token-cleaner",
+    prepare,
     watches,
     writes: &[
         Write { verb: Verb::Patch, group: "", resource: "secrets" },
@@ -63,6 +66,23 @@ const TOKENS: Index<Secret> = Index {
     },
 };
 
+const PERIOD: &str = "legacy-service-account-token-clean-up-period";
+
+/// Without a period every token would count as unused: those in use would be invalidated, then deleted.
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    check_period(&context.options.values)?;
+    Ok(Start::Run)
+}
+
+fn check_period(values: &Values) -> anyhow::Result<()> {
+    ensure!(
+        values.nanos(PERIOD) > 0,
+        "--{PERIOD} must be longer than zero; to keep all tokens use --controllers=*,-{}",
+        DESCRIPTOR.name
+    );
+    Ok(())
+}
+
 fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<ServiceAccount>(Sections::default(), &[]);
     builder.need::<Secret>(Sections::default(), &[TOKENS]);
@@ -71,7 +91,7 @@ fn watches(builder: &mut Builder, _: &Context) {
 fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("legacy_service_account_token_cleaner"));
     queue.add(ObjectKey::new(TRACKING.0, TRACKING.1));
-    let period = context.options.values.get_duration("legacy-service-account-token-clean-up-period");
+    let period = context.options.values.get_duration(PERIOD);
     let reconciler = Arc::new(Cleaner {
         accounts: manager.registry().store(),
         secrets: manager.registry().store(),
@@ -132,6 +152,18 @@ fn made_by_the_cluster(secret: &Secret, token: &AccountToken, account: Option<&S
     account.is_some_and(|account| {
         token.account_uid.as_ref().is_none_or(|uid| *uid == account.meta.uid)
             && account.secrets.contains(&secret.meta.name)
+    })
+}
+
+/// The patch that invalidates a token, in the version that was judged: if it was used since, the API server has written
+/// that into its labels.
+fn invalidation(secret: &Meta, now: Timestamp) -> Value {
+    json!({
+        "kind": "Secret", "apiVersion": "v1",
+        "metadata": {
+            "name": &*secret.name, "namespace": &*secret.namespace, "uid": secret.uid.to_string(),
+            "resourceVersion": secret.version.to_string(), "labels": {INVALID_SINCE: day_of(now).to_string()},
+        },
     })
 }
 
@@ -200,18 +232,11 @@ impl Cleaner {
     async fn act(&self, secret: &Secret, verdict: Verdict, now: Timestamp) -> Result<(), WriteError> {
         let key = secret.meta.key();
         if verdict == Verdict::Delete {
-            info!(secret = %key, "deleting a token that nobody has used for long");
+            info!(secret = %key, "deleting an unused legacy token");
             return self.writer.delete_unchanged(&Secret::RESOURCE, &key, &secret.meta).await;
         }
-        info!(secret = %key, "marking a token as invalid that nobody has used for long");
-        let patch = json!({
-            "kind": "Secret", "apiVersion": "v1",
-            "metadata": {
-                "name": *key.name, "namespace": *key.namespace, "uid": secret.meta.uid.to_string(),
-                "labels": {INVALID_SINCE: day_of(now).to_string()},
-            },
-        });
-        self.writer.merge_patch(&Secret::RESOURCE, &key, &patch).await.map(drop)
+        info!(secret = %key, "invalidating an unused legacy token");
+        self.writer.merge_patch(&Secret::RESOURCE, &key, &invalidation(&secret.meta, now)).await.map(drop)
     }
 
     fn account(&self, secret: &Secret) -> Option<Arc<ServiceAccount>> {
@@ -254,6 +279,7 @@ mod tests {
     use kinds::wire::Put;
 
     use super::*;
+    use crate::flags::{Invocation, parse};
 
     const DAY: i64 = 86_400;
 
@@ -268,6 +294,28 @@ mod tests {
     fn decode<K: Kind>(object: &[u8]) -> K {
         let decode = Decode { interner: Arc::default(), sections: Sections::default() };
         K::decode(&decode, object).expect("an object")
+    }
+
+    #[test]
+    fn period_must_be_longer_than_zero() {
+        for (period, is_allowed) in [("8760h", true), ("1ns", true), ("0", false), ("0s", false), ("-1s", false)] {
+            let arguments = [format!("--legacy-service-account-token-clean-up-period={period}")];
+            let Ok(Invocation::Run(options)) = parse(arguments) else { panic!("the flag has a value") };
+            let checked = check_period(&options.values).map_err(|error| error.to_string());
+            assert_eq!(checked.is_ok(), is_allowed, "{period}: {checked:?}");
+            let names_the_flag = |error: &String| error.starts_with("--legacy-service-account-token-clean-up-period");
+            assert!(checked.as_ref().err().is_none_or(names_the_flag), "{checked:?}");
+        }
+    }
+
+    #[test]
+    fn invalidation_is_for_the_version_that_was_judged() {
+        let secret = old().secret();
+        let patch = invalidation(&secret.meta, now());
+        let metadata = &patch["metadata"];
+        assert_eq!(metadata["resourceVersion"], secret.meta.version.to_string());
+        assert_eq!(metadata["uid"], secret.meta.uid.to_string());
+        assert_eq!(metadata["labels"], json!({INVALID_SINCE: "2026-06-15"}));
     }
 
     struct Old {

@@ -1,6 +1,6 @@
-//! token-cleaner-controller: deletes bootstrap tokens when they end.
+//! token-cleaner-controller: deletes bootstrap tokens when they expire.
 //!
-//! Follows upstream pkg/controller/bootstrap, TokenCleaner.
+//! Upstream: pkg/controller/bootstrap, TokenCleaner.
 
 use std::sync::Arc;
 
@@ -71,7 +71,8 @@ impl Cleaner {
             Expiration::In(left) => Ok(Outcome::RequeueAfter(left)),
             Expiration::Expired => {
                 info!(secret = %key, "deleting an expired bootstrap token");
-                match self.writer.delete(&Secret::RESOURCE, key, &secret.meta.uid).await {
+                // In this version: its expiration may have been put off since, and that change leads here again.
+                match self.writer.delete_unchanged(&Secret::RESOURCE, key, &secret.meta).await {
                     Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
                     _ => Ok(Outcome::Done),
                 }

@@ -24,7 +24,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
 use tracing::debug;
 
-use crate::certificates::request::{self, Asked, KUBELET_CLIENT, check_kubelet_client};
+use crate::certificates::request::{Contents, KUBELET_CLIENT, check_kubelet_client};
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
@@ -82,16 +82,22 @@ const ANY: Right = Right {
     message: "Auto approving kubelet client certificate after SubjectAccessReview.",
 };
 
-/// Nobody has decided yet.
-fn is_open(request: &CertificateSigningRequest) -> bool {
-    request.certificate.is_empty() && !request.has("Approved") && !request.has("Denied")
+/// Whether this controller may have to approve a request: a kubelet's, and neither approved nor denied yet.
+///
+/// Requests for other signers are not even parsed: their keys and names may be of any kind, and an error would be
+/// retried for as long as the request is open.
+fn is_candidate(request: &CertificateSigningRequest) -> bool {
+    *request.signer == *KUBELET_CLIENT
+        && request.certificate.is_empty()
+        && !request.has("Approved")
+        && !request.has("Denied")
 }
 
-/// The rights of which one is enough, in the order in which they are asked for.
-fn rights(request: &CertificateSigningRequest, asked: &Asked) -> &'static [Right] {
-    if *request.signer != *KUBELET_CLIENT || check_kubelet_client(request, asked).is_err() {
+/// Returns the rights of which one is enough, in the order in which they are reviewed.
+fn rights(request: &CertificateSigningRequest, contents: &Contents) -> &'static [Right] {
+    if check_kubelet_client(request, contents).is_err() {
         &[]
-    } else if *request.username == *asked.common_name {
+    } else if *request.username == *contents.subject.common_name {
         &[SELF, ANY]
     } else {
         &[ANY]
@@ -149,12 +155,12 @@ impl Approver {
         if !self.consistency.caught_up(key, &self.requests, move || queue.add(again)) {
             return Ok(Outcome::WaitingForCache);
         }
-        if !is_open(&request) {
+        if !is_candidate(&request) {
             return Ok(Outcome::Done);
         }
-        let asked = request::read(request.request())
+        let contents = Contents::read(request.request())
             .map_err(|problem| ReconcileError::new(format!("unable to parse csr {:?}: {problem}", &*key.name)))?;
-        let rights = rights(&request, &asked);
+        let rights = rights(&request, &contents);
         for right in rights {
             if self.has(&request, *right).await? {
                 return self.approve(key, &request, *right).await;
@@ -201,40 +207,37 @@ impl Approver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::certificates::request::CLIENT;
-    use crate::certificates::request::tests::{kubelet, request};
+    use crate::certificates::request::tests::{kubelet, named, request};
+    use crate::certificates::request::{CLIENT, KUBELET_SERVING};
 
     const USAGES: &[&str] = &["digital signature", "client auth"];
 
     #[test]
-    fn a_kubelet_may_ask_for_itself_or_for_any() {
-        let other = Asked { common_name: "system:node:b".into(), ..kubelet() };
-        let stranger = Asked { common_name: "b".into(), ..kubelet() };
-        for (signer, asked, expected) in [
-            (KUBELET_CLIENT, kubelet(), &[SELF, ANY][..]),
-            (KUBELET_CLIENT, other, &[ANY]),
-            (KUBELET_CLIENT, stranger, &[]),
-            (CLIENT, kubelet(), &[]),
-        ] {
-            assert_eq!(rights(&request(signer, USAGES, &[], ""), &asked), expected, "{signer} {asked:?}");
+    fn kubelet_needs_the_right_for_itself_or_for_any() {
+        for (contents, expected) in [(kubelet(), &[SELF, ANY][..]), (named("system:node:b"), &[ANY]), (named("b"), &[])]
+        {
+            assert_eq!(rights(&request(KUBELET_CLIENT, USAGES, &[], ""), &contents), expected, "{contents:?}");
         }
     }
 
     #[test]
-    fn what_is_decided_stays_so() {
-        for (conditions, certificate, expected) in [
-            (&[][..], "", true),
-            (&[("Failed", 1)], "", true),
-            (&[("Approved", 1)], "", false),
-            (&[("Denied", 1)], "", false),
-            (&[], "PEM", false),
+    fn candidate_is_an_open_request_of_the_kubelets_signer() {
+        for (signer, conditions, certificate, expected) in [
+            (KUBELET_CLIENT, &[][..], "", true),
+            (KUBELET_CLIENT, &[("Failed", 1)], "", true),
+            (KUBELET_CLIENT, &[("Approved", 1)], "", false),
+            (KUBELET_CLIENT, &[("Denied", 1)], "", false),
+            (KUBELET_CLIENT, &[], "PEM", false),
+            (KUBELET_SERVING, &[], "", false),
+            (CLIENT, &[], "", false),
+            ("example.com/other", &[], "", false),
         ] {
-            assert_eq!(is_open(&request(KUBELET_CLIENT, USAGES, conditions, certificate)), expected);
+            assert_eq!(is_candidate(&request(signer, USAGES, conditions, certificate)), expected, "{signer}");
         }
     }
 
     #[test]
-    fn the_question_is_about_the_author() {
+    fn review_is_about_the_author() {
         let question = question(&request(KUBELET_CLIENT, USAGES, &[], ""), SELF).expect("well-formed");
         let spec = find(&question, review::SPEC);
         assert_eq!(find(spec, r::USER), b"system:node:a");

@@ -114,7 +114,8 @@ impl Cleaner {
             let Some(why) = useless(&request, (self.clock)()) else { continue };
             let key = request.meta.key();
             info!(request = %key, why, "deleting a certificate request");
-            match self.writer.delete(&CertificateSigningRequest::RESOURCE, &key, &request.meta.uid).await {
+            // In this version: it may have been approved or signed since, and has more time then.
+            match self.writer.delete_unchanged(&CertificateSigningRequest::RESOURCE, &key, &request.meta).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => {
                     error!(%error, request = %key, "a certificate request was not deleted");
                 }

@@ -8,6 +8,8 @@ pub const BIT_STRING: u8 = 0x03;
 pub const OCTET_STRING: u8 = 0x04;
 /// `SEQUENCE`
 pub const SEQUENCE: u8 = 0x30;
+/// `SET`
+pub const SET: u8 = 0x31;
 
 /// One value.
 pub fn der(tag: u8, content: &[u8]) -> Vec<u8> {

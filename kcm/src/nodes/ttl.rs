@@ -131,7 +131,7 @@ impl Ttl {
         if node.ttl_seconds == Some(wanted) {
             return Ok(Outcome::Done);
         }
-        let patch = json!({"metadata": {"annotations": {TTL: wanted.to_string()}}});
+        let patch = json!({"metadata": {"uid": node.meta.uid.to_string(), "annotations": {TTL: wanted.to_string()}}});
         match self.writer.patch(&Node::RESOURCE, key, &patch).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
@@ -139,7 +139,8 @@ impl Ttl {
                 }
                 Ok(Outcome::Done)
             }
-            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            // Deleted, or another node of this name: the watch shows it.
+            Err(error) if error.is_gone() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }
     }

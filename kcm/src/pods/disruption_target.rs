@@ -1,25 +1,33 @@
-//! The pod condition that says that a controller, not the pod itself, ends it: `DisruptionTarget`.
+//! The condition of a pod that a controller evicts: `DisruptionTarget`.
 
 use jiff::Timestamp;
+use kinds::Uid;
 use kinds::schema::{object_meta, pod, pod_condition, pod_status};
 use kinds::wire::{WireError, fields, find};
 use serde_json::{Value, json};
 
 const TYPE: &str = "DisruptionTarget";
 
-/// A strategic merge patch of a pod's status that sets the condition, for the pod with this uid only; `None` if it is
-/// set to this already (pkg/api/v1/pod, UpdatePodCondition; pkg/util/pod, PatchPodStatus). `object` is the whole pod.
+/// A strategic merge patch of a pod's status that sets the condition; `None` if it is set to this already. `object` is
+/// the whole pod as it was just read by its name. The patch is for the pod with `uid`, which is to be evicted: another
+/// pod may have its name by now, and must not be marked.
+///
+/// Upstream: pkg/api/v1/pod, UpdatePodCondition; pkg/util/pod, PatchPodStatus.
 ///
 /// # Errors
 /// When `object` is not well-formed.
-pub fn patch(object: &[u8], reason: &str, message: &str, now: Timestamp) -> Result<Option<Value>, WireError> {
-    let (mut uid, mut generation) = ("", 0);
+pub fn patch(
+    object: &[u8],
+    uid: &Uid,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> Result<Option<Value>, WireError> {
+    let mut generation = 0;
     for field in fields(find(object, pod::METADATA)) {
         let field = field?;
-        match field.number {
-            object_meta::UID => uid = field.value.str(),
-            object_meta::GENERATION => generation = field.value.i64(),
-            _ => {}
+        if field.number == object_meta::GENERATION {
+            generation = field.value.i64();
         }
     }
     let mut condition = json!({
@@ -44,7 +52,7 @@ pub fn patch(object: &[u8], reason: &str, message: &str, now: Timestamp) -> Resu
         // It is true already: another reason is no transition.
         condition.as_object_mut().expect("an object").remove("lastTransitionTime");
     }
-    Ok(Some(json!({ "metadata": { "uid": uid }, "status": { "conditions": [condition] } })))
+    Ok(Some(json!({ "metadata": { "uid": uid.to_string() }, "status": { "conditions": [condition] } })))
 }
 
 #[cfg(test)]
@@ -72,17 +80,18 @@ mod tests {
     }
 
     #[test]
-    fn the_condition_is_set_once() {
+    fn condition_is_set_once_and_for_the_evicted_pod() {
         for (before, written, moved) in [
             (None, true, true),
             (Some(("False", "why")), true, true),
             (Some(("True", "other")), true, false),
             (Some(("True", "why")), false, false),
         ] {
-            let patch = patch(&pod_with(before), "why", "what", Timestamp::UNIX_EPOCH).expect("well-formed");
+            let patch = patch(&pod_with(before), &Uid::parse("evicted"), "why", "what", Timestamp::UNIX_EPOCH)
+                .expect("well-formed");
             assert_eq!(patch.is_some(), written, "{before:?}");
             let Some(patch) = patch else { continue };
-            assert_eq!(patch["metadata"]["uid"], "u");
+            assert_eq!(patch["metadata"]["uid"], "evicted", "not the uid of the pod that has the name now");
             let condition = &patch["status"]["conditions"][0];
             assert_eq!((&condition["observedGeneration"], &condition["reason"]), (&json!(3), &json!("why")));
             assert_eq!(condition.get("lastTransitionTime").is_some(), moved, "{before:?}");

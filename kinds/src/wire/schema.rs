@@ -420,5 +420,16 @@ messages! {
     service_cidr_spec "ServiceCIDRSpec" "api/networking/v1" { CIDRS "cidrs" = 1 }
     service_cidr_status "ServiceCIDRStatus" "api/networking/v1" { CONDITIONS "conditions" = 1 }
     ip_address "IPAddress" "api/networking/v1" { METADATA "metadata" = 1 }
+    storage_version "StorageVersion" "api/apiserverinternal/v1alpha1" { METADATA "metadata" = 1, STATUS "status" = 3 }
+    storage_version_status "StorageVersionStatus" "api/apiserverinternal/v1alpha1" {
+        STORAGE_VERSIONS "storageVersions" = 1, COMMON_ENCODING_VERSION "commonEncodingVersion" = 2, CONDITIONS "conditions" = 3,
+    }
+    server_storage_version "ServerStorageVersion" "api/apiserverinternal/v1alpha1" {
+        API_SERVER_ID "apiServerID" = 1, ENCODING_VERSION "encodingVersion" = 2,
+    }
+    storage_version_condition "StorageVersionCondition" "api/apiserverinternal/v1alpha1" {
+        TYPE "type" = 1, STATUS "status" = 2, OBSERVED_GENERATION "observedGeneration" = 3,
+        LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6,
+    }
     client_ip_config "ClientIPConfig" "api/core/v1" { TIMEOUT_SECONDS "timeoutSeconds" = 1 }
 }

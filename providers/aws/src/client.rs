@@ -9,8 +9,6 @@ use aws_config::provider_config::ProviderConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig, imds};
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::SharedCredentialsProvider;
-use aws_smithy_http_client::tls::Provider;
-use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
@@ -22,6 +20,7 @@ use tokio::time::sleep;
 use crate::budget::Budget;
 use crate::config::{Config, Override};
 use crate::error::{cloud_error, with_fix};
+use crate::http;
 use crate::role::RoleCredentials;
 
 /// An attempt ends after so long (cloud-provider-aws: its HTTP client's timeout).
@@ -87,11 +86,9 @@ impl Api {
     /// # Errors
     /// `Invalid` if no region is known.
     pub(crate) async fn connect(config: &Config, credentials: Option<&Credentials>) -> Result<Self, CloudError> {
-        let http =
-            aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
         let timeouts = TimeoutConfig::builder().operation_attempt_timeout(ATTEMPT).build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest())
-            .http_client(http)
+            .http_client(http::client()?)
             .retry_config(RetryConfig::disabled())
             .timeout_config(timeouts);
         if !config.region.is_empty() {

@@ -54,6 +54,12 @@ pub struct Probe {
     pub path: String,
 }
 
+impl Default for Probe {
+    fn default() -> Self {
+        Self { port: PROXY_PORT, path: PROXY_PATH.into() }
+    }
+}
+
 /// A service's endpoint that is not AWS's own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Override {
@@ -112,7 +118,7 @@ impl Config {
         let text = std::str::from_utf8(&context.config).map_err(|error| unreadable(error.to_string()))?;
         let variables = ini::parse(text).map_err(|error| unreadable(error.to_string()))?;
         let mut reading = Reading { file: &file, config: Self::default(), warnings: Vec::new(), tags: (None, None) };
-        let (mut zone, mut probe) = (String::new(), (false, Probe { port: PROXY_PORT, path: PROXY_PATH.into() }));
+        let (mut zone, mut probe) = (String::new(), (false, Probe::default()));
         let mut overrides: Vec<(String, Override)> = Vec::new();
         for variable in &variables {
             if variable.section.eq_ignore_ascii_case("Global") {

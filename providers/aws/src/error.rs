@@ -133,7 +133,11 @@ pub(crate) fn with_fix(mut error: CloudError, service: &str) -> CloudError {
     match error.kind {
         ErrorKind::Denied if UNPERMITTED.contains(&code) => {
             let told = error.message.split(ENCODED).next().unwrap_or_default().trim_end();
-            error.message = format!("{told}; allow this process the IAM action {service}:{}", error.operation);
+            error.message = format!(
+                "{told}; allow this process the IAM action {service}:{}, or, where it is allowed for the cluster's own \
+                 resources only, put the tag kubernetes.io/cluster/<cluster id> on what the call names",
+                error.operation
+            );
         }
         ErrorKind::Quota => error.message.push_str("; have this quota raised, or delete what nobody needs"),
         _ => {}
@@ -205,7 +209,9 @@ mod tests {
         };
         assert_eq!(
             told("UnauthorizedOperation", "You may not. Encoded authorization failure message: 4GIOHlTkIaWHQD0Q"),
-            "UnauthorizedOperation: You may not.; allow this process the IAM action ec2:CreateRoute"
+            "UnauthorizedOperation: You may not.; allow this process the IAM action ec2:CreateRoute, or, where it is \
+             allowed for the cluster's own resources only, put the tag kubernetes.io/cluster/<cluster id> on what the \
+             call names"
         );
         assert_eq!(told("ExpiredToken", "too old"), "ExpiredToken: too old", "no permission is missing");
         assert!(told("RouteLimitExceeded", "50").ends_with("50; have this quota raised, or delete what nobody needs"));

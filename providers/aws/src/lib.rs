@@ -4,6 +4,7 @@ mod budget;
 mod client;
 mod config;
 mod error;
+mod http;
 mod ini;
 mod instances;
 mod loadbalancer;

@@ -130,5 +130,12 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
         balancers.set_targets(&spec, &targets).await?;
         as_asked(context, &spec, &targets).await?;
     }
+    // While objects cannot be decoded, nothing is taken out on the ground that it is not listed.
+    let more = some(vec![endpoint(10, true), endpoint(11, true), endpoint(12, true)]);
+    let partial = Targets { incomplete: true, ..some(vec![endpoint(11, true)]) };
+    balancers.set_targets(&spec, &partial).await?;
+    as_asked(context, &spec, &more).await?;
+    balancers.set_targets(&spec, &Targets { incomplete: false, ..partial.clone() }).await?;
+    as_asked(context, &spec, &Targets { incomplete: false, ..partial }).await?;
     Ok(())
 }

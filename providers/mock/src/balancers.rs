@@ -170,6 +170,14 @@ fn warnings(view: &BalancerView, wanted: &Settings, without_id: &[String]) -> Ve
     warnings
 }
 
+/// Adds the targets that are there while others may be missing in what was given.
+fn kept(mut chosen: BTreeSet<TargetId>, given: &Targets, found: &BalancerView) -> BTreeSet<TargetId> {
+    if given.incomplete {
+        chosen.extend(found.targets.iter().map(|observed| observed.target.clone()));
+    }
+    chosen
+}
+
 #[async_trait]
 impl LoadBalancers for MockBalancers {
     fn features(&self) -> Features {
@@ -212,6 +220,7 @@ impl LoadBalancers for MockBalancers {
             // The scheme can't be changed: the old balancer makes room for a new one, its addresses stay.
             return Ok(again(self.begin_deletion(id).await?.unwrap_or_default()));
         }
+        let chosen = kept(chosen, targets, &found);
         self.configure(id, &wanted, &chosen, &found).await?;
         let warnings = warnings(&found, &wanted, &without_id);
         // A part that went away since the first look is found missing by the next.
@@ -225,7 +234,7 @@ impl LoadBalancers for MockBalancers {
         let (chosen, _) = settings::targets(&self.settings(spec)?, targets);
         match self.describe(&spec.id).await? {
             Some(found) if found.exists && found.phase != Phase::Deleting => {
-                self.point(&spec.id, &chosen, &found).await
+                self.point(&spec.id, &kept(chosen, targets, &found), &found).await
             }
             _ => {
                 let message = format!("there is no balancer {}", spec.id);

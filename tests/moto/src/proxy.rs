@@ -17,8 +17,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use crate::aws::{Aws, Service};
 use crate::fault::{Armed, Effect, Fault, is_change};
-use crate::{REGION, form, xml};
+use crate::{REGION, form, iam, xml};
 
 /// The version of EC2's API, by which its requests are known; errors of ELB look different.
 const EC2: &str = "2016-11-15";
@@ -37,6 +38,8 @@ struct Shared {
     moto: SocketAddr,
     account: HeaderValue,
     client: Client<HttpConnector, Full<Bytes>>,
+    /// The same account, for what the rules need to know.
+    aws: Aws,
     state: Mutex<State>,
 }
 
@@ -53,6 +56,10 @@ struct State {
     machine: Option<String>,
     /// Changes that were asked for, in order: the action and its parameters.
     changes: Vec<Change>,
+    /// What calls are allowed by; all, if there is none.
+    policy: Option<iam::Policy>,
+    /// What was denied: the action and the resource.
+    denied: Vec<(String, String)>,
     /// Balancers are called as AWS calls Network Load Balancers.
     network_names: bool,
 }
@@ -85,6 +92,7 @@ impl Proxy {
             moto,
             account: HeaderValue::from_str(&account).context("an account is twelve digits")?,
             client: Client::builder(TokioExecutor::new()).build_http(),
+            aws: Aws::new(moto, account.clone()),
             state: Mutex::default(),
         });
         let mut serving = JoinSet::new();
@@ -147,6 +155,16 @@ impl Proxy {
     /// Gives balancers the names that AWS gives to Network Load Balancers; moto gives them those of Classic ones.
     pub fn name_network_balancers(&self) {
         self.state().network_names = true;
+    }
+
+    /// Allows only what a policy allows, from now on.
+    pub fn enforce(&self, policy: iam::Policy) {
+        self.state().policy = Some(policy);
+    }
+
+    /// What was denied: the action and the resource.
+    pub fn denied(&self) -> Vec<(String, String)> {
+        self.state().denied.clone()
     }
 
     /// The parameters of the calls of an action that changes something, in order: for what moto forgets.
@@ -225,7 +243,14 @@ impl Shared {
             }
             state.armed.strike(&action)
         };
+        if let Some((needed, resource)) = self.denied(&call, &action).await? {
+            let code = if call.value("Version") == EC2 { "UnauthorizedOperation" } else { "AccessDenied" };
+            let message = format!("not authorized to perform: {needed} on resource: {resource}");
+            self.state().denied.push((needed, resource));
+            return refusal(&call, 403, code, &message);
+        }
         match effect {
+            None if action == "CreateLoadBalancer" => self.create_balancer(&call).await,
             None => self.forward(&call).await,
             Some(Effect::Refuse { status, code, message }) => refusal(&call, status, &code, &message),
             Some(Effect::Throttle { retry_after }) => {
@@ -273,6 +298,63 @@ impl Shared {
             ("/latest/meta-data/instance-id", Some(id)) => answer(StatusCode::OK, id),
             _ => answer(StatusCode::NOT_FOUND, String::new()),
         }
+    }
+
+    /// What of a call the policy does not allow, if there is one.
+    async fn denied(&self, call: &Call, action: &str) -> Result<Option<(String, String)>> {
+        let Some(policy) = self.state().policy.clone() else { return Ok(None) };
+        let ec2 = call.value("Version") == EC2;
+        let mut known = BTreeMap::new();
+        if is_change(action) {
+            for id in iam::named(action, &call.pairs) {
+                let tags = self.tags(&id).await;
+                known.insert(id, tags);
+            }
+        }
+        let accesses = iam::accesses(ec2, action, &call.pairs, &known);
+        Ok(accesses.into_iter().find_map(|access| {
+            let resource = policy.denies(&access)?;
+            Some((access.action, resource))
+        }))
+    }
+
+    /// The tags of a resource; none if it is not there.
+    async fn tags(&self, id: &str) -> iam::Tags {
+        let (service, parameter, list, names) = match id.starts_with("arn:") {
+            true => (Service::Elb, ("ResourceArns.member.1", ""), "TagDescriptions/member/Tags", ["Key", "Value"]),
+            false => (Service::Ec2, ("Filter.1.Value.1", "resource-id"), "tagSet", ["key", "value"]),
+        };
+        let mut parameters = vec![(parameter.0, id)];
+        if !parameter.1.is_empty() {
+            parameters.push(("Filter.1.Name", parameter.1));
+        }
+        let found = self.aws.list(service, "DescribeTags", &parameters, list).await.unwrap_or_default();
+        found.iter().map(|tag| (tag.text(names[0]).to_owned(), tag.text(names[1]).to_owned())).collect()
+    }
+
+    /// Creation is idempotent by name: with the settings of an existing load balancer AWS returns that one, whosever it is
+    /// and whatever its tags, and with others it refuses (Elastic Load Balancing API reference, CreateLoadBalancer). moto
+    /// makes a second one.
+    async fn create_balancer(&self, call: &Call) -> Result<Response<Full<Bytes>>> {
+        let named = [("Names.member.1", call.value("Name"))];
+        let Ok(found) = self.aws.call(Service::Elb, "DescribeLoadBalancers", &named).await else {
+            return self.forward(call).await;
+        };
+        let subnets = |pairs: &[(String, String)]| {
+            let subnet = |name: &str| name.ends_with("SubnetId") || name.starts_with("Subnets.member.");
+            let mut ids: Vec<String> =
+                pairs.iter().filter(|(name, _)| subnet(name)).map(|(_, value)| value.clone()).collect();
+            ids.sort();
+            ids
+        };
+        let mut have = xml::texts(&found, "SubnetId");
+        have.sort();
+        let scheme = xml::texts(&found, "Scheme");
+        if have != subnets(&call.pairs) || scheme != [call.value("Scheme")] {
+            let message = "A load balancer with the same name, but with different settings exists";
+            return refusal(call, 400, "DuplicateLoadBalancerName", message);
+        }
+        answer(StatusCode::OK, found.replace("DescribeLoadBalancers", "CreateLoadBalancer"))
     }
 
     async fn forward(&self, call: &Call) -> Result<Response<Full<Bytes>>> {

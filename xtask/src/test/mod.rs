@@ -8,6 +8,8 @@ mod plan;
 mod run;
 mod sources;
 mod tally;
+#[cfg(test)]
+mod words;
 
 use anyhow::Result;
 

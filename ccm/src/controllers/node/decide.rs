@@ -14,6 +14,26 @@ pub const LABEL_PAIRS: [(&str, &str); 3] = [
     ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
 ];
 
+/// An instance may not be listed yet for this long after its node registered.
+pub const LISTED_AFTER_SECONDS: i64 = 60;
+
+/// Returns the message for a node whose instance the cloud does not have, once the node is `age` seconds old; `None` while the
+/// instance may not be listed yet.
+pub fn missing_instance(node: &Node, age: i64) -> Option<String> {
+    if age < LISTED_AFTER_SECONDS {
+        return None;
+    }
+    let id = node.cloud.as_ref().map(|cloud| &*cloud.provider_id).filter(|id| !id.is_empty());
+    Some(match id {
+        Some(id) => format!("the cloud has no instance with the provider ID {id}; the node stays uninitialized"),
+        None => format!(
+            "the cloud has no instance of this cluster for the node name {:?}; the node stays uninitialized: let the kubelet set \
+             --provider-id, or name the node as the cloud names its instances",
+            &*node.meta.name
+        ),
+    })
+}
+
 /// Labels to set.
 pub type Edits = BTreeMap<String, String>;
 

@@ -17,7 +17,7 @@ use runtime::write::{Answer, WriteError, Writer};
 use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
-use super::decide::{addresses, has_addresses, initial_labels, reconciled_labels};
+use super::decide::{addresses, has_addresses, initial_labels, missing_instance, reconciled_labels};
 use super::keys::{self, Key};
 use super::metrics::Delays;
 use crate::cloud::Cloud;
@@ -84,9 +84,18 @@ impl CloudNode {
             }
             InstanceState::Gone => {
                 info!("the cloud does not show the node's machine (yet); asking again later");
+                let Time(created) = node.meta.created;
+                if let Some(message) = missing_instance(&node, (self.clock)().as_second() - created) {
+                    self.recorder.event(&about(&*node), EventType::Warning, "InstanceNotFound", message);
+                }
                 Ok(Outcome::RequeueWithBackoff)
             }
-            InstanceState::Unknown(error) => unknown(&error),
+            InstanceState::Unknown(error) => {
+                if error.is_invalid() {
+                    self.recorder.event(&about(&*node), EventType::Warning, "InstanceNotFound", error.message.clone());
+                }
+                unknown(&error)
+            }
         }
     }
 

@@ -203,3 +203,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn missing_instance_is_told_once_it_should_be_listed() {
+    let mut node = node(&[], None);
+    assert_eq!(missing_instance(&node, LISTED_AFTER_SECONDS - 1), None, "it may have been launched a moment ago");
+    let by_name = missing_instance(&node, LISTED_AFTER_SECONDS).expect("a message");
+    assert!(by_name.contains("\"a\"") && by_name.contains("--provider-id"), "{by_name}");
+    node.cloud.as_mut().expect("cloud").provider_id = "aws:///z/i-1".into();
+    let by_id = missing_instance(&node, LISTED_AFTER_SECONDS).expect("a message");
+    assert!(by_id.contains("aws:///z/i-1"), "{by_id}");
+}

@@ -27,6 +27,9 @@ pub struct Course {
     pub others: BTreeSet<ObjectKey>,
     /// The balancer as it was when all was as asked; nothing is known of it from a call's begin until that went well.
     pub settled: Option<Settled>,
+    /// The targets that the cloud was last given; those that a failed call left behind are brought up to date while its
+    /// retry waits.
+    pub aimed: Option<Targets>,
     /// What the status should say, once known.
     pub ingress: Option<Vec<Ingress>>,
     /// Conditions that pods may wait for because of it, as last asked.
@@ -87,6 +90,11 @@ impl Course {
             None => Some(None),
             Some(until) => Some(Some(until.checked_duration_since(now).filter(|left| !left.is_zero())?)),
         }
+    }
+
+    /// Returns whether the cloud asked for fewer calls, of whatever kind.
+    pub fn is_throttled(&self) -> bool {
+        self.pause.as_ref().is_some_and(|pause| pause.firm)
     }
 
     /// There is nothing to remember.

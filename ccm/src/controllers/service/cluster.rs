@@ -36,6 +36,9 @@ pub trait Surroundings: Send + Sync + 'static {
     /// A Service's endpoints, ordered by port name, address and port; `None` if endpoints are not watched.
     fn endpoints(&self, service: &Service) -> Option<Arc<[EndpointTarget]>>;
 
+    /// Returns whether all Nodes, and all EndpointSlices if those are watched, could be decoded.
+    fn decodes_all(&self) -> bool;
+
     /// A pod with its readiness gates; `None` too if pods are not watched.
     fn pod(&self, namespace: &str, name: &str) -> Option<Arc<GatedPod>>;
 

@@ -97,6 +97,10 @@ impl Surroundings for Kubernetes {
         })
     }
 
+    fn decodes_all(&self) -> bool {
+        self.nodes.undecodable() == 0 && self.slices.as_ref().is_none_or(|slices| slices.undecodable() == 0)
+    }
+
     fn endpoints(&self, service: &Service) -> Option<Arc<[EndpointTarget]>> {
         let slices = self.slices.as_ref()?;
         let found = slices.by_index(&targets::BY_SERVICE, targets::slices_of(&service.meta));

@@ -188,6 +188,7 @@ impl<S: Surroundings> Balancers<S> {
     async fn balance(&self, wanted: &Wanted<'_>, course: &mut Course) -> Ran {
         let now = Instant::now();
         if let Some(left) = course.held_back(Some(&wanted.spec), now) {
+            self.follow_targets(wanted, course).await;
             return Ok(left.map_or(Outcome::Done, Outcome::RequeueAfter));
         }
         if course.targeting != Some(wanted.targeting) {
@@ -207,13 +208,15 @@ impl<S: Surroundings> Balancers<S> {
             let due = settled.at + decide::resync_after(self.resync, &wanted.spec.id.uid);
             if !same_targets(wanted.targeting, &settled.targets, &targets) {
                 course.settled = None;
+                course.aimed = Some(targets.clone());
                 let begun = Instant::now();
                 let set = self.cloud.set_targets(&wanted.spec, &targets).await;
                 self.hosts.updated(begun.elapsed(), set.is_ok());
                 match set {
                     Ok(()) => {
+                        let same_nodes = names(&settled.targets).eq(names(&targets));
                         course.settled = Some(Settled { targets: targets.clone(), ..settled });
-                        self.updated(wanted, course, &targets);
+                        self.updated(wanted, course, &targets, same_nodes);
                     }
                     // Somebody removed it: it is made anew.
                     Err(error) if error.is_not_found() => return self.ensure(wanted, course, targets).await,
@@ -228,11 +231,35 @@ impl<S: Surroundings> Balancers<S> {
         self.ensure(wanted, course, targets).await
     }
 
+    /// Updates the targets of an existing load balancer while the retry of a failed call waits: pods and nodes change all the
+    /// same. Each set of targets is tried once.
+    async fn follow_targets(&self, wanted: &Wanted<'_>, course: &mut Course) {
+        let held = decide::is_held(&wanted.service.meta) && course.made.is_some();
+        if !held || course.is_throttled() {
+            return;
+        }
+        let Some(targets) = self.targets(wanted) else { return };
+        if course.aimed.as_ref().is_none_or(|aimed| same_targets(wanted.targeting, aimed, &targets)) {
+            return;
+        }
+        course.aimed = Some(targets.clone());
+        let begun = Instant::now();
+        let set = self.cloud.set_targets(&wanted.spec, &targets).await;
+        self.hosts.updated(begun.elapsed(), set.is_ok());
+        match set {
+            Err(error) if !error.is_not_found() => {
+                warn!(service = %wanted.spec.id, %error, "targets were not updated while a retry waits");
+            }
+            _ => {}
+        }
+    }
+
     /// Where traffic may go; `None` if that is not known here.
     pub(super) fn targets(&self, wanted: &Wanted<'_>) -> Option<Targets> {
         let nodes = self.kubernetes.nodes();
+        let incomplete = !self.kubernetes.decodes_all();
         if wanted.targeting != Targeting::Endpoints {
-            return Some(Targets { nodes, ..Targets::default() });
+            return Some(Targets { nodes, incomplete, ..Targets::default() });
         }
         let endpoints = self.kubernetes.endpoints(wanted.service)?;
         let of_other = |name: &String| {
@@ -240,13 +267,16 @@ impl<S: Surroundings> Balancers<S> {
             let endpoints = self.kubernetes.service(&key).and_then(|other| self.kubernetes.endpoints(&other));
             (name.clone(), endpoints.unwrap_or_default())
         };
-        Some(Targets { nodes, endpoints, others: wanted.spec.others.keys().map(of_other).collect() })
+        let others = wanted.spec.others.keys().map(of_other).collect();
+        Some(Targets { nodes, endpoints, others, incomplete })
     }
 
-    fn updated(&self, wanted: &Wanted<'_>, course: &mut Course, targets: &Targets) {
+    fn updated(&self, wanted: &Wanted<'_>, course: &mut Course, targets: &Targets, same_nodes: bool) {
         course.went_well();
         let about = about(&wanted.spec.id, Some(wanted.service));
         match wanted.targeting {
+            // Labels and addresses of nodes change often; hosts are new only if other nodes are.
+            Targeting::Nodes if same_nodes => {}
             Targeting::Nodes if targets.nodes.is_empty() => self.unavailable(wanted),
             Targeting::Nodes => {
                 let message = "Updated load balancer with new hosts".to_owned();
@@ -301,7 +331,7 @@ impl<S: Surroundings> Balancers<S> {
         if *targeting == Targeting::Nodes && targets.nodes.is_empty() && !drift {
             self.unavailable(wanted);
         }
-        (course.made, course.settled) = (Some(spec.id.clone()), None);
+        (course.made, course.settled, course.aimed) = (Some(spec.id.clone()), None, Some(targets.clone()));
         // The call may never return: from here on it counts.
         self.courses.put(key, course.clone());
         let ensured = match self.cloud.ensure(spec, &targets).await {
@@ -495,8 +525,16 @@ impl<S: Surroundings> Balancers<S> {
     }
 }
 
+/// The nodes of targets, by name and provider ID.
+fn names(targets: &Targets) -> impl Iterator<Item = (&str, Option<&str>)> {
+    targets.nodes.iter().map(|node| (node.name.as_str(), node.provider_id.as_deref()))
+}
+
 /// Whether what a balancer sends traffic to is still what it should be.
 fn same_targets(targeting: Targeting, old: &Targets, new: &Targets) -> bool {
+    if old.incomplete != new.incomplete {
+        return false;
+    }
     match targeting {
         Targeting::Endpoints => old.endpoints == new.endpoints && old.others == new.others,
         _ => Arc::ptr_eq(&old.nodes, &new.nodes) || old.nodes == new.nodes,

@@ -11,6 +11,7 @@ use kinds::meta::{Meta, OwnerRef};
 use kinds::{Resource, Str, Uid};
 
 use super::identity::{Absent, Identity};
+use super::owner_reads::OwnerReads;
 
 /// The finalizer of an object that waits for its dependents to go.
 pub const FOREGROUND: &str = "foregroundDeletion";
@@ -84,6 +85,15 @@ pub struct View {
     pub settled: bool,
 }
 
+/// A dependent that the deletion of its owner has to wait for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocking {
+    /// Its uid.
+    pub uid: Uid,
+    /// Its own deletion has begun.
+    pub deleting: bool,
+}
+
 /// An object in the graph, with those that it refers to as its owners.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
@@ -110,6 +120,8 @@ pub struct Graph {
     nodes: HashMap<Uid, Node>,
     /// Owners that are known not to exist.
     pub absent: Absent,
+    /// Owners that were read from the API server just now.
+    pub owner_reads: OwnerReads,
     /// Versions and kinds as shared strings.
     kinds: HashMap<Resource, (Str, Str)>,
 }
@@ -146,6 +158,7 @@ impl Graph {
         {
             return Vec::new();
         }
+        self.owner_reads.forget(uid);
         let mut effects = Vec::new();
         let identity = self.identity(resource, meta);
         if self.nodes.get(uid).is_some_and(|node| !node.state.observed && node.identity != identity) {
@@ -250,6 +263,7 @@ impl Graph {
 
     /// Takes out an object that a watch saw go.
     pub fn gone(&mut self, uid: &Uid) -> Vec<Effect> {
+        self.owner_reads.forget(uid);
         let Some(node) = self.nodes.remove(uid) else { return Vec::new() };
         let mut effects = Vec::new();
         for owner in node.owners.iter() {
@@ -267,6 +281,7 @@ impl Graph {
 
     /// Takes in that the server has no object of these coordinates (pkg/controller/garbagecollector, virtual deletes).
     pub fn absent(&mut self, identity: &Identity) -> Vec<Effect> {
+        self.owner_reads.forget(&identity.uid);
         let Some(node) = self.nodes.get(&identity.uid) else { return Vec::new() };
         let (observed, same) = (node.state.observed, node.identity == *identity);
         let uids = |nodes: &[&Node]| nodes.iter().map(|node| node.identity.uid.clone()).collect::<Vec<_>>();
@@ -295,6 +310,7 @@ impl Graph {
         let uids: Vec<Uid> = self.nodes.values().filter(of_kind).map(|node| node.identity.uid.clone()).collect();
         let mut effects = Vec::new();
         for uid in uids {
+            self.owner_reads.forget(&uid);
             let Some(node) = self.nodes.get_mut(&uid) else { continue };
             node.state = State::default();
             let owners = std::mem::replace(&mut node.owners, Arc::from([]));
@@ -354,11 +370,14 @@ impl Graph {
         })
     }
 
-    /// Whether the deletion of an object has to wait for one of its dependents.
-    pub fn is_blocked(&self, uid: &Uid) -> bool {
-        self.dependents_of(uid).any(|dependent| {
+    /// Returns the dependents that the deletion of an object has to wait for.
+    pub fn blocking(&self, uid: &Uid) -> Vec<Blocking> {
+        let blocks = |dependent: &&Node| {
             dependent.owners.iter().any(|owner| owner.uid == *uid && owner.block_owner_deletion == Some(true))
-        })
+        };
+        let blocking = self.dependents_of(uid).filter(blocks);
+        let state = |node: &Node| Blocking { uid: node.identity.uid.clone(), deleting: node.state.deleting };
+        blocking.map(state).collect()
     }
 
     /// Whether an object has dependents.

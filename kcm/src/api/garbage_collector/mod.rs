@@ -1,13 +1,15 @@
-//! garbage-collector-controller: deletes what no owner holds any more.
+//! garbage-collector-controller: deletes objects that have lost all their owners.
 //!
-//! It watches the metadata of every kind, keeps a graph of who owns whom, and deletes objects whose owners are all
-//! gone; it carries out foreground deletion and orphaning. Nothing goes before the server itself has said that its
-//! owners are gone. Follows upstream pkg/controller/garbagecollector.
+//! It watches the metadata of every kind, keeps a graph of owners and dependents, and deletes objects none of whose
+//! owners exists; it carries out foreground deletion and orphaning. Nothing is deleted before the API server itself has
+//! returned that the owners do not exist. Upstream: pkg/controller/garbagecollector.
 
 mod decide;
 mod dump;
 mod graph;
 mod identity;
+mod owner_path;
+mod owner_reads;
 mod patch;
 mod sync;
 #[cfg(test)]
@@ -30,8 +32,8 @@ use sync::{Collector, Links, Orphaner, Work};
 /// Name of the event source.
 const COMPONENT: &str = "garbage-collector-controller";
 
-/// A deletion may cost a look besides, so that it has twice the rate of others (cmd/kube-controller-manager, garbage
-/// collector).
+/// Multiple of the usual rate limit: a deletion may need a read besides. Upstream: cmd/kube-controller-manager/app,
+/// core.go.
 const QPS: u16 = 2;
 
 /// The controller.
@@ -88,7 +90,6 @@ fn start(manager: &mut Manager, context: &Context) {
         kinds,
         discovery: manager.discovery(),
         writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, 1),
-        live: Default::default(),
         plain_patches: Default::default(),
     });
     checks.add(Work::Begin);
@@ -98,8 +99,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(options, checks, collector);
 }
 
-/// How often it could not be found out which kinds are served, under upstream's name
-/// (pkg/controller/garbagecollector/metrics).
+/// Failures to read which kinds are served, under upstream's name. Upstream: pkg/controller/garbagecollector/metrics.
 struct SyncErrors(Arc<EveryKind>);
 
 impl fmt::Debug for SyncErrors {

@@ -1,6 +1,6 @@
-//! The collector's work: looks at one object, asks the server what it must know, decides, and writes.
+//! One check of one object: reads its owners from the API server, decides, and writes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
-use kinds::meta::{Meta, OwnerRef};
+use kinds::meta::{Meta, ObjectKey, OwnerRef};
 use kinds::{Resource, Str, Uid};
 use runtime::discovery::Discovery;
 use runtime::events::{EventType, ObjectReference, Recorder};
@@ -23,14 +23,12 @@ use tracing::{debug, info, warn};
 use super::decide::{Plan, Standing, plan};
 use super::graph::{Effect, FOREGROUND, Graph, ORPHAN, View};
 use super::identity::Identity;
+use super::owner_path::{self, Target};
 use super::patch;
 
 /// How long the first lists may take before work begins without those that are missing (cmd/kube-controller-manager,
 /// garbage collector: initial sync timeout).
 const FIRST_LISTS: Duration = Duration::from_secs(30);
-
-/// An owner that was just found to exist is not asked for again by its next dependent.
-const LIVE_FOR: Duration = Duration::from_secs(1);
 
 /// A kind that is not known may have come since discovery was asked last.
 const DISCOVERY_AGE: Duration = Duration::from_secs(5);
@@ -142,6 +140,8 @@ enum Trouble {
     Gone(Identity),
     /// An object without namespace refers to an owner that must have one: nothing can be looked up, ever.
     NamespacedOwner,
+    /// The name of an owner cannot be the name of any object, and upstream could not decide on it either.
+    UndecidableName,
     /// It may go better next time.
     Failed(ReconcileError),
 }
@@ -158,8 +158,6 @@ pub struct Collector {
     pub kinds: Arc<EveryKind>,
     pub discovery: Arc<Discovery>,
     pub writer: Writer,
-    /// Owners that were just found to exist.
-    pub live: Mutex<HashMap<Identity, (Instant, Standing)>>,
     /// Kinds that take no strategic merge patch.
     pub plain_patches: Mutex<HashSet<Resource>>,
 }
@@ -212,6 +210,10 @@ impl Collector {
                 debug!("an object without namespace refers to an owner that must have one; it is left alone");
                 Ok(Outcome::Done)
             }
+            Err(Trouble::UndecidableName) => {
+                debug!("the name of an owner is not the name of an object; the dependent is left alone");
+                Ok(Outcome::Done)
+            }
             Err(Trouble::Failed(error)) => Err(error),
         }
     }
@@ -222,29 +224,37 @@ impl Collector {
             return self.verify(&view).await;
         }
         if view.state.foreground {
-            if self.links.graph().is_blocked(uid) {
-                return Ok(Outcome::Done);
+            let blocking = self.links.graph().blocking(uid);
+            if blocking.is_empty() {
+                return self.remove_finalizer(&view.identity, FOREGROUND).await;
             }
-            return self.remove_finalizer(&view.identity, FOREGROUND).await;
+            // Whatever the last check of a dependent was based on: the next one finds its owner being deleted.
+            for dependent in blocking.into_iter().filter(|dependent| !dependent.deleting) {
+                self.links.checks.add(Work::Check(dependent.uid));
+            }
+            return Ok(Outcome::Done);
         }
         if view.state.deleting || !view.owned || view.settled {
             return Ok(Outcome::Done);
         }
-        self.collect(&view).await
+        let resource = self.resource(&view.identity.api_version, &view.identity.kind).await?;
+        let meta = self.latest(&resource, &view.identity).await?;
+        self.collect(&resource, &view.identity, &meta).await
     }
 
-    /// Asks whether an owner exists that no watch has shown; if so, waits for the watch.
+    /// Reads an owner that no watch has shown. If it exists, it is checked as any other object, for it may be of a kind
+    /// that cannot be watched; then it is read again until a watch shows it or it no longer exists.
     async fn verify(&self, view: &View) -> Result<Outcome, Trouble> {
         let resource = self.resource(&view.identity.api_version, &view.identity.kind).await?;
-        self.live(&resource, &view.identity).await?;
+        let meta = self.live(&resource, &view.identity).await?;
+        if !meta.is_deleting() {
+            self.collect(&resource, &view.identity, &meta).await?;
+        }
         Ok(Outcome::RequeueWithBackoff)
     }
 
-    /// Decides about an object with owners, and does it.
-    async fn collect(&self, view: &View) -> Result<Outcome, Trouble> {
-        let item = &view.identity;
-        let resource = self.resource(&item.api_version, &item.kind).await?;
-        let meta = self.latest(&resource, item).await?;
+    /// Decides about an object, and carries that out.
+    async fn collect(&self, resource: &Resource, item: &Identity, meta: &Meta) -> Result<Outcome, Trouble> {
         let mut owners = Vec::with_capacity(meta.owners.len());
         for owner in meta.owners.iter() {
             owners.push((owner.uid.clone(), self.standing(owner, &meta.namespace).await?));
@@ -257,18 +267,18 @@ impl Collector {
             Plan::Keep => Ok(Outcome::Done),
             Plan::DropReferences(gone) => {
                 let (merged, whole) =
-                    (patch::drop_references(&item.uid, &gone), patch::without_references(&meta, &gone));
-                self.patch(&resource, item, &merged, &whole).await
+                    (patch::drop_references(&item.uid, &gone), patch::without_references(meta, &gone));
+                self.patch(resource, item, &merged, &whole).await
             }
             Plan::DeleteForeground { unblock: true } => {
-                self.patch(&resource, item, &patch::unblock(&meta), &patch::unblocked(&meta)).await?;
-                let meta = self.live(&resource, item).await?;
-                self.delete(&resource, item, &meta, Propagation::Foreground).await
+                self.patch(resource, item, &patch::unblock(meta), &patch::unblocked(meta)).await?;
+                let meta = self.live(resource, item).await?;
+                self.delete(resource, item, &meta, Propagation::Foreground).await
             }
             Plan::DeleteForeground { unblock: false } => {
-                self.delete(&resource, item, &meta, Propagation::Foreground).await
+                self.delete(resource, item, meta, Propagation::Foreground).await
             }
-            Plan::Delete(propagation) => self.delete(&resource, item, &meta, propagation).await,
+            Plan::Delete(propagation) => self.delete(resource, item, meta, propagation).await,
         }
     }
 
@@ -318,17 +328,18 @@ impl Collector {
         if !resource.namespaced {
             identity.namespace = "".into();
         }
-        let known = self.memo().get(&identity).filter(|(since, _)| since.elapsed() < LIVE_FOR).copied();
-        if let Some((_, standing)) = known {
-            return Ok(standing);
-        }
+        let ticket = {
+            let graph = self.links.graph();
+            if let Some(standing) = graph.owner_reads.get(&identity, Instant::now()) {
+                return Ok(standing);
+            }
+            graph.owner_reads.begin()
+        };
         match self.live(&resource, &identity).await {
             Ok(owner) => {
                 let waits = owner.is_deleting() && owner.finalizers.iter().any(|found| **found == *FOREGROUND);
                 let standing = if waits { Standing::Waiting } else { Standing::Solid };
-                let mut memo = self.memo();
-                memo.retain(|_, (since, _)| since.elapsed() < LIVE_FOR);
-                memo.insert(identity, (Instant::now(), standing));
+                self.links.graph().owner_reads.add(ticket, identity, standing, Instant::now());
                 Ok(standing)
             }
             Err(Trouble::Gone(identity)) => {
@@ -337,10 +348,6 @@ impl Collector {
             }
             Err(trouble) => Err(trouble),
         }
-    }
-
-    fn memo(&self) -> MutexGuard<'_, HashMap<Identity, (Instant, Standing)>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The object as the watch shows it; every write that is based on this says so by its version or uid.
@@ -357,7 +364,13 @@ impl Collector {
         if resource.namespaced && item.namespace.is_empty() {
             return Err(Trouble::NamespacedOwner);
         }
-        match self.writer.get_meta(resource, &item.key()).await {
+        let name = match owner_path::target(resource, &item.namespace, &item.name) {
+            Target::Object(name) => name.into(),
+            Target::Nothing => return Err(Trouble::Gone(item.clone())),
+            Target::Undecidable => return Err(Trouble::UndecidableName),
+        };
+        let key = ObjectKey { name, ..item.key() };
+        match self.writer.get_meta(resource, &key).await {
             Ok(meta) if meta.uid == item.uid => Ok(meta),
             Ok(_) => Err(Trouble::Gone(item.clone())),
             Err(error) if error.is_not_found() => Err(Trouble::Gone(item.clone())),
@@ -414,7 +427,7 @@ impl Collector {
             match outcome {
                 Ok(outcome) => again |= outcome == Outcome::RequeueWithBackoff,
                 // It went meanwhile, or cannot have this owner anyway.
-                Err(Trouble::Gone(_) | Trouble::NamespacedOwner) => {}
+                Err(Trouble::Gone(_) | Trouble::NamespacedOwner | Trouble::UndecidableName) => {}
                 Err(Trouble::Failed(error)) => problems.push(error.message),
             }
         }

@@ -90,7 +90,7 @@ impl Namespaces {
         };
         if let Some(grace) = self.endings.get(&known.meta.uid).grace() {
             // The end of the grace brings it back.
-            return self.begin_early(key, grace).await.map(|()| Outcome::Done);
+            return self.begin_early(key, &known.meta.uid, grace).await.map(|()| Outcome::Done);
         }
         let Some(mut namespace) = self.read(key, &known.meta.uid).await? else { return Ok(Outcome::Done) };
         if namespace.finalizers.is_empty() {
@@ -125,16 +125,18 @@ impl Namespaces {
         self.endings.change(uid, |ending| read = ending.read.take());
         match read {
             Some(read) => Ok(Some(Arc::unwrap_or_clone(read))),
-            None => self.terminating(key).await,
+            // Another namespace of this name has a grace of its own.
+            None => Ok(self.terminating(key).await?.filter(|namespace| namespace.meta.uid == *uid)),
         }
     }
 
     /// Empties a namespace with very many objects while its grace lasts.
-    async fn begin_early(&self, key: &ObjectKey, grace: Duration) -> Result<(), ReconcileError> {
+    async fn begin_early(&self, key: &ObjectKey, uid: &Uid, grace: Duration) -> Result<(), ReconcileError> {
         let ends = Instant::now() + grace;
         let Some(crowd) = self.endings.crowd(&key.name, || self.watched.sources()) else { return Ok(()) };
-        let Some(namespace) = self.terminating(key).await? else { return Ok(()) };
-        let uid = &namespace.meta.uid;
+        let Some(namespace) = self.terminating(key).await?.filter(|namespace| namespace.meta.uid == *uid) else {
+            return Ok(());
+        };
         let grace_is_over = async {
             sleep_until(ends).await;
             if let Ok((version, read)) = self.writer.read_with_version(&decoding(), &key.name).await {

@@ -137,31 +137,39 @@ pub fn of_volume_claim(name: &str, claim: &StorageClaim) -> Amount {
     }
 }
 
-/// Device classes, and the extended resources that stand for them.
+/// Device classes, and the extended resources that they offer.
 #[derive(Debug, Default)]
 pub struct Classes {
     names: HashSet<Str>,
-    by_resource: HashMap<Str, Str>,
+    /// An extended resource may have several classes, for example while one replaces another. Devices of each count.
+    by_resource: HashMap<Str, Vec<Str>>,
 }
 
 impl Classes {
-    /// Of several classes with one extended resource the newest has it, then the first by name.
+    /// Reads device classes.
     pub fn new<'a>(classes: impl IntoIterator<Item = &'a DeviceClass>) -> Self {
-        let mut sorted: Vec<&DeviceClass> = classes.into_iter().collect();
-        sorted.sort_by(|a, b| a.meta.created.cmp(&b.meta.created).then_with(|| b.meta.name.cmp(&a.meta.name)));
-        let named = |class: &&DeviceClass| Some((class.extended_resource.clone()?, class.meta.name.clone()));
-        let by_resource = sorted.iter().filter_map(named).collect();
-        Self { names: sorted.iter().map(|class| class.meta.name.clone()).collect(), by_resource }
+        let mut all = Self::default();
+        for class in classes {
+            all.names.insert(class.meta.name.clone());
+            if let Some(resource) = &class.extended_resource {
+                all.by_resource.entry(resource.clone()).or_default().push(class.meta.name.clone());
+            }
+        }
+        all
     }
 
     fn has(&self, resource: &str) -> bool {
-        self.class(resource).is_some()
+        match resource.strip_prefix(OF_DEVICE_CLASS) {
+            Some(class) => self.names.contains(class),
+            None => self.by_resource.contains_key(resource),
+        }
     }
 
-    fn class<'a>(&'a self, resource: &'a str) -> Option<&'a str> {
+    /// Whether devices of a class count for an extended resource, or for the class by its own name.
+    fn offers(&self, class: &str, resource: &str) -> bool {
         match resource.strip_prefix(OF_DEVICE_CLASS) {
-            Some(class) => self.names.contains(class).then_some(class),
-            None => self.by_resource.get(resource).map(|class| &**class),
+            Some(name) => name == class && self.names.contains(class),
+            None => self.by_resource.get(resource).is_some_and(|classes| classes.iter().any(|name| **name == *class)),
         }
     }
 }
@@ -169,19 +177,19 @@ impl Classes {
 /// What a ResourceClaim counts for. `pod` is what the pod counts for that the claim was made for: devices that its
 /// requests count already are not counted twice.
 pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod: Option<&Usage<'_>>) -> Amount {
-    let devices = |class: &str| {
-        let found = claim.devices.iter().find(|(name, _)| **name == *class);
-        Amount::count(found.map_or(0, |(_, count)| *count))
+    let devices = |counts: &dyn Fn(&str) -> bool| {
+        let counted = claim.devices.iter().filter(|(class, _)| counts(class));
+        counted.fold(Amount::ZERO, |sum, (_, count)| sum.plus(Amount::count(*count)))
     };
     if name == "count/resourceclaims.resource.k8s.io" {
         return Amount::count(1);
     }
     if let Some(class) = name.strip_suffix(BY_DEVICE_CLASS) {
-        return devices(class);
+        return devices(&|name| name == class);
     }
-    let Some(class) = extended(name).and_then(|resource| classes.class(resource)) else { return Amount::ZERO };
+    let Some(resource) = extended(name).filter(|resource| classes.has(resource)) else { return Amount::ZERO };
     let counted = pod.map_or(Amount::ZERO, |usage| of_pod(name, usage, true));
-    devices(class).minus(counted).max(Amount::ZERO)
+    devices(&|class| classes.offers(class, resource)).minus(counted).max(Amount::ZERO)
 }
 
 /// Whether a pod is in a scope (pkg/quota/v1/evaluator/core, podMatchesScopeFunc).

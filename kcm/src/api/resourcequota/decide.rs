@@ -12,18 +12,23 @@ use kinds::resource_quota::{Quantities, Scope};
 use kinds::{PersistentVolumeClaim, Pod, ResourceQuota, Service, Str, quantity};
 
 use super::amounts::{self, Classes, Family};
+use super::recounts::CountMode;
 
 /// Resources that were counted as plain objects before `count/` came (pkg/quota/v1/evaluator/core,
 /// legacyObjectCountAliases).
 const OLD_NAMES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
-/// The group and plural whose objects a quota's resource counts.
+/// Kinds that quotas do not count. Upstream: pkg/quota/v1/install, DefaultIgnoredResources.
+const NOT_COUNTED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
+
+/// Returns the group and plural whose objects a quota's resource counts.
 pub fn counted_objects(name: &str) -> Option<(&str, &str)> {
     if OLD_NAMES.contains(&name) {
         return Some(("", name));
     }
     let resource = name.strip_prefix("count/")?;
-    Some(resource.split_once('.').map_or(("", resource), |(plural, group)| (group, plural)))
+    let counted = resource.split_once('.').map_or(("", resource), |(plural, group)| (group, plural));
+    (!NOT_COUNTED.contains(&counted)).then_some(counted)
 }
 
 /// What of a namespace a quota may count. Lists of families that it does not know are not needed.
@@ -139,13 +144,18 @@ fn sum(family: Family, name: &str, scopes: &[Scope], content: &Content, alike: &
 }
 
 /// The `used` of the new status: what was computed, what was there of what could not be, in the old spelling where the
-/// amount is the same. `None`: the status need not be written (pkg/controller/resourcequota, syncResourceQuota).
-pub fn to_write(quota: &ResourceQuota, used: &Used) -> Option<Quantities> {
+/// amount is the same, or would become lower and must not. `None`: the status need not be written. Upstream:
+/// pkg/controller/resourcequota, syncResourceQuota.
+pub fn to_write(quota: &ResourceQuota, used: &Used, mode: CountMode) -> Option<Quantities> {
+    let stays = |counted: &Amount, written: &str| {
+        let written = Amount::parse(written);
+        written == Some(*counted) || mode == CountMode::RaiseOnly && written.is_some_and(|written| written > *counted)
+    };
     let before = |name: &Str| quota.status_used.iter().find(|(known, _)| known == name).map(|(_, text)| text);
     let mut texts = Quantities::new();
     for (name, _) in &quota.hard {
         let text = match (used.amounts.get(name), before(name)) {
-            (Some(amount), Some(text)) if Amount::parse(text) == Some(*amount) => text.clone(),
+            (Some(amount), Some(text)) if stays(amount, text) => text.clone(),
             (Some(amount), _) => amount.to_string().into(),
             (None, Some(text)) => text.clone(),
             (None, None) => continue,

@@ -10,49 +10,80 @@ use runtime::watch::{MetaChange, Registry};
 
 use super::amounts::Family;
 use super::decide::{counted_objects, same};
+use super::recounts::{CountMode, Recounts};
 
-/// Turns changes into keys on the queue.
-pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>) {
+/// Turns changes into keys on the queue. All but additions may lower what is used.
+pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &Arc<Recounts>) {
     let quotas = registry.store::<ResourceQuota>();
-    let (added, every) = (queue.clone(), registry.every_kind());
+    let (added, every, full) = (queue.clone(), registry.every_kind(), recounts.clone());
     quotas.subscribe(move |change| {
         // First what is new, so that what stays is not given up in between.
         counted_by(change.new).for_each(|(group, plural)| every.want(group, plural));
         counted_by(change.old).for_each(|(group, plural)| every.unwant(group, plural));
-        if let Some(quota) = change.new.filter(|_| asks_anew(change)) {
+        if needs_full_count(change)
+            && let Some(quota) = change.new.or(change.old)
+        {
+            full.request(&quota.meta.key());
             added.add(quota.meta.key());
         }
     });
-    let (wakes, known) = (queue.clone(), quotas.clone());
-    registry.every_kind().subscribe(move |change| {
-        if let MetaChange::Object { resource, old: Some(old), new: None } = change {
-            wake(&wakes, &known, &old.namespace, resource.group, resource.plural);
+    let waker = Waker { queue: queue.clone(), quotas, recounts: recounts.clone() };
+    let of_any = waker.clone();
+    registry.every_kind().subscribe(move |change| match change {
+        MetaChange::Object { resource, old: Some(old), new: None } => {
+            of_any.wake(&old.namespace, resource.group, resource.plural, CountMode::Full);
         }
+        MetaChange::Object { resource, old: None, new: Some(new) } => {
+            of_any.wake(&new.namespace, resource.group, resource.plural, CountMode::RaiseOnly);
+        }
+        _ => {}
     });
-    let (wakes, known) = (queue.clone(), quotas.clone());
+    let of_pods = waker.clone();
     registry.store::<Pod>().subscribe(move |change| {
         if let (Some(old), Some(new)) = (change.old, change.new)
             && counts_for_else(old, new)
         {
-            wake(&wakes, &known, &new.meta.namespace, "", "pods");
+            of_pods.wake(&new.meta.namespace, "", "pods", CountMode::Full);
         }
     });
-    let (wakes, known) = (queue.clone(), quotas.clone());
+    let of_services = waker.clone();
     registry.store::<Service>().subscribe(move |change| {
         if let (Some(old), Some(new)) = (change.old, change.new)
             && (old.kind, &old.ports, &old.balancing) != (new.kind, &new.ports, &new.balancing)
         {
-            wake(&wakes, &known, &new.meta.namespace, "", "services");
+            of_services.wake(&new.meta.namespace, "", "services", CountMode::Full);
         }
     });
-    let (wakes, known) = (queue.clone(), quotas);
+    let of_claims = waker;
     registry.store::<PersistentVolumeClaim>().subscribe(move |change| {
         if let (Some(old), Some(new)) = (change.old, change.new)
             && old.storage != new.storage
         {
-            wake(&wakes, &known, &new.meta.namespace, "", "persistentvolumeclaims");
+            of_claims.wake(&new.meta.namespace, "", "persistentvolumeclaims", CountMode::Full);
         }
     });
+}
+
+/// Wakes the quotas that count an object.
+#[derive(Clone)]
+struct Waker {
+    queue: Arc<Queue<ObjectKey>>,
+    quotas: Arc<Store<ResourceQuota>>,
+    recounts: Arc<Recounts>,
+}
+
+impl Waker {
+    fn wake(&self, namespace: &str, group: &str, plural: &str, mode: CountMode) {
+        for quota in self.quotas.by_index(&by_namespace(), index_key(namespace)) {
+            if concerns(&quota, group, plural) {
+                let key = quota.meta.key();
+                if mode == CountMode::Full {
+                    self.recounts.request(&key);
+                }
+                self.queue.add_coalesced(key);
+            }
+        }
+    }
 }
 
 /// The kinds whose objects a quota counts.
@@ -60,14 +91,13 @@ fn counted_by(quota: Option<&Arc<ResourceQuota>>) -> impl Iterator<Item = (&str,
     quota.into_iter().flat_map(|quota| quota.hard.iter().filter_map(|(name, _)| counted_objects(name)))
 }
 
-/// A quota that is new, or limits something else than before; not one whose use was written.
-pub fn asks_anew(change: &Change<'_, ResourceQuota>) -> bool {
+/// Whether a quota is new, limits something else than before, or is deleted; not whether its use was written.
+pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => {
             old.meta.uid != new.meta.uid || old.scopes != new.scopes || !same(&old.hard, &new.hard)
         }
-        (None, Some(_)) => true,
-        _ => false,
+        _ => true,
     }
 }
 
@@ -77,14 +107,6 @@ pub fn counts_for_else(old: &Pod, new: &Pod) -> bool {
         || old.is_terminal() != new.is_terminal()
         || old.meta.deletion != new.meta.deletion
         || old.meta.uid != new.meta.uid
-}
-
-fn wake(queue: &Queue<ObjectKey>, quotas: &Store<ResourceQuota>, namespace: &str, group: &str, plural: &str) {
-    for quota in quotas.by_index(&by_namespace(), index_key(namespace)) {
-        if concerns(&quota, group, plural) {
-            queue.add_coalesced(quota.meta.key());
-        }
-    }
 }
 
 /// Whether a quota limits something that objects of a kind count for. Names that depend on device classes count as if

@@ -1,13 +1,14 @@
-//! resourcequota-controller: says in each ResourceQuota's status what its namespace uses.
+//! resourcequota-controller: writes into each ResourceQuota's status what its namespace uses.
 //!
-//! Admission adds to that number when objects are made; this controller computes it when a quota is new or changed,
-//! when objects go or count for something else, and from time to time. Everything is counted from stores and from the
-//! census of all kinds, nothing is listed. Follows upstream pkg/controller/resourcequota and pkg/quota.
+//! Admission adds to that number when objects are created; this controller counts when a quota is new or changed, when
+//! objects are added or deleted or count for something else, and once a period. Everything is counted from stores and
+//! from the census of all kinds, nothing is listed. Upstream: pkg/controller/resourcequota and pkg/quota.
 
 mod amounts;
 mod census;
 mod decide;
 mod keys;
+mod recounts;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -25,14 +26,15 @@ use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use census::Census;
+use recounts::Recounts;
 use sync::Quotas;
 
-/// Deletions are taken together over this time at first,
+/// Changes are coalesced over this time at first,
 const WINDOW: Duration = Duration::from_millis(100);
-/// and over up to this time while many objects go.
+/// and over up to this time while many objects change.
 const LONGEST_WINDOW: Duration = Duration::from_millis(800);
 
-/// How often to look for a kind that a quota counts and that the server does not serve, after a while.
+/// Longest time between two checks for a kind that a quota counts and that the server does not serve.
 const KIND_MAY_COME: Duration = Duration::from_secs(30);
 
 /// The controller.
@@ -70,6 +72,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let census = Arc::new(Census::default());
     let counted = census.clone();
     registry.every_kind().subscribe(move |change| counted.take_in(change));
+    let recounts = Arc::new(Recounts::default());
     let reconciler = Arc::new(Quotas {
         quotas: registry.store(),
         pods: registry.store(),
@@ -79,12 +82,13 @@ fn start(manager: &mut Manager, context: &Context) {
         device_classes: registry.store(),
         every: registry.every_kind(),
         census,
+        recounts: recounts.clone(),
         writer: manager.writer(DESCRIPTOR.service_account),
         queue: queue.clone(),
         clock: context.clock.clone(),
         period: context.options.values.get_duration("resource-quota-sync-period"),
     });
-    keys::subscribe(registry, &queue);
+    keys::subscribe(registry, &queue, &recounts);
     let workers = context.workers("concurrent-resource-quota-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
 }

@@ -14,11 +14,13 @@ use runtime::store::{Store, by_controller, by_namespace, index_key, owned_by};
 use runtime::watch::EveryKind;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
+use tokio::time::Instant;
 
 use super::CLASSES;
 use super::amounts::{Classes, Family};
 use super::census::Census;
 use super::decide::{self, Content, Used};
+use super::recounts::{CountMode, Recounts};
 use crate::context::Clock;
 
 /// The controller's state.
@@ -31,10 +33,11 @@ pub struct Quotas {
     pub device_classes: Arc<Store<DeviceClass>>,
     pub every: Arc<EveryKind>,
     pub census: Arc<Census>,
+    pub recounts: Arc<Recounts>,
     pub writer: Writer,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// How often every quota is computed anew; zero: never without a reason.
+    /// Time between two full counts of a quota; zero: never without a reason.
     pub period: Duration,
 }
 
@@ -48,13 +51,17 @@ impl Reconcile for Quotas {
 
 impl Quotas {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(quota) = self.quotas.get(key) else { return Ok(Outcome::Done) };
+        let Some(quota) = self.quotas.get(key) else {
+            self.recounts.request(key);
+            return Ok(Outcome::Done);
+        };
         if !self.caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
+        let mode = self.recounts.begin(key, Instant::now());
         let content = self.content(&quota);
         let used = decide::used(&quota, &content, (self.clock)());
-        if let Some(texts) = decide::to_write(&quota, &used) {
+        if let Some(texts) = decide::to_write(&quota, &used, mode) {
             let body = quota.status_update(&texts);
             match self.writer.replace(&ResourceQuota::RESOURCE, key, Some("status"), &body).await {
                 Ok(answer) => {
@@ -62,30 +69,36 @@ impl Quotas {
                         self.quotas.wrote(key, meta.version);
                     }
                 }
-                // Admission has added to it: add up anew.
-                Err(error) if error.is_conflict() => return Ok(Outcome::RequeueWithBackoff),
                 Err(error) if error.is_not_found() => return Ok(Outcome::Done),
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    if mode == CountMode::Full {
+                        self.recounts.request(key);
+                    }
+                    // Admission has added to it: count again.
+                    return if error.is_conflict() { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) };
+                }
             }
         }
-        self.then(&used, &content)
+        self.schedule(key, &used, &content)
     }
 
-    /// When to look again.
-    fn then(&self, used: &Used, content: &Content) -> Result<Outcome, ReconcileError> {
+    /// Sets the time of the next count.
+    fn schedule(&self, key: &ObjectKey, used: &Used, content: &Content) -> Result<Outcome, ReconcileError> {
+        let now = Instant::now();
+        let period = Some(self.period).filter(|period| !period.is_zero());
+        let next = [period, used.recheck].into_iter().flatten().min();
+        let next = self.recounts.schedule(key, next.map(|delay| now + delay));
         if !content.unreadable.is_empty() {
             let families: Vec<String> = content.unreadable.iter().map(|family| format!("{family:?}")).collect();
             let message =
                 format!("not all objects can be decoded (see the log): {}; old numbers stay", families.join(", "));
             return Err(ReconcileError::new(message));
         }
-        let period = Some(self.period).filter(|period| !period.is_zero());
         // The kind may be listed in a moment, or may come one day.
         if !used.unknown.is_empty() {
             return Ok(Outcome::RequeueWithBackoff);
         }
-        let next = [period, used.recheck].into_iter().flatten().min();
-        Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
+        Ok(next.map_or(Outcome::Done, |at| Outcome::RequeueAfter(at.saturating_duration_since(now))))
     }
 
     /// What of the namespace the quota may count.
@@ -100,11 +113,14 @@ impl Quotas {
             .collect();
         let mut content = Content::default();
         for (name, _) in &quota.hard {
-            if let Some((group, plural)) = decide::counted_objects(name) {
-                let known = self.every.source(group, plural).is_some_and(|source| source.is_synced());
-                let count = known.then(|| self.census.count(group, plural, namespace));
-                content.objects.insert(name.clone(), count);
+            let Some((group, plural)) = decide::counted_objects(name) else { continue };
+            let source = self.every.source(group, plural);
+            if source.as_ref().is_some_and(|source| !source.resource().namespaced) {
+                continue;
             }
+            let countable = source.is_some_and(|source| source.is_synced() && source.undecodable() == 0);
+            let count = countable.then(|| self.census.count(group, plural, namespace));
+            content.objects.insert(name.clone(), count);
         }
         for family in wanted {
             let unreadable = match family {

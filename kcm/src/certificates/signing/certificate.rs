@@ -1,6 +1,6 @@
-//! A certificate, from what was asked for and what the authority grants, in the form that upstream's has.
+//! A certificate, from the contents of a request and the policy of the authority, in the form of upstream's.
 //!
-//! Follows upstream pkg/controller/certificates/authority, PermissiveSigningPolicy.
+//! Upstream: pkg/controller/certificates/authority, PermissiveSigningPolicy.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use crate::certificates::request::Asked;
+use crate::certificates::request::Contents;
 use crate::credentials::authority::Authority;
 use crate::credentials::der::{BIT_STRING, INTEGER, OCTET_STRING, SEQUENCE, bits, der, nested, unsigned};
 
@@ -71,18 +71,19 @@ fn readable(seconds: i64) -> String {
     Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
-/// Signs what was asked for; answers PEM.
+/// Returns a signed certificate as PEM.
 ///
 /// # Errors
 /// When a usage is unknown, the authority has expired, or the system has no randomness.
 pub fn sign<'a>(
     authority: &Authority,
-    asked: &Asked,
+    contents: &Contents,
     usages: impl Iterator<Item = &'a str>,
     lifetime: Duration,
     now: Timestamp,
 ) -> Result<String, String> {
-    let extensions = extensions(authority, asked, usages)?;
+    let subject = contents.subject.to_der();
+    let extensions = extensions(authority, contents, &subject, usages)?;
     let (start, end) = validity(lifetime, now.as_second(), authority.not_after)?;
     let mut serial = [0; 16];
     SystemRandom::new().fill(&mut serial).map_err(|_| "the system has no randomness")?;
@@ -96,8 +97,8 @@ pub fn sign<'a>(
             &algorithm,
             &authority.subject,
             &nested(SEQUENCE, &[&time(start)?, &time(end)?]),
-            &asked.subject,
-            &asked.public_key,
+            &subject,
+            &contents.public_key,
             &nested(0xa3, &[&der(SEQUENCE, &extensions.concat())]),
         ],
     );
@@ -121,7 +122,8 @@ fn time(seconds: i64) -> Result<Vec<u8>, String> {
 
 fn extensions<'a>(
     authority: &Authority,
-    asked: &Asked,
+    contents: &Contents,
+    subject: &[u8],
     usages: impl Iterator<Item = &'a str>,
 ) -> Result<Vec<Vec<u8>>, String> {
     let (mut flags, mut purposes, mut unknown) = (0u16, BTreeSet::new(), Vec::new());
@@ -149,13 +151,13 @@ fn extensions<'a>(
         extensions.push(extension(EXTENDED_KEY_USAGE, false, &der(SEQUENCE, &ids)));
     }
     extensions.push(extension(BASIC_CONSTRAINTS, true, &der(SEQUENCE, &[])));
-    if !authority.key_id.is_empty() && authority.subject != asked.subject {
+    if !authority.key_id.is_empty() && authority.subject != subject {
         extensions.push(extension(AUTHORITY_KEY_ID, false, &nested(SEQUENCE, &[&der(0x80, &authority.key_id)])));
     }
-    let names = names(asked);
+    let names = names(contents);
     if !names.is_empty() {
         // A certificate without a subject is known by these alone.
-        let critical = asked.subject == der(SEQUENCE, &[]);
+        let critical = subject == der(SEQUENCE, &[]);
         extensions.push(extension(SUBJECT_ALT_NAME, critical, &der(SEQUENCE, &names)));
     }
     Ok(extensions)
@@ -174,8 +176,8 @@ fn flag_bits(flags: u16) -> Vec<u8> {
     der(BIT_STRING, &[&[unused], used].concat())
 }
 
-fn names(asked: &Asked) -> Vec<u8> {
+fn names(contents: &Contents) -> Vec<u8> {
     let texts = |tag: u8, all: &[String]| all.iter().flat_map(|text| der(tag, text.as_bytes())).collect::<Vec<u8>>();
-    let addresses = asked.addresses.iter().flat_map(|address| der(0x87, address)).collect::<Vec<u8>>();
-    [texts(0x82, &asked.dns_names), texts(0x81, &asked.emails), addresses, texts(0x86, &asked.uris)].concat()
+    let addresses = contents.addresses.iter().flat_map(|address| der(0x87, address)).collect::<Vec<u8>>();
+    [texts(0x82, &contents.dns_names), texts(0x81, &contents.emails), addresses, texts(0x86, &contents.uris)].concat()
 }

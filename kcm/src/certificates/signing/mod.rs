@@ -24,7 +24,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 
 use crate::certificates::request::{
-    self, Asked, CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY_UNKNOWN, check_client, check_kubelet_client,
+    CLIENT, Contents, KUBELET_CLIENT, KUBELET_SERVING, LEGACY_UNKNOWN, check_client, check_kubelet_client,
     check_kubelet_serving,
 };
 use crate::context::{Clock, Context, Descriptor, QueueKeys, Start, Verb, Write};
@@ -87,10 +87,10 @@ fn is_due(request: &CertificateSigningRequest) -> bool {
 }
 
 /// Whether its signer may sign this; the error is for the author.
-fn check(request: &CertificateSigningRequest, asked: &Asked) -> Result<(), String> {
+fn check(request: &CertificateSigningRequest, contents: &Contents) -> Result<(), String> {
     match &*request.signer {
-        KUBELET_SERVING => check_kubelet_serving(request, asked),
-        KUBELET_CLIENT => check_kubelet_client(request, asked),
+        KUBELET_SERVING => check_kubelet_serving(request, contents),
+        KUBELET_CLIENT => check_kubelet_client(request, contents),
         CLIENT => check_client(request),
         LEGACY_UNKNOWN => Ok(()),
         other => Err(format!("unrecognized signerName: {other:?}")),
@@ -155,18 +155,19 @@ impl Signing {
     /// The object with a certificate, or with what is wrong with it.
     fn answer(&self, request: &CertificateSigningRequest, now: Timestamp) -> Result<Vec<u8>, String> {
         let name = &request.meta.name;
-        let asked =
-            request::read(request.request()).map_err(|problem| format!("unable to parse csr {name:?}: {problem}"))?;
+        let contents =
+            Contents::read(request.request()).map_err(|problem| format!("unable to parse csr {name:?}: {problem}"))?;
         let malformed = |error: WireError| error.to_string();
-        if let Err(problem) = check(request, &asked) {
+        if let Err(problem) = check(request, &contents) {
             let now = Time(now.as_second());
             return request.with_condition("Failed", "SignerValidationFailure", &problem, now).map_err(malformed);
         }
+        contents.check_signature().map_err(|error| format!("error auto signing csr: {error}"))?;
         let files = self.signers.of(&request.signer).ok_or("its signer is gone")?;
         let authority = files.current().map_err(|error| format!("error auto signing csr: {error}"))?;
         let lifetime = lifetime(request.expiration_seconds, self.longest);
         let usages = request.usages.iter().map(|usage| &**usage);
-        let pem = certificate::sign(&authority, &asked, usages, lifetime, now)
+        let pem = certificate::sign(&authority, &contents, usages, lifetime, now)
             .map_err(|error| format!("error auto signing csr: {error}"))?;
         request.with_certificate(&pem).map_err(malformed)
     }

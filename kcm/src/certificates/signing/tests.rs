@@ -10,7 +10,7 @@ use x509_parser::pem::parse_x509_pem;
 use super::certificate::{sign, validity};
 use super::{is_due, lifetime};
 use crate::certificates::request::tests::request;
-use crate::certificates::request::{Asked, KUBELET_SERVING, read};
+use crate::certificates::request::{Contents, KUBELET_SERVING};
 use crate::credentials::authority::{AuthorityError, Signers};
 
 const TESTDATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/certificates/signing/testdata/");
@@ -19,9 +19,9 @@ fn path(name: &str) -> String {
     format!("{TESTDATA}{name}")
 }
 
-fn asked() -> Asked {
+fn requested() -> Contents {
     let pem = std::fs::read(path("kubelet.csr")).expect("the request");
-    read(&pem).expect("a good request")
+    Contents::read(&pem).expect("a good request")
 }
 
 fn now() -> Timestamp {
@@ -82,7 +82,7 @@ fn certificates_say_what_was_asked_for() {
         let files = signers.of(KUBELET_SERVING).expect("a signer");
         let authority = files.current().expect("a pair");
         let usages = ["server auth", "key encipherment", "digital signature", "client auth"];
-        let pem = sign(&authority, &asked(), usages.into_iter(), Duration::from_secs(3600), now()).expect("signed");
+        let pem = sign(&authority, &requested(), usages.into_iter(), Duration::from_secs(3600), now()).expect("signed");
 
         let (_, block) = parse_x509_pem(pem.as_bytes()).expect("PEM");
         let (rest, leaf) = parse_x509_certificate(&block.contents).expect("a certificate");
@@ -127,7 +127,7 @@ fn unknown_usages_and_bad_pairs_are_refused() {
         signers.of(KUBELET_SERVING).expect("a signer").current()
     };
     let authority = pair("p256-ca.crt", "p256-ca.key").expect("a pair");
-    let refused = sign(&authority, &asked(), ["magic"].into_iter(), Duration::from_secs(3600), now());
+    let refused = sign(&authority, &requested(), ["magic"].into_iter(), Duration::from_secs(3600), now());
     assert_eq!(refused.expect_err("unknown"), r#"unrecognized usage values: ["magic"]"#);
     assert!(matches!(pair("p256-ca.crt", "rsa-ca.key"), Err(AuthorityError::Mismatch { .. })));
     assert!(matches!(pair("p256-ca.key", "p256-ca.key"), Err(AuthorityError::Count { count: 0, .. })));

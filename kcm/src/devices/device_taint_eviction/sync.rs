@@ -162,6 +162,7 @@ impl Evictions {
     async fn delete(&self, key: &ObjectKey, pod: &Pod, live: &Answer) -> Result<(), WriteError> {
         let patch = disruption_target::patch(
             live.object()?,
+            &pod.meta.uid,
             "DeletionByDeviceTaintManager",
             "Device Taint manager: deleting due to NoExecute taint",
             (self.clock)(),

@@ -1,4 +1,4 @@
-//! What the command line says about ranges of addresses, checked (cmd/kube-controller-manager/app, core.go).
+//! The flags for ranges of addresses, checked. Upstream: cmd/kube-controller-manager/app, core.go.
 
 use ipnet::IpNet;
 
@@ -23,6 +23,8 @@ pub struct Config {
     pub shares: Vec<Share>,
     /// Ranges of services: no node gets a part of them.
     pub services: Vec<IpNet>,
+    /// What the flag for ranges of services holds besides, and is not a range. Upstream only warns of it.
+    pub ignored_services: Vec<String>,
 }
 
 /// A flag that cannot be followed.
@@ -51,8 +53,8 @@ pub fn read(values: &Values) -> Result<Option<Config>, ConfigError> {
     if clusters.is_empty() {
         return Err(wrong("cluster-cidr", "--allocate-node-cidrs needs a range here".into()));
     }
-    let services = ranges(values.get_str("service-cluster-ip-range"))
-        .map_err(|problem| wrong("service-cluster-ip-range", problem))?;
+    let (services, ignored_services) = services(values.get_str("service-cluster-ip-range"));
+    let services = within_limits(services).map_err(|problem| wrong("service-cluster-ip-range", problem))?;
     let (size, v4, v6) = ("node-cidr-mask-size", "node-cidr-mask-size-ipv4", "node-cidr-mask-size-ipv6");
     let set = |flag: &'static str| values.get_i64(flag) != 0;
     let only = |problem: &str, flag| Err(wrong(flag, problem.to_owned()));
@@ -86,7 +88,7 @@ pub fn read(values: &Values) -> Result<Option<Config>, ConfigError> {
             Some(prefix) => Ok(Share { range: *range, prefix }),
         }
     });
-    Ok(Some(Config { shares: shares.collect::<Result<_, _>>()?, services }))
+    Ok(Some(Config { shares: shares.collect::<Result<_, _>>()?, services, ignored_services }))
 }
 
 fn is_v6(range: IpNet) -> bool {
@@ -95,17 +97,46 @@ fn is_v6(range: IpNet) -> bool {
 
 /// One range, or one of each family.
 fn ranges(text: &str) -> Result<Vec<IpNet>, String> {
-    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    let ranges: Vec<IpNet> = parts
-        .map(|part| {
-            part.parse::<IpNet>()
-                .map(|range| range.trunc())
-                .map_err(|_| format!("{part:?} is no range such as 10.0.0.0/16"))
-        })
-        .collect::<Result<_, _>>()?;
+    let ranges = parts(text).map(|part| range(part).ok_or_else(|| format!("{part:?} is no range such as 10.0.0.0/16")));
+    within_limits(ranges.collect::<Result<_, _>>()?)
+}
+
+/// Ranges of services, and what is not a range.
+fn services(text: &str) -> (Vec<IpNet>, Vec<String>) {
+    let mut ignored = Vec::new();
+    let ranges = parts(text).filter_map(|part| {
+        let range = range(part);
+        if range.is_none() {
+            ignored.push(part.to_owned());
+        }
+        range
+    });
+    (ranges.collect(), ignored)
+}
+
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty())
+}
+
+fn within_limits(ranges: Vec<IpNet>) -> Result<Vec<IpNet>, String> {
     match ranges[..] {
         [a, b] if is_v6(a) == is_v6(b) => Err("two ranges must be one of IPv4 and one of IPv6".into()),
         [_, _, _, ..] => Err(format!("at most two ranges, one of each family, but there are {}", ranges.len())),
         _ => Ok(ranges),
     }
+}
+
+/// A range; the numbers of an IPv4 address may have leading zeros, as in upstream.
+fn range(text: &str) -> Option<IpNet> {
+    let (address, prefix) = text.split_once('/')?;
+    let address = if address.contains(':') {
+        address.to_owned()
+    } else {
+        let numbers = address.split('.').map(|number| match number.trim_start_matches('0') {
+            "" if !number.is_empty() => "0",
+            significant => significant,
+        });
+        numbers.collect::<Vec<_>>().join(".")
+    };
+    format!("{address}/{prefix}").parse::<IpNet>().ok().map(|range| range.trunc())
 }

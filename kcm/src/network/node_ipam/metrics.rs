@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn ranges_tell_how_full_they_are() {
         let share = Share { range: "10.0.0.0/22".parse().expect("a range"), prefix: 24 };
-        let mut pool = Pool::new(&Config { shares: vec![share], services: vec![] });
+        let mut pool = Pool::new(&Config { shares: vec![share], services: vec![], ignored_services: vec![] });
         pool.set_aside(&"a".into(), &Uid::parse("a")).expect("room");
         pool.set_aside(&"b".into(), &Uid::parse("b")).expect("room");
         pool.release(&"a".into(), &Uid::parse("a"));

@@ -18,6 +18,7 @@ use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
+use tracing::warn;
 
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 use metrics::Usage;
@@ -48,7 +49,12 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     Ok(match config::read(&context.options.values)? {
-        Some(_) => Start::Run,
+        Some(config) => {
+            for ignored in &config.ignored_services {
+                warn!(range = ignored, "--service-cluster-ip-range has a part that is not a range; ignoring it");
+            }
+            Start::Run
+        }
         None => Start::Skip("--allocate-node-cidrs is false"),
     })
 }

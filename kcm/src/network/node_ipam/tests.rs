@@ -26,6 +26,7 @@ fn config(shares: &[(&str, u8)], services: &[&str]) -> Config {
     Config {
         shares: shares.iter().map(|(range, prefix)| share(range, *prefix)).collect(),
         services: services.iter().map(|service| net(service)).collect(),
+        ignored_services: Vec::new(),
     }
 }
 
@@ -181,6 +182,22 @@ fn flags_make_shares() {
         assert_eq!(flags(&line), Ok(Some(config(&shares, &services))), "{line}");
     }
     assert_eq!(flags("--cluster-cidr=10.0.0.0/16"), Ok(None));
+}
+
+#[test]
+fn range_of_services_that_cannot_be_parsed_is_ignored() {
+    let line = "--allocate-node-cidrs --cluster-cidr=010.0.0.0/16 --service-cluster-ip-range=";
+    for (services, kept, ignored) in [
+        ("10.096.0.0/12", &["10.96.0.0/12"][..], &[][..]),
+        ("services", &[], &["services"]),
+        ("10.96.0.0", &[], &["10.96.0.0"]),
+        ("10..0.0/16,fd01::/112", &["fd01::/112"], &["10..0.0/16"]),
+        ("10.96.0.0/33,fd01::/129", &[], &["10.96.0.0/33", "fd01::/129"]),
+    ] {
+        let ignored_services = ignored.iter().map(|part| (*part).to_owned()).collect();
+        let expected = Config { ignored_services, ..config(&[("10.0.0.0/16", 24)], kept) };
+        assert_eq!(flags(&format!("{line}{services}")), Ok(Some(expected)), "{services}");
+    }
 }
 
 #[test]

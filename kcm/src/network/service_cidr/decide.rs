@@ -47,9 +47,10 @@ impl Readiness {
     }
 
     /// What is applied to the status to say so.
-    pub fn application(&self, name: &str, now: Timestamp) -> Value {
+    pub fn application(&self, range: &Meta, now: Timestamp) -> Value {
         json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": name},
+            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+            "metadata": {"name": &*range.name, "uid": range.uid.to_string()},
             "status": {"conditions": [{
                 "type": CONDITION, "status": self.status, "reason": self.reason, "message": self.message,
                 "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
@@ -240,7 +241,7 @@ mod tests {
         ] {
             assert_eq!(READY.is_said(&told("a", &[], conditions)), expected, "{conditions:?}");
         }
-        let applied = TERMINATING.application("a", Timestamp::from_second(0).expect("a time"));
+        let applied = TERMINATING.application(&range("a", &[]).meta, Timestamp::from_second(0).expect("a time"));
         assert_eq!(applied["status"]["conditions"][0]["reason"], "Terminating");
         assert_eq!(applied["status"]["conditions"][0]["lastTransitionTime"], "1970-01-01T00:00:00Z");
     }

@@ -58,7 +58,7 @@ impl Ranges {
 
     async fn hold(&self, key: &ObjectKey, range: &ServiceCidr) -> Result<Outcome, ReconcileError> {
         if !decide::is_held(&range.meta) {
-            self.patch(key, json!({"metadata": {"finalizers": [FINALIZER]}})).await?;
+            self.patch(key, range, json!({"finalizers": [FINALIZER]})).await?;
         }
         self.say(key, range, READY).await.inspect_err(|_| {
             let about = ObjectReference {
@@ -94,7 +94,7 @@ impl Ranges {
         if !left.is_zero() {
             return Ok(Outcome::RequeueAfter(left));
         }
-        self.patch(key, json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}})).await?;
+        self.patch(key, range, json!({"$deleteFromPrimitiveList/finalizers": [FINALIZER]})).await?;
         Ok(Outcome::Done)
     }
 
@@ -124,24 +124,26 @@ impl Ranges {
         if readiness.is_said(range) {
             return Ok(());
         }
-        let object = readiness.application(&key.name, (self.clock)());
+        let object = readiness.application(&range.meta, (self.clock)());
         let answer = self.writer.apply(&ServiceCidr::RESOURCE, key, Some("status"), NAME, &object).await;
         self.wrote(key, answer)
     }
 
-    async fn patch(&self, key: &ObjectKey, patch: Value) -> Result<(), WriteError> {
-        let answer = self.writer.patch(&ServiceCidr::RESOURCE, key, &patch).await;
+    /// Patches the metadata of this very range: another one may have its name by now.
+    async fn patch(&self, key: &ObjectKey, range: &ServiceCidr, mut metadata: Value) -> Result<(), WriteError> {
+        metadata["uid"] = range.meta.uid.to_string().into();
+        let answer = self.writer.patch(&ServiceCidr::RESOURCE, key, &json!({ "metadata": metadata })).await;
         self.wrote(key, answer)
     }
 
-    /// One that is gone needs nothing.
+    /// A range that no longer exists needs nothing.
     fn wrote(&self, key: &ObjectKey, answer: Result<Answer, WriteError>) -> Result<(), WriteError> {
         match answer {
             Ok(answer) => {
                 self.consistency.wrote(key, &self.ranges, answer.meta()?.version);
                 Ok(())
             }
-            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) if error.is_gone() => Ok(()),
             Err(error) => Err(error),
         }
     }

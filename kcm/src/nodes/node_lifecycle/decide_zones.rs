@@ -3,7 +3,7 @@
 //! A zone in which most nodes fail is more likely cut off than dead, and a cluster in which all nodes fail has lost
 //! its sight, not its nodes (pkg/controller/nodelifecycle, handleDisruption).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use kinds::Str;
@@ -124,21 +124,48 @@ pub struct Zone {
     pub state: State,
     /// How fast its nodes may be tainted.
     pub pace: Pace,
-    /// Names of nodes that wait for their taint, oldest first.
-    pub waiting: VecDeque<Str>,
+    /// Nodes that wait for their taint.
+    pub waiting: Waiting,
+}
+
+/// Names of nodes, each once, oldest first. In a large outage all nodes of a zone are here, and each pass looks for each
+/// of them.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    order: VecDeque<Str>,
+    names: HashSet<Str>,
+}
+
+impl Waiting {
+    /// Adds a node behind the others, if it is not here yet.
+    pub fn add(&mut self, name: &Str) {
+        if self.names.insert(name.clone()) {
+            self.order.push_back(name.clone());
+        }
+    }
+
+    /// Removes a node.
+    pub fn remove(&mut self, name: &Str) {
+        if self.names.remove(name) {
+            self.order.retain(|waiting| waiting != name);
+        }
+    }
+
+    /// The node that has waited the longest.
+    pub fn first(&self) -> Option<&Str> {
+        self.order.front()
+    }
+
+    /// Whether no node waits.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
 }
 
 impl Zone {
     /// A zone that was never looked at.
     pub fn new(rates: &Rates, now: Instant) -> Self {
-        Self { state: State::Initial, pace: Pace::new(rates.normal, now), waiting: VecDeque::new() }
-    }
-
-    /// Puts a node behind those that wait, once.
-    pub fn enqueue(&mut self, name: &Str) {
-        if !self.waiting.contains(name) {
-            self.waiting.push_back(name.clone());
-        }
+        Self { state: State::Initial, pace: Pace::new(rates.normal, now), waiting: Waiting::default() }
     }
 }
 
@@ -169,7 +196,7 @@ pub fn turn(zones: &mut BTreeMap<Str, Zone>, census: &BTreeMap<Str, Census>, rat
     for (name, zone) in zones.iter_mut() {
         let size = census.get(name).map_or(0, |census| census.size);
         if all_fail {
-            (zone.state, zone.waiting) = (State::Full, VecDeque::new());
+            (zone.state, zone.waiting) = (State::Full, Waiting::default());
             zone.pace.set_rate(0.0, now);
         } else if size > 0 || all_failed {
             zone.state = state(name);

@@ -1,7 +1,7 @@
-//! The pass over all nodes, and what it does about those that fell silent.
+//! The pass over all nodes, and the taints and conditions of unresponsive ones.
 //!
-//! A pass gathers first and decides for all nodes together, so that nobody is tainted before it is known how many
-//! others fail too.
+//! A pass gathers first and decides for all nodes together, so that no node is tainted before the number of failing ones
+//! is known.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -27,7 +27,7 @@ use super::decide_health::{Grace, Health, is_silent, observe, silenced};
 use super::decide_taints::{execution, is_excluded, no_execute, zone};
 use super::decide_zones::{Census, Rates, Turn, Zone, turn};
 use super::metrics::ZoneMetrics;
-use super::watch_health::{Sight, Watchman};
+use super::watch_health::{WatchHealth, WatchState};
 use super::{EVERY, sync};
 use crate::context::Clock;
 use crate::pods::indexes::{by_node, on_node};
@@ -87,7 +87,7 @@ struct Known {
 #[derive(Default)]
 struct State {
     nodes: HashMap<Str, Known>,
-    watchman: Option<Watchman>,
+    watch_health: Option<WatchHealth>,
     /// A version of the leases that the server has and the watch has not: until it has, no silence counts.
     behind: Option<u64>,
 }
@@ -171,31 +171,32 @@ impl Monitor {
         if self.may_conclude(now) {
             self.examine(nodes, now).await;
         }
-        if let Some(watchman) = &mut self.state().watchman {
-            watchman.passed(Instant::now());
+        if let Some(health) = &mut self.state().watch_health {
+            health.end_pass(Instant::now());
         }
         self.metrics.took(now.elapsed(), count);
         Ok(Outcome::RequeueAfter(self.limits.period))
     }
 
-    /// Whether anything may be concluded from silence now.
+    /// Whether a missing heartbeat means anything now.
     fn may_conclude(&self, now: Instant) -> bool {
         let version = self.leases.progress().version();
         let mut state = self.state();
-        let watchman = state.watchman.get_or_insert_with(|| Watchman::new(version, now));
-        let sight = watchman.look(version, self.limits.period, now);
-        if sight == Sight::Regained {
-            warn!("nothing was heard of any node for a while: each gets its grace anew");
+        let health = state.watch_health.get_or_insert_with(|| WatchHealth::new(version, now));
+        let watch = health.check(version, self.limits.period, now);
+        if watch == WatchState::JustRecovered {
+            warn!("the watch of leases has recovered: all grace periods restart");
             refresh(&mut state, now);
         }
         if state.behind.is_some_and(|behind| version >= behind) {
             state.behind = None;
         }
-        let blind = sight == Sight::Blind;
-        if blind || state.behind.is_some() {
-            warn!(blind, behind = state.behind, "the watch of leases is behind the server: no node is called silent");
+        let stalled = watch == WatchState::Stalled;
+        if stalled || state.behind.is_some() {
+            let behind = state.behind;
+            warn!(stalled, behind, "the watch of leases is behind the server: no node is marked unresponsive");
         }
-        !blind && state.behind.is_none()
+        !stalled && state.behind.is_none()
     }
 
     /// Takes note of nodes that have come or gone. New ones begin without our `NoExecute` taints.
@@ -266,6 +267,7 @@ impl Monitor {
             }
         };
         let places: BTreeSet<Str> = nodes.iter().map(|node| zone(node)).collect();
+        let all = nodes.clone();
         // A node whose silence could not be settled says nothing about its zone.
         let seen: Vec<Seen> = nodes
             .into_iter()
@@ -278,11 +280,19 @@ impl Monitor {
                 Some(Seen { node, ready })
             })
             .collect();
-        self.weigh(&places, &seen, now).await;
-        stream::iter(&seen).for_each_concurrent(AT_ONCE, |seen| self.follow_up(seen)).await;
+        if self.weigh(&places, &seen, now) == Turn::SightLost {
+            error!("no node is ready: no pod is evicted until one is");
+            // All of them, also those whose silence could not be settled. What the pass read of them is older than this.
+            self.untaint(&all).await;
+        } else {
+            stream::iter(&seen).for_each_concurrent(AT_ONCE, |seen| self.update_execution(seen)).await;
+        }
+        // Before any pod is marked: there may be thousands, and evictions must not wait for them.
         if self.zones().values().any(|zone| !zone.waiting.is_empty()) {
             self.queue.add(Loop::Taint);
         }
+        let silent = seen.iter().filter(|seen| seen.ready.as_deref() == Some("Unknown"));
+        stream::iter(silent).for_each_concurrent(AT_ONCE, |seen| self.mark_pods(&seen.node)).await;
     }
 
     /// Takes in all signs of life; answers the nodes that have given none for too long and are not known for it yet,
@@ -371,11 +381,14 @@ impl Monitor {
                 answer => answer?,
             };
             let live: Node = answer.decode(self.nodes.decoding())?;
+            if live.meta.uid != node.meta.uid {
+                return Ok(false);
+            }
             let edits = silenced(&live, self.now());
             if edits.is_empty() {
                 return Ok(true);
             }
-            if live.meta.uid != node.meta.uid || heartbeat(&live) != heartbeat(node) || self.is_heard(node) {
+            if heartbeat(&live) != heartbeat(node) || self.is_heard(node) {
                 debug!(node = %node.meta.name, "the node shows life after all");
                 return Ok(false);
             }
@@ -404,8 +417,8 @@ impl Monitor {
         lease.zip(health).is_some_and(|(lease, health)| health.is_renewed_by(&lease))
     }
 
-    /// Takes the zones' census, and acts when the cluster as a whole is lost or found.
-    async fn weigh(&self, places: &BTreeSet<Str>, seen: &[Seen], now: Instant) {
+    /// Updates the zones' states and rates. All grace periods restart when the first node of a lost cluster is ready.
+    fn weigh(&self, places: &BTreeSet<Str>, seen: &[Seen], now: Instant) -> Turn {
         let mut census: BTreeMap<Str, Census> = BTreeMap::new();
         for Seen { node, ready } in seen {
             let count = census.entry(zone(node)).or_default();
@@ -423,29 +436,23 @@ impl Monitor {
             }
             turn(&mut zones, &census, &self.limits.rates, now)
         };
-        match turned {
-            Turn::None => {}
-            Turn::SightLost => {
-                error!("no node is ready any more: nobody is evicted until one is");
-                let all: Vec<Arc<Node>> = seen.iter().map(|seen| seen.node.clone()).collect();
-                self.untaint(&all).await;
-            }
-            Turn::SightRegained => {
-                info!("some nodes are ready again: every node gets its grace anew");
-                refresh(&mut self.state(), now);
-            }
+        if turned == Turn::SightRegained {
+            info!("some nodes are ready again: all grace periods restart");
+            refresh(&mut self.state(), now);
         }
+        turned
     }
 
-    /// Brings a node's `NoExecute` taints in line with its Ready condition, and its pods' with its silence.
-    async fn follow_up(&self, Seen { node, ready }: &Seen) {
+    /// Brings a node's `NoExecute` taints in line with its Ready condition: at once if it loses one or has one already,
+    /// otherwise it waits for its turn in its zone.
+    async fn update_execution(&self, Seen { node, ready }: &Seen) {
         let Some(ready) = ready.as_deref() else { return };
         let wanted = execution(ready);
         let tainted = no_execute(node, None, Time::default()).is_some();
         match wanted {
             None => {
                 for zone in self.zones().values_mut() {
-                    zone.waiting.retain(|name| *name != node.meta.name);
+                    zone.waiting.remove(&node.meta.name);
                 }
                 if tainted {
                     self.set_taint(node, |node| node.ready() == Some(ready), None).await;
@@ -455,12 +462,9 @@ impl Monitor {
             Some(wanted) if tainted => self.set_taint(node, |_| true, Some(wanted)).await,
             Some(_) => {
                 if let Some(zone) = self.zones().get_mut(&zone(node)) {
-                    zone.enqueue(&node.meta.name);
+                    zone.waiting.add(&node.meta.name);
                 }
             }
-        }
-        if ready == "Unknown" {
-            self.mark_pods(node).await;
         }
     }
 
@@ -503,7 +507,7 @@ impl Monitor {
             let (name, wait) = {
                 let mut zones = self.zones();
                 let zone = zones.get_mut(zone_name)?;
-                (zone.waiting.front().cloned()?, zone.pace.wait(Instant::now()))
+                (zone.waiting.first().cloned()?, zone.pace.wait(Instant::now()))
             };
             let wait = wait?;
             let key = ObjectKey { namespace: "".into(), name: name.clone() };
@@ -526,10 +530,10 @@ impl Monitor {
             };
             let mut zones = self.zones();
             let zone = zones.get_mut(zone_name)?;
-            zone.waiting.retain(|waiting| *waiting != name);
+            zone.waiting.remove(&name);
             if !done {
                 zone.pace.give_back();
-                zone.enqueue(&name);
+                zone.waiting.add(&name);
                 return Some(SOON);
             }
         }

@@ -18,9 +18,9 @@ use super::decide_health::{Grace, Health, is_silent, observe, silenced};
 use super::decide_taints::{
     NOT_READY, UNREACHABLE, execution, is_excluded, labels, no_execute, no_schedule, patch, zone,
 };
-use super::decide_zones::{Census, Pace, Rates, State, Turn, Zone, turn};
+use super::decide_zones::{Census, Pace, Rates, State, Turn, Waiting, Zone, turn};
 use super::keys::of_node;
-use super::watch_health::{PATIENCE, Sight, Watchman};
+use super::watch_health::{STALL, WatchHealth, WatchState};
 
 const NOW: Time = Time(1_700_000_000);
 const SECOND: Duration = Duration::from_secs(1);
@@ -424,24 +424,79 @@ fn a_bucket_gives_one_token_at_its_rate() {
     assert_eq!(pace.wait(full), Some(Duration::ZERO), "a full one stays full");
 }
 
+/// The second of a check, the version that the watch has reached then, and what may be concluded.
+type Check = (u64, u64, WatchState);
+
 #[test]
-fn nothing_is_concluded_by_the_blind() {
+fn watch_is_stalled_when_it_does_not_move_and_recovers_once() {
+    use WatchState::{Current, JustRecovered, Stalled};
+    let histories: [(&str, u64, &[Check]); 6] = [
+        (
+            "a stall of 35 s",
+            5,
+            &[
+                (5, 5, Current),
+                (10, 6, Current),
+                (30, 6, Current),
+                (35, 6, Stalled),
+                (40, 6, Stalled),
+                (45, 7, JustRecovered),
+                (50, 7, Current),
+            ],
+        ),
+        ("a paused process", 5, &[(5, 6, Current), (5 + STALL.as_secs() + 6, 7, JustRecovered), (40, 8, Current)]),
+        ("a long period", 30, &[(30, 6, Current), (60, 7, Current), (90, 8, Current), (120, 9, Current)]),
+        (
+            "a very long period",
+            300,
+            &[(300, 6, Current), (600, 7, Current), (900, 7, Stalled), (1200, 8, JustRecovered)],
+        ),
+        (
+            "a stall in long periods",
+            30,
+            &[(30, 6, Current), (60, 6, Stalled), (90, 7, JustRecovered), (120, 8, Current)],
+        ),
+        ("a moving watch that is late", 5, &[(22, 6, Current), (44, 7, Current), (66, 8, Current)]),
+    ];
+    for (what, period, checks) in histories {
+        let begun = Instant::now();
+        let mut health = WatchHealth::new(5, begun);
+        for (second, version, expected) in checks {
+            let now = begun + Duration::from_secs(*second);
+            assert_eq!(health.check(*version, Duration::from_secs(period), now), *expected, "{what} after {second} s");
+            health.end_pass(now);
+        }
+    }
+}
+
+/// A pass may take longer than the watch may be stalled, when the pods of many nodes are marked.
+#[test]
+fn long_pass_is_no_stall() {
     let begun = Instant::now();
-    let at = |seconds: u64| begun + Duration::from_secs(seconds);
-    let mut watchman = Watchman::new(5, begun);
-    let mut look = |version, now| {
-        let sight = watchman.look(version, SECOND * 5, now);
-        watchman.passed(now);
-        sight
-    };
-    assert_eq!(look(5, at(5)), Sight::Clear);
-    assert_eq!(look(6, at(10)), Sight::Clear);
-    assert_eq!(look(6, at(30)), Sight::Clear, "not for long");
-    assert_eq!(look(6, at(35)), Sight::Blind, "the watch stands still");
-    assert_eq!(look(6, at(40)), Sight::Blind);
-    assert_eq!(look(7, at(45)), Sight::Regained);
-    assert_eq!(look(7, at(50)), Sight::Clear);
-    assert_eq!(look(8, at(50) + PATIENCE + SECOND * 6), Sight::Regained, "the process stood still");
+    let mut health = WatchHealth::new(5, begun);
+    for pass in 1..20 {
+        let now = begun + SECOND * (65 * pass - 60);
+        assert_eq!(health.check(5 + u64::from(pass), SECOND * 5, now), WatchState::Current, "pass {pass}");
+        health.end_pass(now + SECOND * 60);
+    }
+}
+
+#[test]
+fn waiting_node_is_listed_once_in_the_order_of_arrival() {
+    let [a, b]: [Str; 2] = ["a".into(), "b".into()];
+    let mut waiting = Waiting::default();
+    for name in [&a, &b, &a] {
+        waiting.add(name);
+    }
+    assert_eq!(waiting.first(), Some(&a));
+    waiting.remove(&a);
+    assert_eq!(waiting.first(), Some(&b));
+    waiting.add(&a);
+    waiting.remove(&b);
+    waiting.remove(&b);
+    assert_eq!(waiting.first(), Some(&a));
+    waiting.remove(&a);
+    assert!(waiting.is_empty() && waiting.first().is_none());
 }
 
 proptest! {

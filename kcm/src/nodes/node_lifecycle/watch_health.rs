@@ -1,58 +1,69 @@
-//! Whether this process itself sees: a watch that stands still, or a process that stood still, shows silent nodes where
-//! there are none.
+//! Detects a stalled Lease watch or a paused process, both of which make healthy nodes look unresponsive.
 //!
-//! Leases move all the time, if only those of the API servers themselves, every ten seconds. When the watch of leases
-//! brings nothing for twice as long, it is the watch that is dead; and after it has come back, or after this process
-//! was stopped for that long, every node gets its grace anew, for nobody could be heard. The check of single leases
-//! against the server (the lease circuit breaker) finds what is left.
+//! Some Lease changes at least every 10 s, because API servers renew their own. If the watch delivers nothing for 20 s,
+//! the watch is stalled, not the nodes: no node is marked unresponsive. After the watch recovers, or after this process
+//! was paused for that long, all grace periods restart. A single stale Lease is caught by the lease circuit breaker,
+//! which reads it from the API server.
+//!
+//! The watch is only looked at once a pass. A watch that has moved since the last pass was not stalled, however long
+//! that pass and the period after it were; otherwise a long period would restart all grace periods in each pass, and no
+//! node would ever be marked.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A watch of leases that moves less often is dead.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// A watch of Leases that delivers nothing for longer is stalled.
+pub const STALL: Duration = Duration::from_secs(20);
 
-/// What a pass may conclude from silence.
+/// What a pass may conclude from a missing heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sight {
-    /// What it likes.
-    Clear,
-    /// Nothing.
-    Blind,
-    /// Nothing about the time before now.
-    Regained,
+pub enum WatchState {
+    /// The watch is current: a missing heartbeat can be trusted.
+    Current,
+    /// The watch is stalled: no node is marked unresponsive.
+    Stalled,
+    /// The watch has just recovered, or the process was paused: all grace periods restart.
+    JustRecovered,
 }
 
-/// How far the watch of leases was, and when a pass last ended.
+/// Progress of the Lease watch from pass to pass.
 #[derive(Debug, Clone, Copy)]
-pub struct Watchman {
+pub struct WatchHealth {
+    /// The version that the watch had reached at the last check.
     version: u64,
+    /// The last check that found a newer version.
     moved: Instant,
-    passed: Instant,
+    /// The end of the last pass.
+    pass_ended: Instant,
+    /// The last check found the watch stalled.
+    stalled: bool,
 }
 
-impl Watchman {
-    /// Begins to look: nothing was missed so far.
+impl WatchHealth {
+    /// A watch that has reached `version` and was never stalled.
     pub fn new(version: u64, now: Instant) -> Self {
-        Self { version, moved: now, passed: now }
+        Self { version, moved: now, pass_ended: now, stalled: false }
     }
 
-    /// Takes in how far the watch of leases is, before a pass that was to begin a `period` after the last one ended.
-    pub fn look(&mut self, version: u64, period: Duration, now: Instant) -> Sight {
-        let stood_still = now.saturating_duration_since(self.passed) > period + PATIENCE;
-        let silent = now.saturating_duration_since(self.moved) > PATIENCE;
-        if self.version == version && silent {
-            return Sight::Blind;
+    /// Checks the watch before a pass, which was due one `period` after the end of the last one.
+    pub fn check(&mut self, version: u64, period: Duration, now: Instant) -> WatchState {
+        let paused = now.saturating_duration_since(self.pass_ended) > period + STALL;
+        if self.version == version {
+            self.stalled |= now.saturating_duration_since(self.moved) > STALL;
+            return match (self.stalled, paused) {
+                (true, _) => WatchState::Stalled,
+                (false, true) => WatchState::JustRecovered,
+                (false, false) => WatchState::Current,
+            };
         }
-        if self.version != version {
-            (self.version, self.moved) = (version, now);
-        }
-        if silent || stood_still { Sight::Regained } else { Sight::Clear }
+        (self.version, self.moved) = (version, now);
+        let recovered = std::mem::take(&mut self.stalled);
+        if recovered || paused { WatchState::JustRecovered } else { WatchState::Current }
     }
 
-    /// A pass ended.
-    pub fn passed(&mut self, now: Instant) {
-        self.passed = now;
+    /// Records the end of a pass.
+    pub fn end_pass(&mut self, now: Instant) {
+        self.pass_ended = now;
     }
 }

@@ -177,6 +177,7 @@ impl Evictions {
         let live = self.writer.get(&Pod::RESOURCE, key).await?;
         let patch = disruption_target::patch(
             live.object()?,
+            &pod.meta.uid,
             "DeletionByTaintManager",
             "Taint manager: deleting due to NoExecute taint",
             (self.clock)(),

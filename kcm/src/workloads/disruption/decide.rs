@@ -62,23 +62,28 @@ pub fn bounds(budget: &PodDisruptionBudget, count: i32) -> Result<Bounds, String
     })
 }
 
-/// What has become of evictions that were granted.
+/// Granted evictions whose pods still exist.
 #[derive(Debug, Default)]
 pub struct Disrupted {
-    /// Those that may still show.
+    /// Those whose pods may still be deleted.
     pub pending: Vec<(Str, Time)>,
-    /// Pods that should be going by now and are not.
+    /// Pods that should be deleted by now and are not.
     pub overdue: Vec<Arc<Pod>>,
-    /// When to look again.
+    /// When the next one is overdue.
     pub recheck: Option<Duration>,
 }
 
-/// Looks for granted evictions among the budget's pods; what is being deleted, or gone, needs no note any more
-/// (pkg/controller/disruption, buildDisruptedPodMap).
+/// Sorts granted evictions by what became of their pods. A pod that is being deleted or no longer exists needs no note;
+/// nor does one that was created after the eviction: it replaces the evicted pod under its name, as a StatefulSet's do.
+/// Upstream: pkg/controller/disruption, buildDisruptedPodMap.
+///
+/// Both times are whole seconds of the API server. Within the same second the pod may be the evicted one.
 pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> Disrupted {
     let mut disrupted = Disrupted::default();
     for (name, since) in noted {
-        let Some(pod) = pods.iter().find(|pod| pod.meta.name == *name && !pod.meta.is_deleting()) else { continue };
+        let is_evicted =
+            |pod: &&Arc<Pod>| pod.meta.name == *name && !pod.meta.is_deleting() && pod.meta.created.0 <= since.0;
+        let Some(pod) = pods.iter().find(is_evicted) else { continue };
         let due = i128::from(since.0) * 1_000_000_000 + DELETION_TIMEOUT.as_nanos() as i128;
         match u64::try_from(due - now.as_nanosecond()) {
             Ok(left) => {

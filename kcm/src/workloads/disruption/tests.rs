@@ -113,6 +113,22 @@ fn granted_evictions_are_noted_until_they_show_or_are_overdue() {
 }
 
 #[test]
+fn pod_created_after_an_eviction_is_not_the_evicted_one() {
+    let evicted = Time(NOW - 10);
+    for (created, is_pending) in [(-60, true), (-1, true), (0, true), (1, false), (9, false)] {
+        let pods = [pod("web-0", |pod| pod.meta.created = Time(evicted.0 + created))];
+        let found = disrupted(&[("web-0".into(), evicted)], &pods, now());
+        assert_eq!(!found.pending.is_empty(), is_pending, "created {created} s after the eviction");
+        assert_eq!(healthy(&pods, &found.pending), i32::from(!is_pending));
+        assert_eq!(found.recheck.is_some(), is_pending);
+    }
+    // Long after the eviction: the new pod is not overdue either.
+    let noted = [("web-0".into(), Time(NOW - 1000))];
+    let found = disrupted(&noted, &[pod("web-0", |pod| pod.meta.created = Time(NOW - 900))], now());
+    assert!(found.pending.is_empty() && found.overdue.is_empty());
+}
+
+#[test]
 fn as_many_as_are_to_spare_may_go() {
     let empty = budget(|_| {});
     for (expected, desired, healthy, spare, reason) in [

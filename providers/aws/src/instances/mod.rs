@@ -17,6 +17,7 @@ use providers::{
 
 use crate::client::{Api, Class};
 use crate::session::{Session, Sessions};
+use crate::tags::{self, ClusterTags};
 use id::Wanted;
 use topology::Topology;
 use zones::Zones;
@@ -77,15 +78,16 @@ impl Ec2Instances {
         wanted: &[Result<Wanted, CloudError>],
         states: &mut States,
     ) {
-        let mut missing_zone = BTreeSet::new();
+        let mut missing_zone = BTreeMap::new();
         let mut missing_topology = BTreeMap::new();
         for (node, wanted) in nodes.iter().zip(wanted) {
-            let Ok(wanted @ (Wanted::Instance(_) | Wanted::Name(_))) = wanted else { continue };
+            let Ok(wanted) = wanted else { continue };
             let Some(InstanceState::Running(instance)) = states.get(wanted) else { continue };
             if !node.labels.contains_key(convert::ZONE_ID) {
-                missing_zone.insert(wanted.clone());
+                missing_zone.insert(wanted.clone(), instance.zone.clone());
             }
-            if !node.labels.contains_key(&format!("{}1", convert::NETWORK_NODE)) {
+            let is_machine = !matches!(wanted, Wanted::Fargate(_));
+            if is_machine && !node.labels.contains_key(&format!("{}1", convert::NETWORK_NODE)) {
                 missing_topology.insert(id_of(instance), instance.instance_type.clone());
             }
         }
@@ -93,13 +95,13 @@ impl Ec2Instances {
             return;
         }
         let (zones, layers) = join(
-            self.zones.ids(&session.api, !missing_zone.is_empty()),
+            self.zones.ids(&session.api, missing_zone.values().map(String::as_str).collect()),
             self.topology.layers(session, missing_topology),
         )
         .await;
         for (wanted, state) in states {
             let InstanceState::Running(instance) = state else { continue };
-            if let Some(zone) = zones.get(&instance.zone).filter(|_| missing_zone.contains(wanted)) {
+            if let Some(zone) = zones.get(&instance.zone).filter(|_| missing_zone.contains_key(wanted)) {
                 instance.labels.insert(convert::ZONE_ID.into(), zone.clone());
             }
             for (layer, node) in layers.get(&id_of(instance)).into_iter().flatten().enumerate() {
@@ -125,7 +127,7 @@ fn absent(wanted: &Wanted) -> InstanceState {
         Wanted::Fargate(_) => InstanceState::Gone,
         Wanted::Name(name) => {
             let fix = "let the kubelet set --provider-id, or name Nodes after their private DNS name or instance id";
-            tracing::debug!("no instance has the private DNS name {name:?}: {fix}");
+            tracing::info!(node = %name, "no instance of the cluster has this private DNS name; {fix}");
             InstanceState::Gone
         }
     }
@@ -193,17 +195,49 @@ async fn by_id(session: &Session, ids: &[String]) -> Found {
     }
 }
 
+/// Finds instances by their private DNS names, which are unique in a network only.
 async fn by_name(session: &Session, names: &[String]) -> Found {
-    use InstanceStateName::{Pending, Running, ShuttingDown, Stopped, Stopping};
-    let alive = [Pending, Running, ShuttingDown, Stopping, Stopped].map(|state| state.as_str().to_owned());
-    let filters = vec![filter("private-dns-name", names.to_vec()), filter("instance-state-name", alive.to_vec())];
-    match filtered(&session.api, filters).await {
-        Ok(found) => found
-            .into_iter()
-            .filter_map(|instance| Some((Wanted::Name(instance.private_dns_name()?.to_owned()), Ok(instance))))
-            .collect(),
+    match filtered(&session.api, name_filters(names, &session.cluster, &session.vpc)).await {
+        Ok(found) => of_names(found, &session.cluster),
         Err(error) => names.iter().map(|name| (Wanted::Name(name.clone()), Err(error.clone()))).collect(),
     }
+}
+
+/// The filters for instances of the cluster with these names: other clusters of the account may have the same names in networks
+/// of the same range.
+fn name_filters(names: &[String], cluster: &ClusterTags, vpc: &str) -> Vec<Filter> {
+    use InstanceStateName::{Pending, Running, ShuttingDown, Stopped, Stopping};
+    let alive = [Pending, Running, ShuttingDown, Stopping, Stopped].map(|state| state.as_str().to_owned());
+    let names = filter("private-dns-name", names.to_vec());
+    let own = cluster.filter().unwrap_or_else(|| filter("vpc-id", vec![vpc.to_owned()]));
+    vec![names, filter("instance-state-name", alive.to_vec()), own]
+}
+
+/// The instance of each name, or an error for a name that several have: a provider ID is never changed once it is set.
+fn of_names(found: Vec<types::Instance>, cluster: &ClusterTags) -> Found {
+    let mut by_name: BTreeMap<String, Vec<types::Instance>> = BTreeMap::new();
+    // The filter lets the legacy tag of another cluster through: it compares keys only.
+    for instance in found.into_iter().filter(|one| cluster.marks(tags::pairs(one.tags()))) {
+        let name = instance.private_dns_name().unwrap_or_default().to_owned();
+        by_name.entry(name).or_default().push(instance);
+    }
+    let one = |(name, mut instances): (String, Vec<types::Instance>)| {
+        let found = match instances.len() {
+            1 => instances.pop().ok_or_else(|| several(&name, &[])),
+            _ => Err(several(&name, &instances)),
+        };
+        (Wanted::Name(name), found)
+    };
+    by_name.into_iter().map(one).collect()
+}
+
+fn several(name: &str, instances: &[types::Instance]) -> CloudError {
+    let ids: Vec<&str> = instances.iter().filter_map(|instance| instance.instance_id()).collect();
+    let fix = format!(
+        "let the kubelet set --provider-id: the instances {} of this cluster have this private DNS name",
+        ids.join(", ")
+    );
+    CloudError::invalid_field("metadata.name", name, &fix)
 }
 
 /// Fargate's nodes are network interfaces (cloud-provider-aws, pkg/providers/v1/variant/fargate).
@@ -287,6 +321,35 @@ pub(crate) fn instances(sessions: Sessions) -> Arc<dyn Instances> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn name_is_looked_up_within_the_cluster_only() {
+        let values = |filters: &[Filter], name: &str| {
+            filters.iter().find(|one| one.name() == Some(name)).map(|one| one.values().to_vec())
+        };
+        let names = ["ip-10-0-1-5.ec2.internal".to_owned()];
+        let tagged = name_filters(&names, &ClusterTags::new("c", false), "vpc-1");
+        let keys = ["kubernetes.io/cluster/c".to_owned(), "KubernetesCluster".to_owned()];
+        assert_eq!(values(&tagged, "tag-key").unwrap(), keys);
+        let untagged = name_filters(&names, &ClusterTags::new("", false), "vpc-1");
+        assert_eq!(values(&untagged, "vpc-id").unwrap(), ["vpc-1"]);
+    }
+
+    #[test]
+    fn name_of_several_instances_is_an_error_and_no_choice() {
+        let instance = |id: &str, name: &str, (key, value): (&str, &str)| {
+            let tag = types::Tag::builder().key(key).value(value).build();
+            types::Instance::builder().instance_id(id).private_dns_name(name).tags(tag).build()
+        };
+        let own = ("kubernetes.io/cluster/c", "owned");
+        let others = instance("i-4", "a", ("KubernetesCluster", "d"));
+        let found = vec![instance("i-1", "a", own), instance("i-2", "b", own), instance("i-3", "b", own), others];
+        let found = of_names(found, &ClusterTags::new("c", false));
+        let one = found[&Wanted::Name("a".into())].as_ref().unwrap();
+        assert_eq!(one.instance_id(), Some("i-1"));
+        let error = found[&Wanted::Name("b".into())].as_ref().unwrap_err();
+        assert!(error.is_invalid() && error.message.contains("i-2, i-3"), "{error}");
+    }
 
     #[test]
     fn what_no_answer_mentions_is_gone_only_if_it_could_be_there() {

@@ -28,14 +28,21 @@ pub(crate) struct Topology(Mutex<Silent>);
 struct Silent {
     /// Nobody is asked for anything.
     region: Option<Instant>,
-    /// Instance types without topology.
-    types: HashMap<String, Instant>,
+    /// Instances without topology, by id.
+    ///
+    /// A type is never silenced for one instance: an instance that was just launched may be missing from an answer.
+    instances: HashMap<String, Instant>,
 }
 
 impl Silent {
-    fn worth_asking(&self, kind: &str, now: Instant) -> bool {
+    fn worth_asking(&self, id: &str, kind: &str, now: Instant) -> bool {
         let over = |until: &Instant| now >= *until;
-        !kind.is_empty() && self.region.as_ref().is_none_or(over) && self.types.get(kind).is_none_or(over)
+        !kind.is_empty() && self.region.as_ref().is_none_or(over) && self.instances.get(id).is_none_or(over)
+    }
+
+    fn silence(&mut self, ids: impl Iterator<Item = String>, now: Instant) {
+        self.instances.retain(|_, until| now < *until);
+        self.instances.extend(ids.map(|id| (id, now + DAY)));
     }
 }
 
@@ -57,7 +64,7 @@ impl Topology {
         let now = Instant::now();
         let asked: Vec<(String, String)> = {
             let silent = self.silent();
-            machines.into_iter().filter(|(_, kind)| silent.worth_asking(kind, now)).collect()
+            machines.into_iter().filter(|(id, kind)| silent.worth_asking(id, kind, now)).collect()
         };
         let answers = join_all(asked.chunks(IDS).map(|machines| {
             let ids = machines.iter().map(|(id, _)| id.clone()).collect();
@@ -71,8 +78,8 @@ impl Topology {
                     let found = answer.instances.unwrap_or_default().into_iter();
                     let found: HashMap<String, Vec<String>> =
                         found.filter_map(|one| Some((one.instance_id?, one.network_nodes?))).collect();
-                    let silent = machines.iter().filter(|(id, _)| !found.contains_key(id));
-                    self.silent().types.extend(silent.map(|(_, kind)| (kind.clone(), now + DAY)));
+                    let silent = machines.iter().map(|(id, _)| id).filter(|id| !found.contains_key(*id));
+                    self.silent().silence(silent.cloned(), now);
                     layers.extend(found);
                 }
                 Ok(Err(error)) => {
@@ -96,15 +103,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_silent_is_left_alone_for_its_time() {
+    fn instance_without_topology_is_left_alone_and_others_of_its_type_are_not() {
         let now = Instant::now();
-        let silent = Silent { region: None, types: [("t3.micro".to_owned(), now + PAUSE)].into() };
-        assert!(!silent.worth_asking("", now), "Fargate");
-        assert!(silent.worth_asking("p5.48xlarge", now));
-        assert!(!silent.worth_asking("t3.micro", now));
-        assert!(silent.worth_asking("t3.micro", now + PAUSE));
+        let mut silent = Silent::default();
+        silent.silence(["i-1".to_owned()].into_iter(), now);
+        assert!(!silent.worth_asking("i-2", "", now), "Fargate");
+        assert!(!silent.worth_asking("i-1", "p5.48xlarge", now));
+        assert!(silent.worth_asking("i-2", "p5.48xlarge", now));
+        assert!(silent.worth_asking("i-1", "p5.48xlarge", now + DAY));
+        silent.silence(["i-3".to_owned()].into_iter(), now + DAY);
+        assert_eq!(silent.instances.len(), 1, "what is over is forgotten");
         let silent = Silent { region: Some(now + PAUSE), ..silent };
-        assert!(!silent.worth_asking("p5.48xlarge", now));
+        assert!(!silent.worth_asking("i-2", "p5.48xlarge", now));
     }
 
     #[test]

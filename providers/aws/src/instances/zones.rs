@@ -1,6 +1,6 @@
-//! The ids of the region's zones, asked for once.
+//! The ids of the region's zones, asked for when a zone appears.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::client::{Api, Class};
 
-/// After a failure nobody asks for so long.
+/// The time between two questions.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// Names to ids.
@@ -22,16 +22,25 @@ struct State {
     not_before: Option<Instant>,
 }
 
+impl State {
+    fn is_worth_asking(&self, wanted: &BTreeSet<&str>, now: Instant) -> bool {
+        let unknown = wanted.iter().any(|zone| !self.known.contains_key(*zone));
+        unknown && self.not_before.is_none_or(|not_before| now >= not_before)
+    }
+}
+
 impl Zones {
-    /// The ids by the zones' names, as far as they are known; asks AWS if somebody `wants` them and nobody did before.
-    pub(crate) async fn ids(&self, api: &Api, wants: bool) -> Arc<HashMap<String, String>> {
-        if !wants {
+    /// Returns the ids by the zones' names, as far as they are known. Asks AWS if one of the `wanted` zones is not known: a
+    /// Local Zone can be opted in to at any time.
+    pub(crate) async fn ids(&self, api: &Api, wanted: BTreeSet<&str>) -> Arc<HashMap<String, String>> {
+        if wanted.is_empty() {
             return Arc::default();
         }
         // A tokio lock: those who come meanwhile wait for the one answer.
         let mut state = self.0.lock().await;
         let now = Instant::now();
-        if state.known.is_empty() && state.not_before.is_none_or(|not_before| now >= not_before) {
+        if state.is_worth_asking(&wanted, now) {
+            state.not_before = Some(now + PAUSE);
             let request = || api.ec2.describe_availability_zones().send();
             match api.read(Class::Ec2Read, "DescribeAvailabilityZones", request).await {
                 Ok(answer) => {
@@ -40,10 +49,26 @@ impl Zones {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the zones' ids are not known; Nodes get no label of them for now");
-                    state.not_before = Some(now + PAUSE);
                 }
             }
         }
         state.known.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zone_that_appears_is_asked_for_and_not_all_the_time() {
+        let now = Instant::now();
+        let known = Arc::new(HashMap::from([("eu-west-1a".to_owned(), "euw1-az1".to_owned())]));
+        let state = State { known, not_before: Some(now) };
+        assert!(!state.is_worth_asking(&["eu-west-1a"].into(), now));
+        assert!(state.is_worth_asking(&["eu-west-1a", "eu-west-1-lhr-1a"].into(), now));
+        let asked = State { not_before: Some(now + PAUSE), ..state };
+        assert!(!asked.is_worth_asking(&["eu-west-1-lhr-1a"].into(), now));
+        assert!(asked.is_worth_asking(&["eu-west-1-lhr-1a"].into(), now + PAUSE));
     }
 }

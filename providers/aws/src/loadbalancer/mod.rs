@@ -2,12 +2,13 @@
 //!
 //! `spec` reads the Service's fields and annotations; `observed` reads from AWS; `model` builds the desired stack and
 //! the steps that lead to it, without IO; `apply` makes the calls. Each imports only those before it in this order, and
-//! `types`, `names` and `plan`, which all of them share.
+//! `types`, `names`, `ownership` and `plan`, which all of them share.
 
 mod apply;
 mod model;
 mod names;
 mod observed;
+mod ownership;
 mod plan;
 #[cfg(test)]
 mod samples;

@@ -4,7 +4,7 @@ use providers::LoadBalancerId;
 use ring::digest::{Context, SHA256};
 
 use crate::loadbalancer::types::{Protocol, Scheme, Tags, TargetType};
-use crate::tags::{ClusterTags, OWNED};
+use crate::tags::ClusterTags;
 
 /// The Service, as `namespace/name` (cloud-provider-aws: TagNameKubernetesService).
 pub(crate) const SERVICE: &str = "kubernetes.io/service-name";
@@ -12,15 +12,15 @@ pub(crate) const SERVICE: &str = "kubernetes.io/service-name";
 pub(crate) const UID: &str = "kubernetes.io/service-uid";
 /// The cluster's name (Load Balancer Controller: TagKeyK8sCluster).
 pub(crate) const CONTROLLER_CLUSTER: &str = "elbv2.k8s.aws/cluster";
-/// What a resource of the cluster as a whole is for (Load Balancer Controller: TagKeyResource).
+/// The purpose of a resource of the whole cluster (Load Balancer Controller: TagKeyResource). Its backend security group
+/// carries it. That group is never used or changed here.
 pub(crate) const CONTROLLER_RESOURCE: &str = "elbv2.k8s.aws/resource";
-/// The value of [`CONTROLLER_RESOURCE`] on the group that all balancers carry.
-pub(crate) const BACKEND: &str = "backend-sg";
+/// The cluster whose load balancers share a security group; only this provider writes the tag.
+pub(crate) const BACKEND: &str = "kubernetes.io/load-balancer-backend";
 /// The Service, as `namespace/name` (Load Balancer Controller: tracking provider).
 pub(crate) const STACK: &str = "service.k8s.aws/stack";
 /// Which part of the Service's stack a resource is.
 pub(crate) const RESOURCE: &str = "service.k8s.aws/resource";
-const CLUSTER_PREFIX: &str = "kubernetes.io/cluster/";
 
 /// Whose Services these are by upstream's division: their names, tags and defaults differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,12 @@ pub(crate) fn balancer(flavour: Flavour, id: &LoadBalancerId, scheme: Scheme) ->
         Flavour::CloudProvider => id.default_name(),
         Flavour::Controller => hashed(id, &id.name, &[&id.cluster, &id.uid, scheme.as_str()]),
     }
+}
+
+/// Returns whether a load balancer's name was made from the Service's uid, so that no other has it.
+pub(crate) fn is_generated(id: &LoadBalancerId, name: &str) -> bool {
+    let schemes = [Scheme::Internal, Scheme::InternetFacing];
+    name == id.default_name() || schemes.iter().any(|scheme| name == balancer(Flavour::Controller, id, *scheme))
 }
 
 /// A target group's name: it differs where ELB could not change one into the other, between balancers, as each group
@@ -114,9 +120,12 @@ pub(crate) fn security_group(id: &LoadBalancerId) -> String {
     hashed(id, &id.name, &[&id.cluster, &id.name, &id.namespace, &id.uid])
 }
 
-/// The name of the group that all of a cluster's balancers carry (Load Balancer Controller: `getBackendSGName`).
+/// The name of the security group that all load balancers of a cluster share.
+///
+/// It differs from the Load Balancer Controller's (`k8s-traffic-`): each would delete the group of the other once none of its
+/// own load balancers needs one.
 pub(crate) fn backend_group(cluster: &str) -> String {
-    format!("k8s-traffic-{}-{}", plain(cluster, 232), &hash(&[cluster])[..10])
+    format!("k8s-nlb-backend-{}-{}", plain(cluster, 228), &hash(&[cluster])[..10])
 }
 
 /// The name of the security group that cloud-provider-aws makes for a Classic Load Balancer.
@@ -140,56 +149,14 @@ pub(crate) fn tags(cluster: &ClusterTags, flavour: Flavour, id: &LoadBalancerId,
     tags
 }
 
-/// The tags of the group that all balancers carry.
+/// The tags of the security group that all load balancers of a cluster share.
 pub(crate) fn backend_tags(cluster: &ClusterTags, name: &str) -> Tags {
     let mut tags: Tags = match cluster.id.is_empty() {
         true => Tags::new(),
         false => cluster.owned().into_iter().collect(),
     };
-    tags.insert(CONTROLLER_CLUSTER.into(), name.to_owned());
-    tags.insert(CONTROLLER_RESOURCE.into(), BACKEND.into());
+    tags.insert(BACKEND.into(), name.to_owned());
     tags
-}
-
-/// Whether tags can only be this cluster's: its own, and no other's.
-pub(crate) fn is_certain(tags: &Tags, cluster: &ClusterTags) -> bool {
-    let own = tags.get(&cluster.key()).is_some_and(|value| value == OWNED);
-    own && !cluster.id.is_empty() && !names_another(tags, cluster)
-}
-
-/// Whether tags name another cluster too.
-pub(crate) fn names_another(tags: &Tags, cluster: &ClusterTags) -> bool {
-    tags.keys().any(|key| key.starts_with(CLUSTER_PREFIX) && *key != cluster.key())
-}
-
-/// Whose a resource is, by its tags.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Owner {
-    pub namespace: String,
-    pub name: String,
-    /// Only resources that we made or took over say it.
-    pub uid: Option<String>,
-}
-
-impl Owner {
-    /// The Service of this cluster that a resource was made for, by either upstream's tags or ours.
-    pub(crate) fn of(tags: &Tags, cluster: &ClusterTags, cluster_name: &str) -> Option<Self> {
-        if !cluster.id.is_empty() && names_another(tags, cluster) && !tags.contains_key(&cluster.key()) {
-            return None;
-        }
-        let tag = |key: &str| tags.get(key).map(String::as_str);
-        let ours = cluster.id.is_empty() || tag(&cluster.key()) == Some(OWNED);
-        let service = tag(SERVICE)
-            .filter(|_| ours)
-            .or_else(|| tag(STACK).filter(|_| tag(CONTROLLER_CLUSTER) == Some(cluster_name)))?;
-        let (namespace, name) = service.split_once('/')?;
-        Some(Self { namespace: namespace.into(), name: name.into(), uid: tag(UID).map(str::to_owned) })
-    }
-
-    /// Whether it was made for this Service and no earlier one of its name, as far as the tags say.
-    pub(crate) fn may_be(&self, id: &LoadBalancerId) -> bool {
-        self.namespace == id.namespace && self.name == id.name && self.uid.as_ref().is_none_or(|uid| *uid == id.uid)
-    }
 }
 
 #[cfg(test)]
@@ -212,8 +179,8 @@ mod tests {
         let named = balancer(Flavour::Controller, &id, Scheme::Internal);
         assert!(named.starts_with("k8s-defaults-mywebser-") && named.len() == 32, "{named}");
         assert_ne!(named, balancer(Flavour::Controller, &id, Scheme::InternetFacing));
-        // sha256 of "cluster-1" begins so.
-        assert_eq!(backend_group("cluster-1"), format!("k8s-traffic-cluster1-{}", &hash(&["cluster-1"])[..10]));
+        assert_eq!(backend_group("cluster-1"), format!("k8s-nlb-backend-cluster1-{}", &hash(&["cluster-1"])[..10]));
+        assert!(backend_group(&"c".repeat(500)).len() <= 255);
         assert_eq!(hash(&["a", "bc"]), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 
@@ -252,30 +219,5 @@ mod tests {
         assert_eq!(of(&part("default-space", "my-web-service", 80)), None);
         assert_eq!(of("LoadBalancer"), None);
         assert_eq!(part_of_another(&Tags::new(), &id()), None);
-    }
-
-    #[test]
-    fn owners_are_told_by_tags_of_either_upstream() {
-        let cluster = ClusterTags::new("c", false);
-        let tags = |pairs: &[(&str, &str)]| -> Tags { pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect() };
-        let owner = |pairs: &[(&str, &str)]| Owner::of(&tags(pairs), &cluster, "cluster-1").map(|o| (o.name, o.uid));
-        let own = ("kubernetes.io/cluster/c", "owned");
-        for (pairs, expected) in [
-            (&[own, (SERVICE, "n/s")][..], Some(("s".to_owned(), None))),
-            (&[own, (SERVICE, "n/s"), (UID, "u")], Some(("s".into(), Some("u".into())))),
-            (&[("kubernetes.io/cluster/c", "shared"), (SERVICE, "n/s")], None),
-            (&[(SERVICE, "n/s")], None),
-            (&[(STACK, "n/s"), (CONTROLLER_CLUSTER, "cluster-1")], Some(("s".into(), None))),
-            (&[(STACK, "n/s"), (CONTROLLER_CLUSTER, "cluster-2")], None),
-            (&[(STACK, "n/s"), (CONTROLLER_CLUSTER, "cluster-1"), ("kubernetes.io/cluster/d", "owned")], None),
-            (&[own, (SERVICE, "nobody")], None),
-        ] {
-            assert_eq!(owner(pairs), expected, "{pairs:?}");
-        }
-        for flavour in [Flavour::CloudProvider, Flavour::Controller] {
-            let owner = Owner::of(&super::tags(&cluster, flavour, &id(), "LoadBalancer"), &cluster, "x").unwrap();
-            assert!(owner.may_be(&id()));
-            assert!(!owner.may_be(&LoadBalancerId { uid: "other".into(), ..id() }));
-        }
     }
 }

@@ -1,9 +1,11 @@
 //! Services and networks for tests.
 
-use providers::{LoadBalancerId, LoadBalancerSpec, NodeTarget, Port, Protocol, TargetPort, Targets};
+use providers::{EndpointTarget, LoadBalancerId, LoadBalancerSpec, NodeTarget, Port, Protocol, TargetPort, Targets};
 
+use crate::loadbalancer::observed::stack::{SeenBalancer, State};
 use crate::loadbalancer::observed::vpc::{Network, Subnet};
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::types::{AddressType, Scheme, Tags};
 
 pub(crate) fn id() -> LoadBalancerId {
     LoadBalancerId {
@@ -43,6 +45,7 @@ pub(crate) fn network() -> Network {
         tags: [("Name".to_owned(), format!("net-{number}"))].into(),
         free: 200,
         public,
+        outpost: false,
     };
     Network {
         vpc: "vpc-1".into(),
@@ -68,4 +71,44 @@ pub(crate) fn nodes(numbers: impl IntoIterator<Item = u8>) -> Targets {
         ..NodeTarget::default()
     };
     Targets::nodes(numbers.into_iter().map(node).collect::<Vec<_>>())
+}
+
+/// A ready endpoint behind the Service's port of this name.
+pub(crate) fn endpoint(port_name: &str, address: [u8; 4], port: u16) -> EndpointTarget {
+    EndpointTarget {
+        port_name: port_name.into(),
+        address: address.into(),
+        port,
+        node: None,
+        zone: None,
+        ready: true,
+        serving: true,
+        terminating: false,
+        pod: None,
+    }
+}
+
+/// Tags of these keys and values.
+pub(crate) fn tags(pairs: &[(&str, &str)]) -> Tags {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// An active load balancer as a listing has it, with these tags.
+pub(crate) fn listed_balancer(name: &str, pairs: &[(&str, &str)]) -> SeenBalancer {
+    SeenBalancer {
+        arn: format!("arn:loadbalancer/net/{name}"),
+        name: name.into(),
+        dns: String::new(),
+        state: State::Active,
+        scheme: Scheme::Internal,
+        address_type: AddressType::Ipv4,
+        subnets: Vec::new(),
+        security_groups: Vec::new(),
+        private_link: None,
+        source_nat: false,
+        attributes: Default::default(),
+        capacity: None,
+        tags: tags(pairs),
+        listeners: Vec::new(),
+    }
 }

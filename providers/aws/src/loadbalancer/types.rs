@@ -137,6 +137,9 @@ pub(crate) struct Mapping {
     pub nat_prefix: Option<String>,
 }
 
+/// Ports that load balancers reach, by transport.
+pub(crate) type Ports = BTreeSet<(&'static str, u16)>;
+
 /// Where packets come from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Source {
@@ -238,6 +241,8 @@ pub(crate) struct TargetGroup {
     pub attributes: Attributes,
     pub tags: Tags,
     pub targets: BTreeSet<Target>,
+    /// More targets may be wanted: nothing is taken out.
+    pub incomplete: bool,
     /// Targets at most.
     pub most: Option<usize>,
     /// Other clusters register targets too: only what this cluster registered is taken out.

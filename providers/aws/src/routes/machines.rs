@@ -90,6 +90,21 @@ impl Machines {
         Ok(ids.into_iter().map(name).collect())
     }
 
+    /// Learns how Nodes spell the provider IDs of known instances. A listed route whose instance is spelled in another way would
+    /// be set on each pass, though there is nothing to do.
+    pub(crate) fn learn<'a>(&self, specs: impl Iterator<Item = &'a RouteSpec>) {
+        let mut known = self.known();
+        for spec in specs {
+            let (Ok(Wanted::Instance(id)), Some(spelled)) = (id::wanted(&spec.instance), &spec.instance.provider_id)
+            else {
+                continue;
+            };
+            if let Some(machine) = known.get_mut(&id) {
+                machine.provider_id.clone_from(spelled);
+            }
+        }
+    }
+
     /// Readies the machines of routes that are to be set, in their order: each is there, and forwards.
     pub(crate) async fn ready(&self, session: &Session, specs: &[&RouteSpec]) -> Vec<Result<Machine, CloudError>> {
         let wanted: Vec<Result<Wanted, CloudError>> = specs.iter().map(|spec| id::wanted(&spec.instance)).collect();
@@ -180,6 +195,21 @@ mod tests {
             .source_dest_check(checks)
             .attachment(InstanceNetworkInterfaceAttachment::builder().device_index(index).build())
             .build()
+    }
+
+    #[test]
+    fn spelling_of_a_node_is_kept_for_a_route_that_is_there() {
+        let machines = Machines::default();
+        let machine = types::Instance::builder().instance_id("i-0123456789abcdef0");
+        let machine = machine.placement(Placement::builder().availability_zone("eu-west-1b").build()).build();
+        let machine = Machine::read(&machine).unwrap();
+        machines.known().insert(machine.id.clone(), machine.clone());
+        let spelled = "aws:////i-0123456789abcdef0";
+        let instance = providers::InstanceRef::named("a").with_provider_id(spelled);
+        let destination = "10.244.0.0/24".parse().unwrap();
+        let spec = RouteSpec { destination, instance, addresses: Vec::new(), name_hint: String::new() };
+        machines.learn(std::iter::once(&spec));
+        assert_eq!(machines.known()[&machine.id].provider_id, spelled);
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn main() -> std::process::ExitCode {
         api::resourcequota::{
             use_follows_what_is_there, a_scoped_quota_counts_its_pods_only, objects_of_a_kind_that_comes_later_count,
             a_wrong_number_is_mended_also_after_a_crash, what_went_is_free_within_a_second,
-            only_kinds_that_are_counted_are_watched,
+            only_kinds_that_are_counted_are_watched, object_that_admission_missed_is_counted_within_seconds,
         },
         workloads::disruption::{
             evictions_and_drains_respect_the_budget, what_cannot_be_counted_is_told_and_nothing_may_go,
@@ -123,12 +123,14 @@ fn main() -> std::process::ExitCode {
             a_broken_group_is_named_and_holds_up_nothing_else,
         },
         robustness::cluster_crashes::{crash_after_every_write},
+        api::storage_versions::{entries_of_stopped_api_servers_are_removed},
         network::node_ipam::{nodes_get_ranges_of_both_families, a_failed_answer_costs_no_range},
         nodes::lifecycle::{
             a_dead_node_is_left_and_comes_back, one_zone_dies_and_then_all, a_frozen_watch_convicts_nobody,
             countdowns_end_and_are_cancelled,
         },
         upstream::operations::{kubeadms_command_line_runs_as_it_is},
+        api::owners::{pairs_deleted_in_the_foreground_together_all_go, hostile_owner_names_lead_to_no_other_object},
         workloads::horizontal_pod_autoscaler::{
             kubectl_autoscale_scales_up_and_down, what_cannot_be_measured_is_told, any_kind_goes_to_zero_and_comes_back,
         },
@@ -160,6 +162,7 @@ fn main() -> std::process::ExitCode {
         upstream::handover::{work_goes_on_under_the_other},
         process::monitoring::{alerts_fire_when_they_are_to, upstreams_metrics_are_here},
         upstream::operations::{the_takeover_page_is_followed_there_and_back},
+        api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},
         upstream::statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         upstream::takeover::{
             rollouts_go_on_under_the_other, daemons_stay_under_the_other, revisions_are_the_same_byte_for_byte,

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{CloudBed, Faults, Manager, eventually};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
-use moto::{Machine, Moto};
+use moto::{Machine, Moto, Policy};
 use provider_aws::Credentials;
 use providers::{BuildContext, CloudProvider};
 use serde_json::{Value, json};
@@ -23,8 +23,11 @@ pub struct AwsBed {
     pub moto: Moto,
 }
 
-/// The provider over an account of moto's, not initialised.
+const POLICY: &str = include_str!("../../../../deploy/aws-iam-policy.json");
+
+/// The provider over an account of moto's, not initialised, with the rights of the published policy and no others.
 pub fn provider(moto: &Moto) -> Result<Arc<dyn CloudProvider>> {
+    moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
     provider_of(moto.cloud_config())
 }
 

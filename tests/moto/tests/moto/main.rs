@@ -11,6 +11,7 @@ mod forwards;
 mod gates;
 mod histories;
 mod leaks;
+mod neighbours;
 mod nodes;
 mod routes;
 mod sharing;
@@ -33,6 +34,12 @@ fn main() -> std::process::ExitCode {
         gates::{pods_wait_until_their_balancer_finds_them_healthy},
         histories::{a_sample_of_histories_leaves_nothing},
         leaks::{what_services_left_is_told_and_deleted},
+        neighbours::{
+            stack_of_the_controller_survives_the_cleanup_of_its_service,
+            rules_of_nodes_carry_nothing_that_the_controller_revokes, load_balancer_of_the_same_name_stays_with_its_service,
+            firewall_follows_targets, targets_follow_while_another_change_is_refused, published_policy_is_enough,
+            untagged_group_of_nodes_costs_a_warning_only,
+        },
         conformance::{the_suite_passes, in_aws_the_machine_tells_the_rest},
         nodes::{
             nodes_get_what_their_machines_have, one_bad_id_costs_no_call_for_each, whatever_breaks_nodes_are_initialised,

@@ -25,6 +25,7 @@ pub const CRATES: &[Layers] = &[
             &["meta"],
             &["kind", "metadata_edit", "scheduling", "template"],
             &[
+                "apiserverinternal",
                 "apps",
                 "autoscaling",
                 "batch",

@@ -369,3 +369,55 @@ async fn a_restart_looks_and_says_nothing() {
     assert_eq!((world.cloud.changing_calls(), world.writes()), (before, writes));
     assert_eq!(world.take_events(), [""; 0]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn failed_service_follows_its_nodes_while_its_retry_waits() {
+    let (world, process) = settled().await;
+    // AWS, and others, refuse one change for as long as nobody mends it.
+    world.cloud.add_fault(Fault::always(Pattern::One(Operation::SetFirewall), Effect::Denied)).expect("a fault");
+    change(&process, "web", |service| {
+        service.balancing.as_mut().expect("it is balanced").source_ranges = ["192.0.2.0/24".into()].into();
+    });
+    pass(1.0).await;
+    assert!(world.take_events().iter().any(|event| event.contains("SyncLoadBalancerFailed")));
+    // Long before the next try.
+    for count in [3, 1] {
+        world.set_nodes((0..count).map(|number| node(&format!("node-{number}"))).collect());
+        process.nodes_changed();
+        pass(0.1).await;
+        assert_eq!(targets(&world), count, "targets follow the nodes");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn targets_stay_while_objects_cannot_be_decoded() {
+    let (world, process) = settled().await;
+    world.set_nodes(vec![node("node-1"), node("node-2")]);
+    process.nodes_changed();
+    pass(1.0).await;
+    assert_eq!(targets(&world), 2);
+    world.undecodable.store(true, std::sync::atomic::Ordering::Relaxed);
+    world.set_nodes(vec![node("node-2"), node("node-3")]);
+    process.nodes_changed();
+    pass(1.0).await;
+    assert_eq!(targets(&world), 3, "the node that is not listed may be the one that cannot be decoded");
+    world.undecodable.store(false, std::sync::atomic::Ordering::Relaxed);
+    process.nodes_changed();
+    pass(1.0).await;
+    assert_eq!(targets(&world), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn label_of_a_node_is_no_news_to_users() {
+    let (world, process) = settled().await;
+    world.set_nodes(vec![node("node-1")]);
+    process.nodes_changed();
+    pass(1.0).await;
+    world.take_events();
+    let mut labelled = node("node-1");
+    labelled.labels.insert("a".into(), "b".into());
+    world.set_nodes(vec![labelled]);
+    process.nodes_changed();
+    pass(1.0).await;
+    assert_eq!(world.take_events(), [""; 0]);
+}

@@ -72,6 +72,8 @@ pub struct World {
     pub pods: Mutex<BTreeMap<String, GatedPod>>,
     /// Whether processes that start delete leaks, and from one audit to the next.
     pub audit: Mutex<(bool, Duration)>,
+    /// Some Node or EndpointSlice cannot be decoded.
+    pub undecodable: AtomicBool,
     dead: AtomicBool,
     ids: AtomicU64,
 }
@@ -155,6 +157,7 @@ impl World {
             endpoints_of: Mutex::default(),
             pods: Mutex::default(),
             audit: Mutex::default(),
+            undecodable: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             ids: AtomicU64::new(0),
         })
@@ -348,6 +351,10 @@ impl Surroundings for View {
 
     fn nodes(&self) -> Arc<[NodeTarget]> {
         self.world.nodes()
+    }
+
+    fn decodes_all(&self) -> bool {
+        !self.world.undecodable.load(Ordering::Relaxed)
     }
 
     fn endpoints(&self, service: &Service) -> Option<Arc<[EndpointTarget]>> {

@@ -3,7 +3,7 @@
 use kinds::meta::Meta;
 use kinds::{Resource, Uid};
 
-use super::super::graph::{Effect, Graph, State};
+use super::super::graph::{Blocking, Effect, Graph, State};
 use super::super::identity::{Absent, Identity};
 use super::{A, B, C, blocking, deleting, object, owner, uid};
 
@@ -76,10 +76,12 @@ fn deletion_begins_once() {
     let waits = deleting(object(1, "n", vec![]), &["foregroundDeletion"]);
     assert_eq!(checks(&graph.observe(&A, &waits)), [1, 2]);
     assert!(graph.observe(&A, &waits).is_empty());
-    assert!(graph.is_blocked(&uid(1)) && !graph.view(&uid(2)).expect("known").settled);
+    let held = Blocking { uid: uid(2), deleting: false };
+    assert_eq!(graph.blocking(&uid(1)), [held]);
+    assert!(!graph.view(&uid(2)).expect("known").settled);
     assert_eq!(checks(&graph.observe(&A, &object(3, "n", vec![owner(&A, 1)]))), [3], "a latecomer");
     assert_eq!(checks(&graph.observe(&A, &object(2, "n", vec![owner(&A, 1)]))), [1, 2], "it blocks no longer");
-    assert!(!graph.is_blocked(&uid(1)));
+    assert_eq!(graph.blocking(&uid(1)), []);
     assert_eq!(checks(&graph.gone(&uid(2))), [1]);
     assert_eq!(checks(&graph.unsettled()), [1, 3]);
 

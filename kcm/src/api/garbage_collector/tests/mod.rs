@@ -3,6 +3,7 @@
 mod decide;
 mod graph;
 mod histories;
+mod owners;
 
 use std::sync::Arc;
 

@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use aws_sdk_ec2::types::Filter;
-use providers::{CloudError, LoadBalancerId, Targets};
+use providers::{CloudError, ErrorKind, LoadBalancerId};
 use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::apply::calls::{authorize, revoke};
-use crate::loadbalancer::model::node_rules::{self, Change, Ports};
+use crate::loadbalancer::model::node_rules::{self, Change};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::convert;
-use crate::loadbalancer::observed::inventory::{Inventory, ListedGroup, Listing, backend_cluster};
-use crate::loadbalancer::observed::network::{self, Machine, instance_id};
-use crate::loadbalancer::types::{Rule, SeenRule, Source, Tags};
+use crate::loadbalancer::observed::inventory::{Inventory, Listing, backend_cluster};
+use crate::loadbalancer::observed::network;
+use crate::loadbalancer::types::{Ports, Rule, SeenRule, Source, Tags};
 use crate::session::Session;
 
 /// Rules that were read so long ago are read again.
@@ -85,48 +85,32 @@ impl Shared {
         Ok(groups.iter().map(known).map(|(group, rules)| (group, rules.unwrap_or_default())).collect())
     }
 
-    /// Opens nodes' groups to the shared group.
+    /// Opens targets' security groups to the shared group.
     pub(crate) async fn open(
         &mut self,
         session: &Session,
         groups: &BTreeSet<String>,
         backend: &str,
         ports: &Ports,
-    ) -> Result<(), CloudError> {
+    ) -> Result<Opened, CloudError> {
+        let mut opened = Opened::default();
         for (group, rules) in self.rules(session, groups).await? {
             let changes = node_rules::open(&rules, backend, ports);
             if changes.is_empty() {
                 continue;
             }
             self.rules.remove(&group);
-            let add: Vec<Rule> = changes
-                .iter()
-                .filter_map(|change| match change {
-                    Change::Add(rule) => Some(rule.clone()),
-                    Change::Widen(..) => None,
-                })
-                .collect();
-            if !add.is_empty() {
-                authorize(session, &group, &add).await?;
-            }
-            let widened: Vec<_> = changes
-                .iter()
-                .filter_map(|change| match change {
-                    Change::Widen(id, rule) => Some(convert::changed_rule(id, rule)),
-                    Change::Add(_) => None,
-                })
-                .collect();
-            if !widened.is_empty() {
-                let request = session.api.ec2.modify_security_group_rules().group_id(&group);
-                let request = request.set_security_group_rules(Some(widened));
-                session.api.change(Class::Ec2Change, "ModifySecurityGroupRules", request.send()).await?;
+            match apply(session, &group, &changes).await {
+                Ok(()) => opened.changed.push(group),
+                Err(error) => opened.refused.push(refusal(session, &group, error)?),
             }
         }
-        Ok(())
+        Ok(opened)
     }
 
     /// Makes the rules for a balancer without groups what they should be, in each of the nodes' groups; `wanted` is
-    /// for those of `nodes`, and the others have none. `names` are the balancer's, by which its rules are known.
+    /// for those of `nodes`, and the others have none. `names` are the balancer's, by which its rules are known. Returns
+    /// the refusals.
     pub(crate) async fn set_bare(
         &mut self,
         session: &Session,
@@ -134,8 +118,9 @@ impl Shared {
         all: &BTreeSet<String>,
         nodes: &BTreeSet<String>,
         wanted: &BTreeSet<Rule>,
-    ) -> Result<(), CloudError> {
+    ) -> Result<Vec<String>, CloudError> {
         let none = BTreeSet::new();
+        let mut refused = Vec::new();
         let groups: BTreeSet<String> = all.union(nodes).cloned().collect();
         for (group, rules) in self.rules(session, &groups).await? {
             let wanted = if nodes.contains(&group) { wanted } else { &none };
@@ -144,20 +129,24 @@ impl Shared {
                 continue;
             }
             self.rules.remove(&group);
-            if !add.is_empty() {
-                authorize(session, &group, &add).await?;
-            }
-            if !gone.is_empty() {
-                revoke(session, &group, &gone).await?;
+            let result = async {
+                if !add.is_empty() {
+                    authorize(session, &group, &add).await?;
+                }
+                if !gone.is_empty() {
+                    revoke(session, &group, &gone).await?;
+                }
+                Ok(())
+            };
+            if let Err(error) = result.await {
+                refused.push(refusal(session, &group, error)?);
             }
         }
-        Ok(())
+        Ok(refused)
     }
 
     /// A Service's balancer is gone; with the last one the group goes, and the rules that name it. False if AWS still
     /// holds it.
-    ///
-    /// A group that the Load Balancer Controller made stays: its other balancers may carry it.
     pub(crate) async fn release(
         &mut self,
         session: &Session,
@@ -166,10 +155,8 @@ impl Shared {
     ) -> Result<bool, CloudError> {
         self.users.remove(id);
         let now = Instant::now();
-        let own =
-            |group: &&ListedGroup| session.cluster.id.is_empty() || group.tags.contains_key(&session.cluster.key());
         let group = match listing.backend(session, &id.cluster) {
-            Some(listed) => Some(listed).filter(own).map(|listed| listed.id.clone()),
+            Some(listed) => Some(listed.id.clone()),
             // Made a moment ago, and not listed yet.
             None => self.backend.as_ref().filter(|(_, at)| now < *at + UNLISTED).map(|(group, _)| group.clone()),
         };
@@ -182,21 +169,29 @@ impl Shared {
             Use::DyingBalancers => return Ok(false),
             Use::Others => return Ok(true),
         }
-        self.backend = None;
         for other in network::groups_that_name(session, &group).await? {
             let rules = network::rules(session, std::slice::from_ref(&other)).await?.remove(&other).unwrap_or_default();
             let source = Source::Group(group.clone());
             let ids: Vec<String> =
                 rules.iter().filter(|rule| rule.rule.source == source).map(|rule| rule.id.clone()).collect();
             self.rules.remove(&other);
-            if !ids.is_empty() {
-                revoke(session, &other, &ids).await?;
+            if ids.is_empty() {
+                continue;
+            }
+            match revoke(session, &other, &ids).await {
+                // A user put the group into rules of another group. It stays for the next load balancer.
+                Err(error) if error.kind == ErrorKind::Denied => {
+                    tracing::warn!(%group, rules_in = %other, %error, "kept the load balancers' security group: it is in use");
+                    return Ok(true);
+                }
+                answer => answer?,
             }
         }
+        self.backend = None;
         let request = session.api.ec2.delete_security_group().group_id(&group);
         match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
             Err(error) if error.is_not_found() => Ok(true),
-            Err(error) if error.kind == providers::ErrorKind::Conflict => Ok(false),
+            Err(error) if error.kind == ErrorKind::Conflict => Ok(false),
             answer => {
                 answer?;
                 self.gone.insert(group.clone());
@@ -206,9 +201,59 @@ impl Shared {
     }
 }
 
+/// What became of the security groups that were to be opened.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    /// Groups that got rules.
+    pub changed: Vec<String>,
+    /// A message for each group that AWS did not allow to change.
+    pub refused: Vec<String>,
+}
+
+/// Makes the calls of changes of one group's rules.
+async fn apply(session: &Session, group: &str, changes: &[Change]) -> Result<(), CloudError> {
+    let (mut add, mut widened) = (Vec::new(), Vec::new());
+    for change in changes {
+        match change {
+            Change::Add(rule) => add.push(rule.clone()),
+            Change::Widen(id, rule) => widened.push(convert::changed_rule(id, rule)),
+        }
+    }
+    if !add.is_empty() {
+        authorize(session, group, &add).await?;
+    }
+    if !widened.is_empty() {
+        let request = session.api.ec2.modify_security_group_rules().group_id(group);
+        let request = request.set_security_group_rules(Some(widened));
+        session.api.change(Class::Ec2Change, "ModifySecurityGroupRules", request.send()).await?;
+    }
+    Ok(())
+}
+
+/// The warning for a group that this process may not change, or that is full: one group must not cost a Service its load
+/// balancer.
+///
+/// # Errors
+/// All other errors, which a retry may mend.
+fn refusal(session: &Session, group: &str, error: CloudError) -> Result<String, CloudError> {
+    match error.kind {
+        ErrorKind::Denied => Ok(format!(
+            "security group {group} is not opened to the load balancer, so targets behind it get no traffic: put the tag {} \
+             on it if the IAM policy allows changes of the cluster's own groups only ({})",
+            session.cluster.key(),
+            error.message
+        )),
+        ErrorKind::Quota => Ok(format!(
+            "security group {group} is not opened to the load balancer, so targets behind it get no traffic: {}",
+            error.message
+        )),
+        _ => Err(error),
+    }
+}
+
 async fn make(session: &Session, name: &str, tags: &Tags) -> Result<String, CloudError> {
     let request = session.api.ec2.create_security_group().vpc_id(&session.vpc).group_name(name);
-    let request = request.description("[k8s] Shared Backend SecurityGroup for LoadBalancer");
+    let request = request.description("Network Load Balancers of the Kubernetes cluster (ccm)");
     let request = request.tag_specifications(convert::ec2_tags(tags));
     let answer = session.api.change(Class::Ec2Change, "CreateSecurityGroup", request.send()).await?;
     Ok(answer.group_id().unwrap_or_default().to_owned())
@@ -235,27 +280,4 @@ async fn use_of(session: &Session, group: &str) -> Result<Use, CloudError> {
         all if all.iter().all(balancers) => Use::DyingBalancers,
         _ => Use::Others,
     })
-}
-
-/// The groups that rules for nodes go to: of each machine those with the cluster's tag, or its only one. Answers too
-/// which nodes have none to choose.
-pub(crate) fn node_groups(
-    session: &Session,
-    listing: &Listing,
-    targets: &Targets,
-    machines: &BTreeMap<String, Machine>,
-) -> (BTreeSet<String>, Vec<String>) {
-    let tagged: BTreeSet<&str> = listing.tagged_groups(session).iter().map(|group| group.id.as_str()).collect();
-    let (mut groups, mut without) = (BTreeSet::new(), Vec::new());
-    for node in targets.nodes.iter() {
-        let id = node.provider_id.as_deref().and_then(instance_id);
-        let Some(machine) = id.and_then(|id| machines.get(id)) else { continue };
-        let own: Vec<&String> = machine.groups.iter().filter(|group| tagged.contains(group.as_str())).collect();
-        match (own.is_empty(), machine.groups.as_slice()) {
-            (false, _) => groups.extend(own.into_iter().cloned()),
-            (true, [only]) => drop(groups.insert(only.clone())),
-            (true, _) => without.push(node.name.clone()),
-        }
-    }
-    (groups, without)
 }

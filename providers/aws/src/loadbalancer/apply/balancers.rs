@@ -1,6 +1,6 @@
 //! One Service's reconcile: read what AWS has, compare, apply the plan.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,17 +13,19 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::loadbalancer::apply::backend_group::{Shared, node_groups};
+use crate::loadbalancer::apply::backend_group::Shared;
 use crate::loadbalancer::apply::calls::{self, Caller};
+use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::model::build::{self, Surroundings};
 use crate::loadbalancer::model::{diff, node_rules};
 use crate::loadbalancer::names::Flavour;
-use crate::loadbalancer::observed::balancer_state::{Course, Courses, known};
+use crate::loadbalancer::observed::balancer_state::{Course, Courses, Opening, known};
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::{self, Networks};
 use crate::loadbalancer::observed::report::ingress;
 use crate::loadbalancer::observed::stack::Seen;
 use crate::loadbalancer::observed::vpc::Network;
+use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::annotations;
@@ -33,6 +35,8 @@ use crate::session::{Session, Sessions};
 
 /// A look this old is good enough, if nothing was changed since.
 const FRESH: Duration = Duration::from_secs(10);
+/// Tags that a deletion relies on are not older.
+const DELETION_TAGS: Duration = Duration::from_secs(60);
 /// Plans in a row that one call follows: each needs ids of what the one before made.
 const ROUNDS: usize = 6;
 
@@ -194,7 +198,8 @@ impl Balancers {
     ) -> Result<Ensured, CloudError> {
         let Work { session, id, settings, targets } = *work;
         let listing = self.look(session, course).await?;
-        let mut seen = listing.of(session, id);
+        let mut seen = listing.of(&session.cluster, id, Purpose::Ensure(settings.flavour));
+        course.made.retain(|id| !listing.has(id));
         let dying = seen.take_out(&course.doomed);
         if dying.is_empty() {
             course.doomed.clear();
@@ -209,16 +214,12 @@ impl Balancers {
         let existing = build::existing(settings, id, &seen);
         let given = self.given_groups(session, settings).await?;
         let mut warnings = Vec::new();
-        let machines = match settings.node_rules {
-            true => self.networks.machines(session, targets).await?,
-            false => BTreeMap::new(),
-        };
-        let (groups, without) = node_groups(session, &listing, targets, &machines);
+        let TargetGroups { groups, without } = self.target_groups(work, &listing).await?;
         if !without.is_empty() {
             warnings.push(format!(
-                "nodes with several security groups, none of them with the tag {}, are not opened to the balancer: {}",
+                "targets with several security groups, none of them with the tag {}, are not opened to the balancer: {}",
                 session.cluster.key(),
-                without.join(", ")
+                without.into_iter().collect::<Vec<_>>().join(", ")
             ));
         }
         let backend = match build::wants_backend(settings, existing) {
@@ -248,17 +249,25 @@ impl Balancers {
             let progress = Progress::After(course.pause());
             return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
         }
+        let ports = node_rules::ports(&desired);
+        let unchanged = course.settled.as_ref() == Some(spec) && course.opening.covers(&groups, &ports);
         if let Some(backend) = &backend {
-            self.shared.lock().await.open(session, &groups, backend, &node_rules::ports(&desired)).await?;
+            let opened = self.shared.lock().await.open(session, &groups, backend, &ports).await?;
+            warnings.extend(opened.refused);
+            if unchanged && !opened.changed.is_empty() {
+                let groups = opened.changed.join(", ");
+                warnings.push(format!("rules for the load balancer were missing in the nodes' security groups and were added again: {groups}"));
+            }
         }
         let mut caller = self.caller(session, &network, id);
         let Followed { again, exchanging, done } = self.follow(&desired, &mut seen, &mut caller, course).await?;
         let balancer = seen.balancer(&desired.balancer.name);
         course.bare = balancer.is_some_and(|one| one.security_groups.is_empty());
         if settings.node_rules && course.bare {
-            self.bare_rules(work, &listing, &desired, &seen, &network, &groups).await?;
+            let refused = self.bare_rules(work, &listing, &desired, &seen, &network, &groups).await?;
+            warnings.extend(refused);
         }
-        course.opened = groups;
+        course.opening = Opening { groups, ports };
         if course.settled.as_ref() == Some(spec) && !done.is_empty() {
             warnings.push(format!("changes by somebody else were undone: {}", done.join("; ")));
         }
@@ -369,14 +378,26 @@ impl Balancers {
         seen: &Seen,
         network: &Network,
         groups: &BTreeSet<String>,
-    ) -> Result<(), CloudError> {
+    ) -> Result<Vec<String>, CloudError> {
         let Some(balancer) = seen.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty()) else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let wanted = node_rules::bare_rules(work.id, work.settings, desired, balancer, network);
         let all = listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
         let names = node_rules::rule_names(work.id);
         self.shared.lock().await.set_bare(work.session, &names, &all, groups, &wanted).await
+    }
+
+    /// Reads tags again before a deletion, unless they were read moments ago, and drops what is no longer the Service's:
+    /// another controller may have taken it over since.
+    async fn confirm(&self, session: &Session, id: &LoadBalancerId, seen: &mut Seen) -> Result<(), CloudError> {
+        let arns: Vec<String> = seen.ids().filter(|id| !id.starts_with("sg-")).collect();
+        if !self.inventory.forget_older(&arns, DELETION_TAGS) {
+            return Ok(());
+        }
+        let tags = self.inventory.tags_of(session, &arns).await?;
+        seen.confirm(&tags, |tags| ownership::evidence(tags, &session.cluster, id));
+        Ok(())
     }
 
     pub(super) async fn remove(
@@ -387,12 +408,12 @@ impl Balancers {
     ) -> Result<Deletion, CloudError> {
         (course.known, course.settled) = (None, None);
         let listing = self.look(session, course).await?;
-        let mut seen = listing.of(session, id);
-        let listed: BTreeSet<String> = seen.ids().collect();
-        let plan = diff::delete(&seen);
-        let mut steps = plan.steps;
+        course.made.retain(|id| !listing.has(id));
+        let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
+        self.confirm(session, id, &mut seen).await?;
+        let mut steps = diff::delete(&seen, &id.uid).steps;
         // Made a moment ago, and not listed yet.
-        steps.extend(course.made.difference(&listed).filter_map(|id| Step::deletion_of(id)));
+        steps.extend(course.made.iter().filter_map(|id| Step::deletion_of(id)));
         if !steps.is_empty() {
             let network = self.networks.network(session).await?;
             let mut caller = self.caller(session, &network, id);
@@ -411,7 +432,10 @@ impl Balancers {
         let all = listing.tagged_groups(session).iter().map(|group| group.id.clone()).collect();
         let mut shared = self.shared.lock().await;
         let names = node_rules::rule_names(id);
-        shared.set_bare(session, &names, &all, &BTreeSet::new(), &BTreeSet::new()).await?;
+        let refused = shared.set_bare(session, &names, &all, &BTreeSet::new(), &BTreeSet::new()).await?;
+        if let Some(refusal) = refused.into_iter().next() {
+            return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
+        }
         let released = shared.release(session, &listing, id).await;
         drop(shared);
         // The group that all share may be gone, whatever the answer was; who comes next must not count on it.
@@ -426,9 +450,10 @@ impl Balancers {
 
 fn classic_error(kind: ErrorKind, name: &str) -> CloudError {
     let message = format!(
-        "the Classic Load Balancer {name} of this Service is left as it is: make a new Service for a Network Load \
-         Balancer, move clients over, and delete the Classic one with cloud-provider-aws or by hand, with its security \
-         group k8s-elb-{name}"
+        "the Classic Load Balancer {name} of this Service is not managed here: it still serves, but nodes that join are not \
+         registered, and changes of ports and health checks are not made, so that it ends without targets when all nodes were \
+         replaced. Make a new Service for a Network Load Balancer, move clients over, and delete the Classic one with \
+         cloud-provider-aws or by hand, with its security group k8s-elb-{name}"
     );
     CloudError::new(kind, "FindClassicLoadBalancer", message)
 }

@@ -9,12 +9,15 @@ use providers::{CloudError, ErrorKind, LoadBalancerId, Records};
 
 use crate::client::Class;
 use crate::loadbalancer::apply::target_records;
+use crate::loadbalancer::names;
 use crate::loadbalancer::observed::stack::{Made, Seen, SeenBalancer, SeenListener, SeenTargetGroup};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::observed::{convert, network};
+use crate::loadbalancer::ownership;
 use crate::loadbalancer::plan::Step;
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::types::{
-    Attributes, HealthCheck, Listener, Probe, Protocol, Rule, Target, TargetGroup, TargetType,
+    Attributes, HealthCheck, Listener, Probe, Protocol, Rule, Tags, Target, TargetGroup, TargetType,
 };
 use crate::session::Session;
 
@@ -312,11 +315,35 @@ impl Caller<'_> {
             .set_tags(convert::elb_tags(&wanted.tags));
         let answer = self.session.api.change(Class::ElbChange, "CreateLoadBalancer", request.send()).await?;
         let made = answer.load_balancers().first();
+        let arn = made.and_then(|one| one.load_balancer_arn()).unwrap_or_default();
+        if !names::is_generated(self.id, &wanted.name) {
+            self.check_creation(arn, &wanted.name).await?;
+        }
         Ok(Made {
-            id: made.and_then(|one| one.load_balancer_arn()).unwrap_or_default().to_owned(),
+            id: arn.to_owned(),
             dns: made.and_then(|one| one.dns_name()).unwrap_or_default().to_ascii_lowercase(),
             rules: Vec::new(),
         })
+    }
+
+    /// Refuses a load balancer that AWS returned as created and that belongs to something else. Creation is idempotent by
+    /// name: a user can give the same name to two Services.
+    async fn check_creation(&self, arn: &str, name: &str) -> Result<(), CloudError> {
+        let request = self.session.api.elb.describe_tags().resource_arns(arn);
+        let answer = self.session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await?;
+        let tags: Tags = answer
+            .tag_descriptions()
+            .iter()
+            .flat_map(|one| one.tags())
+            .map(|tag| (tag.key().unwrap_or_default().to_owned(), tag.value().unwrap_or_default().to_owned()))
+            .collect();
+        if ownership::is_own_creation(&tags, &self.session.cluster, self.id) {
+            return Ok(());
+        }
+        let owner = tags.get(names::SERVICE).or_else(|| tags.get(names::STACK));
+        let owner = owner.map_or_else(|| "something else".to_owned(), |service| format!("Service {service}"));
+        let fix = format!("use another name: the load balancer {arn} of this name belongs to {owner}");
+        Err(CloudError::invalid_annotation(&format!("{PREFIX}name"), name, &fix))
     }
 
     async fn create_target_group(&self, wanted: &TargetGroup) -> Result<Made, CloudError> {

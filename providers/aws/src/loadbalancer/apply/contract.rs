@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::{calls, leaks, readiness_gates};
 use crate::loadbalancer::observed::report::{instances, observed};
+use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::annotation_reader::others;
 use crate::loadbalancer::spec::annotations;
 
@@ -43,7 +44,7 @@ impl LoadBalancers for Balancers {
         let course = self.courses.get(id);
         let course = course.lock().await;
         let listing = self.inventory.look(&session, Instant::now()).await?;
-        let mut seen = listing.of(&session, id);
+        let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         if seen.is_empty() {
             return Ok(Observed::Absent);
         }
@@ -61,8 +62,15 @@ impl LoadBalancers for Balancers {
         let mut course = course.lock().await;
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         let result = self.bring(spec, &work, &mut course).await;
-        if result.is_err() {
+        if let Err(error) = &result {
             (course.known, course.settled) = (None, None);
+            // Pods and nodes change all the same, and their traffic must not wait for a change that AWS refuses.
+            if !matches!(error.kind, ErrorKind::Throttled { .. })
+                && let Err(error) = self.keep_targets(&work, &mut course).await
+                && !error.is_not_found()
+            {
+                tracing::warn!(service = %spec.id, %error, "targets of the existing load balancer were not updated");
+            }
         }
         result.map_err(retried)
     }
@@ -76,7 +84,7 @@ impl LoadBalancers for Balancers {
         if course.known.is_none() {
             self.find_groups(&work, &mut course).await?;
         }
-        if !self.open_nodes(&work, &course).await? {
+        if !self.open_nodes(&work, &mut course).await? {
             return self.bring(spec, &work, &mut course).await.map(drop);
         }
         match self.point(&work, &mut course).await? {

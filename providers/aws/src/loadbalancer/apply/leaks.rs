@@ -12,11 +12,12 @@ use tokio::time::Instant;
 use crate::loadbalancer::apply::balancers::Balancers;
 use crate::loadbalancer::apply::calls::Caller;
 use crate::loadbalancer::model::{diff, node_rules};
-use crate::loadbalancer::names::{self, Flavour, Owner};
+use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
 use crate::loadbalancer::observed::network;
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
-use crate::loadbalancer::types::{Scheme, SeenRule, Tags};
+use crate::loadbalancer::ownership::{self, Evidence, Owner};
+use crate::loadbalancer::types::{SeenRule, Tags};
 use crate::session::Session;
 use crate::tags::ClusterTags;
 
@@ -50,8 +51,9 @@ pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError
 
 /// The nodes' security groups that are this cluster's alone: a rule in another may be for another cluster's balancer.
 fn own_groups(listing: &Listing, session: &Session) -> BTreeSet<String> {
-    let alone =
-        |group: &&ListedGroup| !session.cluster.id.is_empty() && !names::names_another(&group.tags, &session.cluster);
+    let alone = |group: &&ListedGroup| {
+        !session.cluster.id.is_empty() && !ownership::names_another(&group.tags, &session.cluster)
+    };
     listing.tagged_groups(session).into_iter().filter(alone).map(|group| group.id.clone()).collect()
 }
 
@@ -65,9 +67,10 @@ fn owned(
 ) -> Vec<Owned> {
     let mut found: BTreeMap<LoadBalancerId, Found<'_>> = BTreeMap::new();
     let mut users: BTreeMap<&str, LoadBalancerId> = BTreeMap::new();
-    let certain = |tags: &Tags| names::is_certain(tags, cluster);
+    let certain = |tags: &Tags| ownership::is_certain(tags, cluster);
     let id = |tags: &Tags, name: &str| {
-        let owner = Owner::of(tags, cluster, cluster_name)?;
+        // Only the controller knows whether a Service still needs its stack: it serves Services without a class, too.
+        let owner = Owner::of(tags, cluster, cluster_name).filter(|one| one.evidence() != Evidence::Controller)?;
         let same = |id: &&LoadBalancerId| id.namespace == owner.namespace && id.name == owner.name;
         // What nobody took over yet says whose it is by its name only.
         let by_name = || known.iter().filter(same).find(|id| is_named(id, name)).map(|id| id.uid.clone());
@@ -127,10 +130,7 @@ fn nameless(cluster: &str, balancer: &str) -> LoadBalancerId {
 
 /// Whether a Service's balancer or security group would have this name.
 fn is_named(id: &LoadBalancerId, name: &str) -> bool {
-    let schemes = [Scheme::Internal, Scheme::InternetFacing];
-    id.default_name() == name
-        || names::security_group(id) == name
-        || schemes.iter().any(|scheme| names::balancer(Flavour::Controller, id, *scheme) == name)
+    names::is_generated(id, name) || names::security_group(id) == name
 }
 
 /// Whether what was listed may be this Service's.
@@ -154,7 +154,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.look(&session, Instant::now()).await?;
     let mut seen = left_of(&listing, &session.cluster, owned);
-    let steps = diff::delete(&seen).steps;
+    let steps = diff::delete(&seen, &id.uid).steps;
     if !steps.is_empty() {
         let network = balancers.networks.network(&session).await?;
         let mut caller = Caller { session: &session, network: &network, id, records: None, warnings: Vec::new() };
@@ -173,7 +173,10 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     };
     let groups = own_groups(&listing, &session);
     let mut shared = balancers.shared.lock().await;
-    shared.set_bare(&session, &names, &groups, &BTreeSet::new(), &BTreeSet::new()).await?;
+    let refused = shared.set_bare(&session, &names, &groups, &BTreeSet::new(), &BTreeSet::new()).await?;
+    if let Some(refusal) = refused.into_iter().next() {
+        return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
+    }
     let released = shared.release(&session, &listing, id).await;
     drop(shared);
     balancers.inventory.expire().await;
@@ -191,9 +194,10 @@ fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Seen {
     let its = |part: &str, tags: &Tags| {
         let owner = Owner::of(tags, cluster, &id.cluster);
         let same = owner.is_some_and(|owner| {
-            owner.namespace == id.namespace && owner.name == id.name && owner.uid.unwrap_or_default() == id.uid
+            let named = owner.namespace == id.namespace && owner.name == id.name;
+            named && owner.evidence() != Evidence::Controller && owner.uid.unwrap_or_default() == id.uid
         });
-        same && names::is_certain(tags, cluster) && owned.resources.iter().any(|listed| listed == part)
+        same && ownership::is_certain(tags, cluster) && owned.resources.iter().any(|listed| listed == part)
     };
     let security = listing.security_groups.iter().filter(|group| its(&group.id, &group.tags));
     Seen {
@@ -212,7 +216,8 @@ fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Seen {
 mod tests {
     use super::*;
     use crate::loadbalancer::samples;
-    use crate::loadbalancer::types::{AddressType, Rule, Source};
+    use crate::loadbalancer::samples::{listed_balancer as balancer, tags};
+    use crate::loadbalancer::types::{Rule, Source};
 
     const OWN: (&str, &str) = ("kubernetes.io/cluster/c", "owned");
     const OTHER: (&str, &str) = ("kubernetes.io/cluster/d", "owned");
@@ -224,29 +229,6 @@ mod tests {
 
     fn cluster() -> ClusterTags {
         ClusterTags::new("c", false)
-    }
-
-    fn tags(pairs: &[(&str, &str)]) -> Tags {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-    }
-
-    fn balancer(name: &str, pairs: &[(&str, &str)]) -> SeenBalancer {
-        SeenBalancer {
-            arn: format!("arn:loadbalancer/net/{name}"),
-            name: name.into(),
-            dns: String::new(),
-            state: State::Active,
-            scheme: Scheme::Internal,
-            address_type: AddressType::Ipv4,
-            subnets: Vec::new(),
-            security_groups: Vec::new(),
-            private_link: None,
-            source_nat: false,
-            attributes: Default::default(),
-            capacity: None,
-            tags: tags(pairs),
-            listeners: Vec::new(),
-        }
     }
 
     fn listing(balancers: Vec<SeenBalancer>, groups: &[(&str, &[(&str, &str)])]) -> Listing {
@@ -274,13 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn tags_say_whose_it_is_and_whether_that_is_certain() {
+    fn resource_is_listed_by_tags_of_cloud_provider_aws_or_ours_only() {
         for (pairs, expected) in [
             (&[OWN, SERVICE, UID][..], Some(("u-1", true))),
             (&[OWN, SERVICE], Some(("", true))),
             (&[OWN, OTHER, SERVICE, UID], Some(("u-1", false))),
-            (&STACK, Some(("", false))),
-            (&[STACK[0], STACK[1], OWN], Some(("", true))),
+            (&STACK, None),
+            (&[STACK[0], STACK[1], OWN], None),
+            (&[STACK[0], STACK[1], UID], Some(("u-1", false))),
             (&[OTHER, SERVICE, UID], None),
             (&[("kubernetes.io/cluster/c", "shared"), SERVICE, UID], None),
             (&[SERVICE, UID], None),
@@ -307,7 +290,7 @@ mod tests {
                 rule("sgr-2", "kubernetes.io/rule/nlb/health=ax"),
                 rule("sgr-3", "kubernetes.io/rule/nlb/client=theirs"),
                 rule("sgr-4", "by hand"),
-                rule("sgr-5", "elbv2.k8s.aws/targetGroupBinding=shared"),
+                rule("sgr-5", "kubernetes.io/rule/nlb/backend"),
             ],
         )]
         .into();

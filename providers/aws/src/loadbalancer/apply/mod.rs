@@ -5,6 +5,7 @@ mod balancers;
 mod calls;
 mod contract;
 mod leaks;
+mod opening;
 mod readiness_gates;
 mod target_records;
 mod targets;

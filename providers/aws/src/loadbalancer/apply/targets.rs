@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use providers::{CloudError, ErrorKind};
+use providers::{CloudError, ErrorKind, LoadBalancerId};
 use tokio::time::Instant;
 
-use crate::loadbalancer::apply::backend_group::node_groups;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::apply::{calls, target_records};
 use crate::loadbalancer::model::{build, node_rules, target_change};
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::{Course, KnownGroup, known_group, once};
-use crate::loadbalancer::observed::stack::Seen;
-use crate::loadbalancer::spec::settings::{GroupSettings, Other};
+use crate::loadbalancer::observed::balancer_state::{Course, KnownGroup, Opening, known_group, once};
+use crate::loadbalancer::observed::stack::{Seen, SeenBalancer};
+use crate::loadbalancer::ownership::Purpose;
+use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
 
 /// A look this old still tells which groups are machines'.
 const LONG: Duration = Duration::from_secs(30 * 60);
@@ -51,7 +52,13 @@ impl Balancers {
             };
             let wanted = build::targets(work.settings, asked, group.ipv6, work.targets);
             let shared = work.settings.shared_groups.then_some(group.recorded.as_ref());
-            changes.push(target_change::bring(&wanted, &group.targets, shared, work.settings.max_targets));
+            changes.push(target_change::bring(
+                &wanted,
+                &group.targets,
+                shared,
+                work.settings.max_targets,
+                work.targets.incomplete,
+            ));
         }
         // Everything is added before anything is taken away.
         course.changed = Some(Instant::now());
@@ -84,46 +91,56 @@ impl Balancers {
         Ok(Some(()))
     }
 
-    /// Finds a Service's target groups, for who has not looked at them yet.
+    /// Finds the target groups that a Service's load balancer forwards to, as far as they are still asked for.
+    ///
+    /// A load balancer that AWS refuses to change may lack listeners and have groups of another kind: the others count.
     pub(super) async fn find_groups(&self, work: &Work<'_>, course: &mut Course) -> Result<(), CloudError> {
         let listing = self.look(work.session, course).await?;
-        let mut seen = listing.of(work.session, work.id);
+        let purpose = Purpose::Ensure(work.settings.flavour);
+        let mut seen = listing.of(&work.session.cluster, work.id, purpose);
         seen.take_out(&course.doomed);
-        let absent = || CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no balancer");
+        let absent = || CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer");
         if seen.balancers.is_empty() {
             return Err(absent());
         }
         calls::details(work.session, &mut seen, false).await?;
         self.read_records(work, &mut seen).await?;
         let existing = build::existing(work.settings, work.id, &seen).ok_or_else(absent)?;
-        let mut groups = Vec::new();
-        for asked in &work.settings.listeners {
-            let listener = existing.listeners.iter().find(|one| one.port == asked.port).ok_or_else(absent)?;
-            // While one is exchanged for another both need their targets.
-            let others = asked.spread.as_ref().map(|spread| spread.others.as_slice()).unwrap_or_default();
-            let foreign = |arn: &String| others.iter().any(|(other, _)| *other == Other::Arn(arn.clone()));
-            for (arn, _) in listener.forwards.iter().filter(|(arn, _)| !foreign(arn)) {
-                let group = seen.target_group_by_arn(arn).ok_or_else(absent)?;
-                groups.push(known_group(work.id, asked.port, group));
-            }
+        let groups = once(forwarded(work.settings, work.id, existing, &seen));
+        let groups: Vec<KnownGroup> = groups
+            .into_iter()
+            .filter(|group| group.target_type == work.settings.target_type && asked(work, group).is_some())
+            .collect();
+        if groups.is_empty() {
+            return Err(absent());
         }
-        course.known = Some(once(groups));
+        course.known = Some(groups);
         Ok(())
     }
 
-    /// Opens the groups of nodes that came to be targets. False if a balancer without groups needs rules in other
-    /// groups than before.
-    pub(super) async fn open_nodes(&self, work: &Work<'_>, course: &Course) -> Result<bool, CloudError> {
+    /// Keeps targets current although the load balancer could not be brought to the desired state.
+    pub(super) async fn keep_targets(&self, work: &Work<'_>, course: &mut Course) -> Result<(), CloudError> {
+        self.find_groups(work, course).await?;
+        let opened = self.open_nodes(work, course).await;
+        self.point(work, course).await?;
+        // The next call starts from what AWS has.
+        course.known = None;
+        opened.map(drop)
+    }
+
+    /// Opens the security groups of new targets, and those of all targets for new ports. False if a load balancer without
+    /// security groups needs other rules than before.
+    pub(super) async fn open_nodes(&self, work: &Work<'_>, course: &mut Course) -> Result<bool, CloudError> {
         if !work.settings.node_rules {
             return Ok(true);
         }
         let now = Instant::now();
-        let machines = self.networks.machines(work.session, work.targets).await?;
-        // The tags of machines' groups hardly ever change, so any look will do.
+        // The tags of nodes' groups hardly ever change, so any listing will do.
         let long_ago = now.checked_sub(LONG).unwrap_or(now);
         let listing = self.inventory.look(work.session, long_ago).await?;
-        let (groups, _) = node_groups(work.session, &listing, work.targets, &machines);
-        if groups.is_subset(&course.opened) {
+        let TargetGroups { groups, .. } = self.target_groups(work, &listing).await?;
+        let ports = node_rules::requested_ports(work.settings, work.targets);
+        if course.opening.covers(&groups, &ports) {
             return Ok(true);
         }
         if course.bare {
@@ -132,11 +149,25 @@ impl Balancers {
         let Some(backend) = listing.backend(work.session, &work.id.cluster).map(|group| group.id.clone()) else {
             return Ok(true);
         };
-        let mut ports = node_rules::Ports::new();
-        for group in course.known.iter().flatten() {
-            ports.extend(group.targets.iter().map(|target| ("tcp", target.port)));
+        let opened = self.shared.lock().await.open(work.session, &groups, &backend, &ports).await?;
+        for refusal in &opened.refused {
+            tracing::warn!(service = %work.id, "{refusal}");
         }
-        self.shared.lock().await.open(work.session, &groups, &backend, &ports).await?;
+        course.opening = Opening { groups, ports };
         Ok(true)
     }
+}
+
+/// The target groups that the listeners that are asked for forward to. While one is exchanged for another, both count.
+fn forwarded(settings: &Settings, id: &LoadBalancerId, existing: &SeenBalancer, seen: &Seen) -> Vec<KnownGroup> {
+    let mut groups = Vec::new();
+    for asked in &settings.listeners {
+        let others = asked.spread.as_ref().map(|spread| spread.others.as_slice()).unwrap_or_default();
+        let foreign = |arn: &String| others.iter().any(|(other, _)| *other == Other::Arn(arn.clone()));
+        let listener = existing.listeners.iter().find(|one| one.port == asked.port);
+        let forwards = listener.map(|listener| listener.forwards.as_slice()).unwrap_or_default();
+        let arns = forwards.iter().map(|(arn, _)| arn).filter(|arn| !foreign(arn));
+        groups.extend(arns.filter_map(|arn| Some(known_group(id, asked.port, seen.target_group_by_arn(arn)?))));
+    }
+    groups
 }

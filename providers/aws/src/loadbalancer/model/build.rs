@@ -172,8 +172,9 @@ fn balancer_name(
         Some(names::balancer(Flavour::Controller, around.id, scheme)),
     ];
     // The old one of another scheme keeps its name until the new one works.
+    let taken = |name: &String| around.seen.balancer(name).is_some_and(|one| one.state != State::Failed);
     let mut names = candidates.into_iter().flatten();
-    names.find(|name| around.seen.balancer(name).is_none()).unwrap_or_default()
+    names.find(|name| !taken(name)).unwrap_or_default()
 }
 
 fn listener(asked: &ListenerSettings, group: TargetGroup, spread: Option<Spread<String>>, tags: Tags) -> Listener {
@@ -227,6 +228,7 @@ fn group(
         attributes: asked.attributes.clone(),
         tags,
         targets: targets(settings, asked, ipv6, around.targets),
+        incomplete: around.targets.incomplete,
         most: settings.max_targets,
         shared: settings.shared_groups,
         preserves_client: asked.preserves_client,

@@ -29,6 +29,12 @@ pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
     }
     let wanted = Balancer { security_groups: groups, ..desired.balancer.clone() };
     let current = seen.balancer(&wanted.name);
+    // AWS could not set it up and never will; its name is free for another try once it is deleted.
+    if let Some(failed) = current.filter(|current| current.state == State::Failed) {
+        plan.steps.push(Step::DeleteBalancer { arn: failed.arn.clone() });
+        plan.wait(PACE);
+        return plan;
+    }
     match current {
         Some(current) => balancer(&wanted, current, &desired.tagging, &mut plan),
         None => {
@@ -210,7 +216,8 @@ pub(crate) fn targets(
     let live = current.iter().filter(|(_, health)| **health != TargetHealth::Draining);
     let live: BTreeSet<Target> = live.map(|(target, _)| target.clone()).collect();
     let shared = wanted.shared.then_some(recorded);
-    let Change { before, add, gone, after } = target_change::bring(&wanted.targets, &live, shared, wanted.most);
+    let Change { before, add, gone, after } =
+        target_change::bring(&wanted.targets, &live, shared, wanted.most, wanted.incomplete);
     let group = || group.to_owned();
     let record = |targets| Step::Record { group: group(), targets };
     let register = (!add.is_empty()).then(|| Step::Register { group: group(), targets: add });
@@ -281,6 +288,7 @@ fn change_listener(
     claims: &mut Claims,
     plan: &mut Plan,
 ) {
+    tags(&current.arn, &wanted.tags, &current.tags, &desired.tagging, plan);
     let Turn { forwards, done, leaving, waits } = traffic_shift::turn(desired, wanted, current, &last, seen);
     if waits {
         plan.wait(PACE);
@@ -309,7 +317,6 @@ fn change_listener(
     if !attributes.is_empty() {
         plan.steps.push(Step::SetListenerAttributes { arn: current.arn.clone(), attributes });
     }
-    tags(&current.arn, &wanted.tags, &current.tags, &desired.tagging, plan);
 }
 
 /// No policy is the same as the policy `None`.
@@ -368,11 +375,21 @@ fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims
 }
 
 /// What deletes all that there is. Parts may be held for a while by others that go.
-pub(crate) fn delete(seen: &Seen) -> Plan {
+///
+/// Parts whose adoption did not get as far as their tags are tagged with the Service's uid first: once the load balancer
+/// is deleted, nothing else would tell them from a stack that the Load Balancer Controller manages.
+pub(crate) fn delete(seen: &Seen, uid: &str) -> Plan {
+    let unclaimed = |tags: &Tags| tags.contains_key(names::STACK) && !tags.contains_key(names::UID);
+    let parts = seen.target_groups.iter().map(|one| (&one.arn, &one.tags));
+    let parts = parts.chain(seen.security_groups.iter().map(|one| (&one.id, &one.tags)));
+    let claims = parts.filter(|(_, tags)| unclaimed(tags)).map(|(arn, _)| Step::AddTags {
+        arn: arn.clone(),
+        tags: Tags::from([(names::UID.to_owned(), uid.to_owned())]),
+    });
     let balancers = seen.balancers.iter().map(|one| Step::DeleteBalancer { arn: one.arn.clone() });
     let groups = seen.target_groups.iter().map(|one| Step::DeleteTargetGroup { arn: one.arn.clone() });
     let security = seen.security_groups.iter().map(|one| Step::DeleteSecurityGroup { id: one.id.clone() });
-    Plan { steps: balancers.chain(groups).chain(security).collect(), ..Plan::default() }
+    Plan { steps: claims.chain(balancers).chain(groups).chain(security).collect(), ..Plan::default() }
 }
 
 /// What of `wanted` is not so in `current`, where AWS leaves out what is as in `defaults`.

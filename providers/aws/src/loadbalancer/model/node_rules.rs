@@ -3,45 +3,69 @@
 
 use std::collections::BTreeSet;
 
-use providers::LoadBalancerId;
+use providers::{LoadBalancerId, Targets};
 
-use crate::loadbalancer::model::build::clients;
+use crate::loadbalancer::model::build::{self, clients};
 use crate::loadbalancer::names::{self, Flavour};
 use crate::loadbalancer::observed::stack::SeenBalancer;
 use crate::loadbalancer::observed::vpc::Network;
-use crate::loadbalancer::spec::settings::Settings;
-use crate::loadbalancer::types::{Desired, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, TargetType, anyone};
+use crate::loadbalancer::spec::settings::{GroupSettings, Settings};
+use crate::loadbalancer::types::{
+    Desired, Ports, Protocol, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, Target, TargetGroup, TargetType, anyone,
+};
 
 /// Where node ports are, unless the API server was told otherwise. All are opened to balancers at once, as the rule
 /// then never has to change.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 /// Rules for each transport in one node's group at most.
 const MOST_RULES: usize = 4;
-/// What the Load Balancer Controller calls rules that all its target groups share.
-const SHARED: &str = "elbv2.k8s.aws/targetGroupBinding=shared";
+/// The description of rules for the shared security group.
+///
+/// Not the Load Balancer Controller's `elbv2.k8s.aws/targetGroupBinding=shared`: it revokes all rules with that description
+/// that it does not need itself, each time it reconciles a TargetGroupBinding. Rules are recognized by their source, so
+/// those of earlier versions stay.
+const SHARED: &str = "kubernetes.io/rule/nlb/backend";
 /// What cloud-provider-aws calls its rules; the first two are followed by the balancer's name.
 const CLIENT: &str = "kubernetes.io/rule/nlb/client";
 const HEALTH: &str = "kubernetes.io/rule/nlb/health";
 const MTU: &str = "kubernetes.io/rule/nlb/mtu";
 
-/// Ports that balancers must reach, by transport.
-pub(crate) type Ports = BTreeSet<(&'static str, u16)>;
-
 /// The ports of nodes or pods that a stack sends traffic and probes to.
 pub(crate) fn ports(desired: &Desired) -> Ports {
-    let mut ports = Ports::new();
-    for group in desired.groups() {
-        let traffic: BTreeSet<u16> = match group.target_type {
-            TargetType::Instance => [group.port].into(),
-            TargetType::Ip => group.targets.iter().map(|target| target.port).collect(),
-        };
-        for transport in group.protocol.transports() {
-            ports.extend(traffic.iter().map(|port| (*transport, *port)));
-        }
-        match group.health.port.parse() {
-            Ok(port) => drop(ports.insert(("tcp", port))),
-            Err(_) => ports.extend(traffic.iter().map(|port| ("tcp", *port))),
-        }
+    let of_group = |group: &TargetGroup| {
+        ports_of(group.target_type, (group.protocol, group.port), &group.health.port, &group.targets)
+    };
+    desired.groups().flat_map(of_group).collect()
+}
+
+/// The ports that a Service needs for these targets, without a look at its load balancer.
+pub(crate) fn requested_ports(settings: &Settings, targets: &Targets) -> Ports {
+    let groups = settings.listeners.iter().map(|listener| &listener.group).chain(settings.backends());
+    let of_group = |asked: &GroupSettings| {
+        // The family of a target group depends on its load balancer; pods have the same ports in both.
+        let mut all = build::targets(settings, asked, false, targets);
+        all.extend(build::targets(settings, asked, true, targets));
+        ports_of(settings.target_type, (asked.protocol, asked.port), &asked.health.port, &all)
+    };
+    groups.flat_map(of_group).collect()
+}
+
+/// The ports of traffic and probes of one target group.
+fn ports_of(
+    target_type: TargetType,
+    (protocol, port): (Protocol, u16),
+    probed: &str,
+    targets: &BTreeSet<Target>,
+) -> Ports {
+    let traffic: BTreeSet<u16> = match target_type {
+        TargetType::Instance => [port].into(),
+        TargetType::Ip => targets.iter().map(|target| target.port).collect(),
+    };
+    let transports = protocol.transports().iter();
+    let mut ports: Ports = transports.flat_map(|transport| traffic.iter().map(|port| (*transport, *port))).collect();
+    match probed.parse() {
+        Ok(port) => drop(ports.insert(("tcp", port))),
+        Err(_) => ports.extend(traffic.iter().map(|port| ("tcp", *port))),
     }
     ports
 }
@@ -74,8 +98,8 @@ pub(crate) fn open(rules: &[SeenRule], backend: &str, ports: &Ports) -> Vec<Chan
             if have.iter().any(|(_, first, last)| (*first..=*last).contains(&port)) {
                 continue;
             }
+            let count = have.len();
             let near = have.iter_mut().min_by_key(|(_, first, last)| (first.abs_diff(to)).min(last.abs_diff(from)));
-            let count = before.len().max(1);
             match near {
                 Some(near) if near.1.abs_diff(to) <= 1 || near.2.abs_diff(from) <= 1 || count >= MOST_RULES => {
                     (near.1, near.2) = (near.1.min(from), near.2.max(to));
@@ -194,7 +218,10 @@ pub(crate) fn bare_changes(seen: &[SeenRule], names: &[String], wanted: &BTreeSe
 
 #[cfg(test)]
 mod tests {
+    use providers::{LoadBalancerSpec, Protocol as Transport};
+
     use super::*;
+    use crate::loadbalancer::samples;
 
     fn seen(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> SeenRule {
         let source = match source.parse() {
@@ -237,6 +264,49 @@ mod tests {
             .map(|port| seen(&format!("r{port}"), "tcp", *port, *port, "sg-b", ""))
             .collect();
         assert_eq!(changed(&four, &[("tcp", 3100)]), [(Some("r3000".into()), "tcp".into(), 3000, 3100)]);
+    }
+
+    #[test]
+    fn first_opening_has_few_rules_too() {
+        let ports: Vec<_> = (1..=50).map(|number| ("tcp", number * 100)).collect();
+        let rules = changed(&[], &ports);
+        assert_eq!(rules.len(), MOST_RULES, "{rules:?}");
+        let open = |port: u16| rules.iter().any(|(_, _, from, to)| (*from..=*to).contains(&i32::from(port)));
+        assert!(ports.iter().all(|(_, port)| open(*port)), "{rules:?}");
+    }
+
+    #[test]
+    fn requested_ports_follow_targets_and_probes() {
+        use crate::loadbalancer::tests::settings;
+        let with = |port| {
+            let name = samples::port(Transport::Tcp, 80).name;
+            Targets { endpoints: [samples::endpoint(&name, [10, 0, 0, 9], port)].into(), ..Targets::default() }
+        };
+        let nodes = samples::nodes([]);
+        let udp = |mut spec: LoadBalancerSpec| {
+            spec.ports = vec![samples::port(Transport::Udp, 53)];
+            spec
+        };
+        for (what, spec, targets, expected) in [
+            ("no node yet", samples::spec(&[]), nodes.clone(), &[("tcp", 30_080)][..]),
+            ("udp", udp(samples::spec(&[])), nodes.clone(), &[("tcp", 10_256), ("udp", 30_053)]),
+            ("probe", samples::spec(&[("healthcheck-port", "10256")]), nodes, &[("tcp", 10_256), ("tcp", 30_080)]),
+            ("no pod yet", samples::spec(&[("nlb-target-type", "ip")]), Targets::default(), &[]),
+            ("first pod", samples::spec(&[("nlb-target-type", "ip")]), with(8080), &[("tcp", 8080)]),
+            ("new port", samples::spec(&[("nlb-target-type", "ip")]), with(9090), &[("tcp", 9090)]),
+        ] {
+            let ports: Vec<_> = requested_ports(&settings(&spec), &targets).into_iter().collect();
+            assert_eq!(ports, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn rules_do_not_carry_a_label_of_the_load_balancer_controller() {
+        let Some(Change::Add(rule)) = open(&[], "sg-b", &[("tcp", 30_080)].into()).pop() else { panic!("no rule") };
+        assert!(!rule.description.contains("elbv2.k8s.aws"), "{}", rule.description);
+        // What an earlier version opened is open.
+        let have = [seen("r", "tcp", 30_000, 32_767, "sg-b", "elbv2.k8s.aws/targetGroupBinding=shared")];
+        assert_eq!(changed(&have, &[("tcp", 31_000)]), []);
     }
 
     #[test]

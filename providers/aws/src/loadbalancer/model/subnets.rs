@@ -43,6 +43,12 @@ pub(crate) fn choose(
                 }
             }
             let mut chosen: Vec<&Subnet> = zones.into_values().collect();
+            // Addresses are given for each subnet: a zone that comes to the network must not make their number wrong.
+            let kept: Vec<&Subnet> =
+                current.iter().filter_map(|one| chosen.iter().find(|new| new.id == one.subnet).copied()).collect();
+            if kept.len() == current.len() && addresses_given(settings) == Some(kept.len()) {
+                chosen = kept;
+            }
             chosen.sort_by(|a, b| a.id.cmp(&b.id));
             chosen
         }
@@ -64,6 +70,13 @@ pub(crate) fn choose(
         .collect();
     addresses(settings, &chosen, &mut mappings)?;
     Ok(mappings)
+}
+
+/// The number of subnets that annotations give addresses for.
+fn addresses_given(settings: &Settings) -> Option<usize> {
+    let Settings { allocations, nat_prefixes, private_v4, v6, .. } = settings;
+    let given = [allocations.len(), nat_prefixes.len(), private_v4.len(), v6.len()];
+    given.into_iter().find(|count| *count > 0)
 }
 
 fn named<'a>(names: &[String], network: &'a Network) -> Result<Vec<&'a Subnet>, CloudError> {
@@ -99,8 +112,9 @@ fn fitting<'a>(
     let role = if internal { INTERNAL_ROLE } else { PUBLIC_ROLE };
     let own = |subnet: &Subnet| subnet.tags.contains_key(&cluster.key());
     let foreign = |subnet: &Subnet| !own(subnet) && subnet.tags.keys().any(|key| key.starts_with(CLUSTER_PREFIX));
-    let usable =
-        |subnet: &&Subnet| !foreign(subnet) && network.is_ordinary(&subnet.zone) && (!ipv6 || !subnet.v6.is_empty());
+    let usable = |subnet: &&Subnet| {
+        !subnet.outpost && !foreign(subnet) && network.is_ordinary(&subnet.zone) && (!ipv6 || !subnet.v6.is_empty())
+    };
     let mut fit: Vec<&Subnet> = network.subnets.iter().filter(usable).collect();
     if fit.is_empty() {
         fit.extend(network.subnets.iter().filter(|subnet| subnet.id == network.own_subnet));

@@ -16,15 +16,19 @@ pub(crate) struct Change {
 }
 
 /// What brings a target group to the wanted targets, `most` of them at most. With `shared` other clusters register in it
-/// too, and it holds what this one is on record to have put in.
+/// too, and it holds what this one is on record to have put in. With `incomplete` it is not known what else is wanted, so
+/// nothing is taken out.
 pub(crate) fn bring(
     wanted: &BTreeSet<Target>,
     live: &BTreeSet<Target>,
     shared: Option<Option<&BTreeSet<Target>>>,
     most: Option<usize>,
+    incomplete: bool,
 ) -> Change {
     let none = BTreeSet::new();
     let own = shared.map_or(live, |recorded| recorded.unwrap_or(&none));
+    let kept: BTreeSet<Target> = own.intersection(live).filter(|_| incomplete).cloned().collect();
+    let wanted = &(wanted | &kept);
     let stays = live.iter().filter(|target| wanted.contains(target) || !own.contains(target)).count();
     // What is in it stays, so that nobody is moved by others that come.
     let room = most.map_or(usize::MAX, |most| most.saturating_sub(stays));
@@ -63,6 +67,17 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_taken_out_while_targets_may_be_missing() {
+        for shared in [None, Some(set("ab"))] {
+            let found = bring(&set("c"), &set("abx"), shared.as_ref().map(Some), None, true);
+            assert_eq!((found.add, found.gone), (set("c"), set("")), "{shared:?}");
+            if shared.is_some() {
+                assert_eq!((found.before, found.after), (Some(set("abc")), None), "what was put in stays on record");
+            }
+        }
+    }
+
+    #[test]
     fn only_what_is_on_record_is_taken_out() {
         // Wanted, registered, on record; on record before, added, taken out, on record after.
         for (wanted, live, recorded, expected) in [
@@ -96,7 +111,7 @@ mod tests {
             ("bc", "axy", Some("a"), Some(3), "b", "a"),
         ] {
             let own = own.map(set);
-            let found = bring(&set(wanted), &set(live), own.as_ref().map(Some), most);
+            let found = bring(&set(wanted), &set(live), own.as_ref().map(Some), most, false);
             assert_eq!((found.add, found.gone), (set(add), set(gone)), "{wanted} of {live}, at most {most:?}");
         }
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::stack::{Seen, SeenTargetGroup};
 use crate::loadbalancer::plan::PACE;
-use crate::loadbalancer::types::{Desired, Protocol, Target, TargetHealth, TargetType};
+use crate::loadbalancer::types::{Desired, Ports, Protocol, Target, TargetHealth, TargetType};
 
 /// The first pause while AWS is at something; it doubles up to [`PACE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -35,6 +35,20 @@ pub(crate) struct KnownGroup {
     pub recorded: Option<BTreeSet<Target>>,
 }
 
+/// Security groups of targets, and the ports that load balancers reach there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Opening {
+    pub groups: BTreeSet<String>,
+    pub ports: Ports,
+}
+
+impl Opening {
+    /// Returns whether all of these ports are open in all of these groups.
+    pub(crate) fn covers(&self, groups: &BTreeSet<String>, ports: &Ports) -> bool {
+        groups.is_subset(&self.groups) && ports.is_subset(&self.ports)
+    }
+}
+
 /// One Service's course.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
@@ -48,8 +62,8 @@ pub(crate) struct Course {
     pub known: Option<Vec<KnownGroup>>,
     /// The balancer carries no security group.
     pub bare: bool,
-    /// The nodes' groups that were opened for it.
-    pub opened: BTreeSet<String>,
+    /// The security groups that were opened for it, and for which ports.
+    pub opening: Opening,
     /// What it was made by, once all was as asked.
     pub settled: Option<LoadBalancerSpec>,
     /// Looks in a row at something that AWS is at.

@@ -13,11 +13,13 @@ use providers::{CloudError, LoadBalancerId};
 use tokio::time::Instant;
 
 use crate::client::Class;
-use crate::loadbalancer::names::{self, Owner};
+use crate::loadbalancer::names;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, SeenSecurityGroup, SeenTargetGroup};
+use crate::loadbalancer::ownership::{self, Evidence, Purpose};
 use crate::loadbalancer::types::Tags;
 use crate::session::Session;
+use crate::tags::ClusterTags;
 
 /// Things on a page of ELB's.
 const PAGE: i32 = 400;
@@ -145,6 +147,17 @@ impl Inventory {
         self.lock().insert(arn.to_owned(), (Instant::now(), tags.clone()));
     }
 
+    /// Forgets tags of all these resources if any were read longer ago than this. Returns whether it did.
+    pub(crate) fn forget_older(&self, arns: &[String], age: Duration) -> bool {
+        let now = Instant::now();
+        let mut memory = self.lock();
+        let old = arns.iter().any(|arn| memory.get(arn).is_none_or(|(at, _)| now >= *at + age));
+        if old {
+            arns.iter().for_each(|arn| drop(memory.remove(arn)));
+        }
+        old
+    }
+
     /// Tags are asked for again.
     pub(crate) fn forget(&self, arn: &str) {
         self.lock().remove(arn);
@@ -195,7 +208,7 @@ async fn target_groups(session: &Session) -> Result<Vec<(SeenTargetGroup, Vec<St
 
 async fn security_groups(session: &Session) -> Result<Vec<ListedGroup>, CloudError> {
     let filter = |name: &str, values: Vec<String>| Filter::builder().name(name).set_values(Some(values)).build();
-    let mut keys = vec![names::CONTROLLER_CLUSTER.to_owned(), names::UID.to_owned()];
+    let mut keys = vec![names::CONTROLLER_CLUSTER.to_owned(), names::UID.to_owned(), names::BACKEND.to_owned()];
     if !session.cluster.id.is_empty() {
         keys.push(session.cluster.key());
     }
@@ -218,27 +231,40 @@ async fn security_groups(session: &Session) -> Result<Vec<ListedGroup>, CloudErr
 }
 
 impl Listing {
-    /// What is a Service's own, without what only further calls tell.
-    pub(crate) fn of(&self, session: &Session, id: &LoadBalancerId) -> Seen {
-        let owner = |tags: &Tags| Owner::of(tags, &session.cluster, &id.cluster).filter(|owner| owner.may_be(id));
-        let named = |name: &str, tags: &Tags| tags.contains_key(names::STACK) || name == id.default_name();
-        let own = |name: &str, tags: &Tags| owner(tags).is_some_and(|one| one.uid.is_some() || named(name, tags));
-        let balancers: Vec<_> = self.balancers.iter().filter(|one| own(&one.name, &one.tags)).cloned().collect();
-        // A group may name balancers that are gone; without a uid it belongs to whoever uses it.
+    /// Returns the resources of a Service that may be used for this purpose, without the details that need further calls.
+    pub(crate) fn of(&self, cluster: &ClusterTags, id: &LoadBalancerId, purpose: Purpose) -> Seen {
+        let evidence = |tags: &Tags| ownership::evidence(tags, cluster, id);
+        let tags = self.balancers.iter().map(|one| &one.tags);
+        let tags = tags.chain(self.target_groups.iter().map(|(group, _)| &group.tags));
+        let mut tags = tags.chain(self.security_groups.iter().map(|group| &group.tags));
+        let claimed = tags.any(|tags| evidence(tags) == Some(Evidence::Uid));
+        let own = |tags: &Tags| evidence(tags).filter(|evidence| purpose.is_met_by(*evidence, claimed));
+        let balancers: Vec<_> = self
+            .balancers
+            .iter()
+            // cloud-provider-aws's tags do not tell a Service from an earlier one of its name; its names do.
+            .filter(|one| match own(&one.tags) {
+                Some(Evidence::CloudProvider) => one.name == id.default_name(),
+                evidence => evidence.is_some(),
+            })
+            .cloned()
+            .collect();
+        // A group may name deleted load balancers; without a uid it belongs to the Service whose load balancer uses it.
         let of_others = |users: &[String]| {
             let listed = |user: &String| self.balancers.iter().any(|one| one.arn == *user);
             let mine = |user: &String| balancers.iter().any(|one| one.arn == *user);
             users.iter().any(|user| listed(user) && !mine(user))
         };
-        let groups = self
-            .target_groups
-            .iter()
-            .filter(|(group, users)| owner(&group.tags).is_some_and(|owner| owner.uid.is_some() || !of_others(users)));
-        let name = names::security_group(id);
+        let groups = self.target_groups.iter().filter(|(group, users)| match own(&group.tags) {
+            Some(Evidence::Uid) => true,
+            Some(_) => !of_others(users),
+            None => false,
+        });
+        // cloud-provider-aws makes security groups for Classic Load Balancers only.
         let security = self
             .security_groups
             .iter()
-            .filter(|group| group.name == name || owner(&group.tags).is_some_and(|owner| owner.uid.is_some()));
+            .filter(|group| own(&group.tags).is_some_and(|evidence| evidence != Evidence::CloudProvider));
         Seen {
             target_groups: groups.map(|(group, _)| group.clone()).collect(),
             security_groups: security.map(ListedGroup::seen).collect(),
@@ -246,14 +272,17 @@ impl Listing {
         }
     }
 
-    /// The group that all of the cluster's balancers carry.
+    /// Returns whether this ARN or id is listed, whosever it is.
+    pub(crate) fn has(&self, id: &str) -> bool {
+        self.balancers.iter().any(|one| one.arn == id)
+            || self.target_groups.iter().any(|(group, _)| group.arn == id)
+            || self.security_groups.iter().any(|group| group.id == id)
+    }
+
+    /// Returns the security group that all of the cluster's load balancers share.
     pub(crate) fn backend(&self, session: &Session, cluster_name: &str) -> Option<&ListedGroup> {
         let name = backend_cluster(session, cluster_name);
-        let tag = |group: &ListedGroup, key: &str, value: &str| group.tags.get(key).is_some_and(|tag| tag == value);
-        self.security_groups.iter().find(|group| {
-            tag(group, names::CONTROLLER_RESOURCE, names::BACKEND)
-                && (tag(group, names::CONTROLLER_CLUSTER, &name) || tag(group, names::CONTROLLER_CLUSTER, cluster_name))
-        })
+        self.security_groups.iter().find(|group| ownership::is_backend(&group.tags, &session.cluster, &name))
     }
 
     /// Whether any balancer but those of one Service carries a group.
@@ -265,7 +294,7 @@ impl Listing {
     pub(crate) fn tagged_groups(&self, session: &Session) -> Vec<&ListedGroup> {
         let key = session.cluster.key();
         let balancers = |tags: &Tags| {
-            [names::SERVICE, names::STACK, names::CONTROLLER_RESOURCE, names::UID]
+            [names::SERVICE, names::STACK, names::CONTROLLER_RESOURCE, names::UID, names::BACKEND]
                 .iter()
                 .any(|key| tags.contains_key(*key))
         };
@@ -285,5 +314,58 @@ pub(crate) fn backend_cluster(session: &Session, cluster_name: &str) -> String {
     match session.cluster.id.is_empty() {
         true => cluster_name.to_owned(),
         false => session.cluster.id.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loadbalancer::names::Flavour;
+    use crate::loadbalancer::samples::{self, listed_balancer, tags};
+
+    const OWN: (&str, &str) = ("kubernetes.io/cluster/c", "owned");
+    const SERVICE: (&str, &str) = ("kubernetes.io/service-name", "default/web");
+    const UID: (&str, &str) = ("kubernetes.io/service-uid", "01234567-89ab-cdef-0123-456789abcdef");
+    const STACK: [(&str, &str); 2] =
+        [("service.k8s.aws/stack", "default/web"), ("elbv2.k8s.aws/cluster", "kubernetes")];
+
+    /// A load balancer, and a security group of the name that both upstreams give it, with these tags.
+    fn listing(balancer: &[(&str, &str)], group: &[(&str, &str)], name: &str) -> Listing {
+        let group = ListedGroup { id: "sg-1".into(), name: names::security_group(&samples::id()), tags: tags(group) };
+        Listing {
+            begun: Instant::now(),
+            balancers: vec![listed_balancer(name, balancer)],
+            target_groups: Vec::new(),
+            security_groups: vec![group],
+        }
+    }
+
+    #[test]
+    fn resources_of_the_controller_are_not_listed_for_deletion() {
+        let id = samples::id();
+        let default = id.default_name();
+        let (ensure, class) = (Purpose::Ensure(Flavour::CloudProvider), Purpose::Ensure(Flavour::Controller));
+        let both: &[Purpose] = &[Purpose::Delete, ensure, class];
+        for (what, balancer, group, name, allowed) in [
+            ("stack of the controller", &STACK[..], &STACK[..], "k8s-1", &[class][..]),
+            ("stack of the controller with the cluster's tag", &[STACK[0], STACK[1], OWN], &STACK, "k8s-1", &[class]),
+            ("stack whose adoption began", &STACK, &[STACK[0], STACK[1], UID], "k8s-1", both),
+            ("adopted stack", &[STACK[0], STACK[1], UID], &[STACK[0], STACK[1], UID], "k8s-1", both),
+            ("our stack", &[OWN, SERVICE, UID], &[OWN, SERVICE, UID], "any", both),
+        ] {
+            let listing = listing(balancer, group, name);
+            for purpose in [Purpose::Delete, ensure, class] {
+                let seen = listing.of(&ClusterTags::new("c", false), &id, purpose);
+                let found = (!seen.balancers.is_empty(), !seen.security_groups.is_empty());
+                let expected = allowed.contains(&purpose);
+                assert_eq!(found, (expected, expected), "{what} for {purpose:?}");
+            }
+        }
+        for (name, expected) in [(default.as_str(), true), ("of-an-earlier-service", false)] {
+            let listing = listing(&[OWN, SERVICE], &[], name);
+            let seen = listing.of(&ClusterTags::new("c", false), &id, Purpose::Delete);
+            assert_eq!(!seen.balancers.is_empty(), expected, "{name} of cloud-provider-aws");
+            assert!(seen.security_groups.is_empty(), "a security group is nobody's by its name alone");
+        }
     }
 }

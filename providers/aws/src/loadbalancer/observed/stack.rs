@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::loadbalancer::ownership::{Evidence, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::types::{
     AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, Protocol, Scheme, SecurityGroup, SeenRule, Tags,
@@ -138,6 +139,20 @@ impl Seen {
         self.target_groups.retain(|one| !doomed.contains(&one.arn));
         self.security_groups.retain(|one| !doomed.contains(&one.id));
         dying
+    }
+
+    /// Drops load balancers and target groups that may not be deleted by the tags that were read just now.
+    pub(crate) fn confirm(&mut self, tags: &BTreeMap<String, Tags>, evidence: impl Fn(&Tags) -> Option<Evidence>) {
+        let groups = self.security_groups.iter().map(|group| &group.tags);
+        let claimed = tags.values().chain(groups).any(|tags| evidence(tags) == Some(Evidence::Uid));
+        let own = |arn: &str| {
+            let evidence = tags.get(arn).and_then(&evidence);
+            evidence.is_some_and(|evidence| Purpose::Delete.is_met_by(evidence, claimed))
+        };
+        self.balancers.retain(|one| own(&one.arn));
+        self.target_groups.retain(|one| own(&one.arn));
+        self.security_groups
+            .retain(|group| evidence(&group.tags).is_some_and(|evidence| Purpose::Delete.is_met_by(evidence, claimed)));
     }
 
     /// Whether a listener of any balancer sends traffic to a target group.

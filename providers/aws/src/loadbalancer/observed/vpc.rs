@@ -16,6 +16,8 @@ pub(crate) struct Subnet {
     pub free: i32,
     /// Its route table leads to an internet gateway.
     pub public: bool,
+    /// It is on an Outpost, which has no Network Load Balancers.
+    pub outpost: bool,
 }
 
 /// The cluster's network.

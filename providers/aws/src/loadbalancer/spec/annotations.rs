@@ -8,6 +8,7 @@ use providers::{
 };
 
 use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::ownership;
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::ports::listeners;
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
@@ -274,6 +275,13 @@ fn tags(policy: &Policy, flavour: Flavour, reading: &mut Reading<'_>) -> Tags {
         let fix = "leave it out: --external-managed-tags says that somebody else sets it";
         reading.refuse("additional-resource-tags", key, fix);
     }
+    for key in tags.keys().filter(|key| ownership::is_reserved(key)) {
+        let annotation = format!("{PREFIX}additional-resource-tags");
+        reading
+            .warnings
+            .push(format!("the tag {key} of annotation {annotation} has no effect: it says whose a resource is"));
+    }
+    tags.retain(|key, _| !ownership::is_reserved(key));
     tags.extend(policy.tags.clone());
     tags
 }

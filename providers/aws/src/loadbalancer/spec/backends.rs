@@ -54,7 +54,8 @@ fn group(
     let (attributes, preserves_client) = groups.attributes(port, protocol, reading);
     let health_port = other.health_check_node_port;
     let behind = Behind { ports: &other.ports, local: health_port.is_some(), health_port };
-    Ok(GroupSettings {
+    let local = behind.local;
+    let mut group = GroupSettings {
         protocol,
         port_names: served.iter().map(|port| port.name.clone()).collect(),
         port: number,
@@ -62,7 +63,9 @@ fn group(
         attributes,
         preserves_client,
         backend: Some(Backend { service: service.clone(), port, ipv6: other.ip_families.contains(&IpFamily::IPv6) }),
-    })
+    };
+    groups.probe_udp(&mut group, local, reading);
+    Ok(group)
 }
 
 fn other<'a>(asked: &ServicePort, spec: &'a LoadBalancerSpec) -> Result<&'a OtherService, Mistake> {

@@ -113,6 +113,7 @@ pub(crate) fn listeners(
         });
     }
     for listener in &mut listeners {
+        groups.probe_udp(&mut listener.group, local, reading);
         let suffix = format!("listener-attributes.{}-{}", listener.protocol.as_str(), listener.port);
         listener.attributes = reading.pairs(&suffix, false);
         let spread = reading.spread(listener.protocol.as_str(), listener.port);

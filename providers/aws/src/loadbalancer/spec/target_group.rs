@@ -2,9 +2,10 @@
 
 use providers::{Port, TargetPort};
 
+use crate::config;
 use crate::loadbalancer::names::Flavour;
-use crate::loadbalancer::spec::annotation_reader::Reading;
-use crate::loadbalancer::spec::settings::Policy;
+use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
+use crate::loadbalancer::spec::settings::{GroupSettings, Policy};
 use crate::loadbalancer::types::{Attributes, HealthCheck, Probe, Protocol, TRAFFIC_PORT, TargetType};
 
 const PROXY: &str = "proxy_protocol_v2.enabled";
@@ -81,6 +82,35 @@ impl<'a> Groups<'a> {
         }
         let preserves_client = preserves_client(&attributes, protocol, self.target_type, reading);
         (attributes, preserves_client)
+    }
+
+    /// Replaces the default health check of a target group that only takes UDP, which AWS probes by TCP: nothing listens
+    /// there, all targets are unhealthy, and the load balancer sends traffic to dead nodes, too. On nodes, kube-proxy answers
+    /// probes.
+    ///
+    /// Differs from upstream: see docs/differences.md.
+    pub(super) fn probe_udp(&self, group: &mut GroupSettings, local: bool, reading: &mut Reading<'_>) {
+        let given = ["healthcheck-port", "healthcheck-protocol"].iter().any(|suffix| reading.text(suffix).is_some());
+        let udp_only = !group.protocol.transports().contains(&"tcp");
+        if !udp_only
+            || given
+            || (self.target_type == TargetType::Instance && (local || self.policy.shared_probe.is_some()))
+        {
+            return;
+        }
+        if self.target_type == TargetType::Ip {
+            let message = format!(
+                "targets of UDP port {} are probed by TCP at the same port: set annotation {PREFIX}healthcheck-port to a TCP \
+                 port of the pods, otherwise traffic goes to unhealthy pods, too",
+                group.port
+            );
+            return reading.warnings.push(message);
+        }
+        let probe = config::Probe::default();
+        group.health.protocol = Probe::Http;
+        group.health.port = probe.port.to_string();
+        group.health.path = Some(reading.text("healthcheck-path").map_or(probe.path, str::to_owned));
+        group.health.codes = reading.text("healthcheck-success-codes").map(str::to_owned);
     }
 
     /// The health check of the target groups of a Service's ports, with upstream's defaults.

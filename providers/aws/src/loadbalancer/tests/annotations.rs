@@ -289,3 +289,35 @@ fn every_mistake_in_the_fields_names_its_fix() {
     named.ports[0].target_port = TargetPort::Name("http".into());
     assert_eq!(settings(&named).listeners[0].group.port, 1, "pods need no node port");
 }
+
+#[test]
+fn tags_that_decide_about_ownership_cannot_be_set() {
+    let given =
+        "team=a,service.k8s.aws/stack=other/web,kubernetes.io/load-balancer-backend=c,kubernetes.io/cluster/d=owned";
+    let settings = of(&[("additional-resource-tags", given)]);
+    assert_eq!(settings.tags.keys().collect::<Vec<_>>(), ["team"]);
+    assert_eq!(settings.warnings.len(), 3, "{:?}", settings.warnings);
+}
+
+#[test]
+fn udp_alone_is_probed_where_something_listens() {
+    let udp = |annotations: &[(&str, &str)], policy: Policy| {
+        let mut asked = spec(annotations);
+        asked.ports = vec![port(Transport::Udp, 53)];
+        let settings = read(&asked, &policy).unwrap().1.unwrap();
+        let health = settings.listeners[0].group.health.clone();
+        (health.protocol, health.port, settings.warnings.len())
+    };
+    let kube_proxy = (Probe::Http, "10256".to_owned(), 0);
+    assert_eq!(udp(&[], Policy::default()), kube_proxy);
+    let asked = udp(&[("healthcheck-port", "9000")], Policy::default());
+    assert_eq!(asked, (Probe::Tcp, "9000".to_owned(), 0));
+    let shared = Policy { shared_probe: Some(Shared { port: 9, path: "/".into() }), ..Policy::default() };
+    assert_eq!(udp(&[], shared), (Probe::Http, "9".to_owned(), 0));
+    let pods = udp(&[("nlb-target-type", "ip")], Policy::default());
+    assert_eq!(pods, (Probe::Tcp, "traffic-port".to_owned(), 1), "nothing is known to listen in a pod");
+    let mut both = spec(&[]);
+    both.ports = vec![port(Transport::Udp, 53), port(Transport::Tcp, 53)];
+    let group = &settings(&both).listeners[0].group;
+    assert_eq!((group.protocol, group.health.protocol), (Protocol::TcpUdp, Probe::Tcp));
+}

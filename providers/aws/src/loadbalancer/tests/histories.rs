@@ -139,7 +139,7 @@ proptest! {
         prop_assert_eq!(diff::ensure(&desired, &world.seen).steps, vec![], "a settled balancer is left alone");
         // Deleted, with a death after each step.
         while !world.seen.is_empty() {
-            let plan = diff::delete(&world.seen);
+            let plan = diff::delete(&world.seen, "u");
             let step = plan.steps.first().expect("what is there is deleted").clone();
             world.make(&step);
         }

@@ -6,3 +6,5 @@ mod histories;
 mod plans;
 mod stack;
 mod world;
+
+pub(crate) use world::settings;

@@ -4,6 +4,7 @@ use providers::{Protocol, Targets, TrafficPolicy};
 
 use super::world::{World, name};
 use crate::loadbalancer::model::diff;
+use crate::loadbalancer::observed::stack::State;
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::samples::{nodes, port, spec};
 use crate::loadbalancer::types::{Attributes, Listener, Protocol as ListenerProtocol, Tagging, Target, TargetHealth};
@@ -29,7 +30,7 @@ fn a_balancer_is_made_with_its_rules_first_and_its_listener_last() {
 #[test]
 fn everything_is_deleted_and_what_holds_goes_before_what_is_held() {
     let mut world = settled(&[]);
-    for step in diff::delete(&world.seen).steps {
+    for step in diff::delete(&world.seen, "u").steps {
         world.make(&step);
     }
     assert_eq!(world.names(), ["DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"]);
@@ -299,4 +300,42 @@ fn what_others_register_in_a_shared_group_stays() {
     let left = &world.seen.target_groups[0];
     assert!(left.targets.len() == 2 && left.targets.contains_key(&others), "{:?}", left.targets);
     assert!(left.recorded.as_ref().is_some_and(|ours| ours.len() == 1 && !ours.contains(&others)), "{left:?}");
+}
+
+#[test]
+fn failed_load_balancer_is_deleted_and_made_again() {
+    for kind in ["nlb", "external"] {
+        let mut world = settled(&[("type", kind)]);
+        let before = world.seen.balancers[0].name.clone();
+        world.seen.balancers[0].state = State::Failed;
+        world.seen.balancers[0].listeners.clear();
+        let plan = diff::ensure(&world.desired(&spec(&[("type", kind)]), &nodes([1, 2])), &world.seen);
+        assert_eq!(plan.steps.iter().map(name).collect::<Vec<_>>(), ["DeleteBalancer"], "{kind}");
+        assert!(plan.again.is_some(), "the name is free once it is deleted");
+        plan.steps.iter().for_each(|step| world.make(step));
+        world.steps.clear();
+        world.settle(&spec(&[("type", kind)]), &nodes([1, 2]));
+        assert_eq!(world.names(), ["CreateBalancer", "CreateListener"], "{kind}");
+        assert_eq!(world.seen.balancers[0].name, before);
+    }
+}
+
+#[test]
+fn listener_is_tagged_before_it_is_changed() {
+    let mut world = settled(&[]);
+    world.seen.balancers[0].listeners[0].tags.clear();
+    world.settle(&spec(&[("ssl-cert", "arn:a")]), &nodes([1, 2]));
+    assert_eq!(world.names(), ["AddTags", "ModifyListener"]);
+}
+
+#[test]
+fn parts_of_a_stack_whose_adoption_began_are_claimed_before_the_load_balancer_is_deleted() {
+    let mut world = settled(&[("type", "external")]);
+    world.seen.target_groups[0].tags.remove("kubernetes.io/service-uid");
+    world.seen.security_groups[0].tags.remove("kubernetes.io/service-uid");
+    let steps = diff::delete(&world.seen, "u-1").steps;
+    let expected = ["AddTags", "AddTags", "DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"];
+    assert_eq!(steps.iter().map(name).collect::<Vec<_>>(), expected);
+    let Step::AddTags { tags, .. } = &steps[0] else { panic!("{steps:?}") };
+    assert_eq!(tags["kubernetes.io/service-uid"], "u-1");
 }

@@ -178,3 +178,25 @@ fn either_upstreams_balancer_is_adopted() {
         assert_eq!(world.seen.balancers[0].dns, dns);
     }
 }
+
+#[test]
+fn zone_that_appears_does_not_break_addresses_that_are_given_per_subnet() {
+    let mapping = |subnet: &str, zone: &str| Mapping { subnet: subnet.into(), zone: zone.into(), ..Mapping::default() };
+    let current = [mapping("subnet-1", "eu-west-1a"), mapping("subnet-2", "eu-west-1b")];
+    let of = |annotations: &[(&str, &str)]| {
+        chosen(&settings(&spec(annotations)), Scheme::InternetFacing, &network(), &current)
+    };
+    let kept = Ok(vec!["subnet-1".to_owned(), "subnet-2".to_owned()]);
+    assert_eq!(of(&[("eip-allocations", "eipalloc-1,eipalloc-2")]), kept);
+    let three = of(&[("eip-allocations", "eipalloc-1,eipalloc-2,eipalloc-3")]);
+    assert_eq!(three.unwrap().len(), 3, "an address for the new zone asks for it");
+    assert_eq!(of(&[]).unwrap().len(), 3, "without addresses zones are added");
+}
+
+#[test]
+fn subnets_on_an_outpost_are_passed_over() {
+    let mut network = network();
+    network.subnets[0].outpost = true;
+    let found = chosen(&settings(&spec(&[])), Scheme::InternetFacing, &network, &[]).unwrap();
+    assert_eq!(found, ["subnet-2", "subnet-3"]);
+}

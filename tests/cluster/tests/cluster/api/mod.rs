@@ -3,4 +3,6 @@
 pub mod cluster_scoped;
 pub mod garbage_collector;
 pub mod namespace;
+pub mod owners;
 pub mod resourcequota;
+pub mod storage_versions;

@@ -22,7 +22,7 @@ const CHARTS: [(&str, &[&str]); 5] = [
     ("kcm", &["values-example.yaml"]),
     ("ccm", &[]),
     ("ccm", &["values-self-managed.yaml"]),
-    ("ccm", &["values-eks.yaml"]),
+    ("ccm", &["values-eks.yaml", "../../../tests/cluster/data/values-eks-cluster.yaml"]),
 ];
 
 fn chart(name: &str) -> String {
@@ -111,12 +111,30 @@ pub async fn charts_are_taken_by_helm_and_by_the_server(space: Space) -> Result<
         .await?;
     }
     gates_come_with_their_rights(&charts, &space)?;
+    eks_values_name_the_cluster_and_take_one_class(&charts)?;
     let wrong = std::env::temp_dir().join(format!("{}.yaml", space.namespace));
     std::fs::write(&wrong, "replica: 3\n")?;
     let refused = printed(&charts, &["template", &chart("kcm"), "r", "n", &wrong.display().to_string()]);
     std::fs::remove_file(&wrong)?;
     let refused = format!("{:#}", refused.err().context("a value that does not exist is taken")?);
     ensure!(refused.contains("replica"), "{refused}");
+    Ok(())
+}
+
+/// The values for EKS take no Service that another controller takes, and nothing is installed without a description of the
+/// cluster.
+fn eks_values_name_the_cluster_and_take_one_class(charts: &Path) -> Result<()> {
+    let folder = chart("ccm");
+    let (eks, cluster) = (format!("{folder}/values-eks.yaml"), format!("{folder}/{}", CHARTS[4].1[1]));
+    let refused = printed(charts, &["template", &folder, "r", "n", &eks]);
+    let refused = format!("{:#}", refused.err().context("it is installed without a description of the cluster")?);
+    ensure!(refused.contains("set Region in the section [Global] of cloudConfig"), "{refused}");
+    let text = printed(charts, &["template", &folder, "r", "n", &eks, &cluster])?;
+    for flag in
+        ["--load-balancer-class=ccm/nlb", "--load-balancers-without-class=false", "--controllers=service-lb-controller"]
+    {
+        ensure!(text.contains(flag), "{flag} is missing: {text}");
+    }
     Ok(())
 }
 

@@ -1,0 +1,68 @@
+//! Which object an owner's name leads to.
+//!
+//! The API server does not check the names in ownerReferences: they may hold anything, and no object can have most of
+//! that as its name. A name must never shape the path of a request, so that names with path separators and percent signs
+//! are decided on here, without a request. The result is upstream's, whose client joins the name to the path and removes
+//! dot segments: a path to another object, or to nothing, means that the owner does not exist; a path to a list or to a
+//! discovery document, or one that the API server refuses, is an error, and the dependent stays.
+
+use kinds::Resource;
+
+/// Longest name in bytes that is looked up. Percent-encoded, a longer one may be more than a request can hold.
+const LONGEST_NAME: usize = 16 * 1024;
+
+/// What a name means in the place of an object's name in a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// The object with this name.
+    Object(&'a str),
+    /// No object: the owner does not exist.
+    Nothing,
+    /// Not an object: it cannot be found out whether the owner exists, and never will.
+    Undecidable,
+}
+
+/// Returns what `name` means for a resource in a namespace.
+pub fn target<'a>(resource: &Resource, namespace: &str, name: &'a str) -> Target<'a> {
+    // The API server refuses to look up a name with a percent sign, which is not the same as that there is no such object.
+    if name.is_empty() || name.len() > LONGEST_NAME || name.contains('%') {
+        return Target::Undecidable;
+    }
+    if !name.contains('/') && !matches!(name, "." | "..") {
+        return Target::Object(name);
+    }
+    let collection = resource.path(Some(namespace));
+    let collection: Vec<&str> = collection.split('/').filter(|segment| !segment.is_empty()).collect();
+    let path = cleaned(&collection, name);
+    match path.strip_prefix(&*collection) {
+        Some([]) => Target::Undecidable,
+        Some([last]) => name.split('/').rfind(|segment| segment == last).map_or(Target::Nothing, Target::Object),
+        Some(_) => Target::Nothing,
+        None if is_below_object(&path) => Target::Nothing,
+        None => Target::Undecidable,
+    }
+}
+
+/// The segments of a path after a name was joined to it and its dot segments were removed.
+fn cleaned<'a>(collection: &[&'a str], name: &'a str) -> Vec<&'a str> {
+    let mut path = collection.to_vec();
+    for segment in name.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(path.pop()),
+            other => path.push(other),
+        }
+    }
+    path
+}
+
+/// Whether a path is that of one object of any kind, or of a part of it.
+fn is_below_object(path: &[&str]) -> bool {
+    match path {
+        ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => match rest {
+            ["namespaces", _, in_namespace @ ..] => in_namespace.len() != 1,
+            other => other.len() > 1,
+        },
+        _ => false,
+    }
+}

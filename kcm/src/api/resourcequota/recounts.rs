@@ -1,0 +1,89 @@
+//! Quotas whose next count may be lower than their status.
+//!
+//! Admission adds to the status of a quota before the object is stored. A count from the caches that is lower may only
+//! mean that objects are on their way, and writing it would let more objects in than the quota allows. So a lower count
+//! is written only in a full count: after something was removed or the quota changed, and once a period. A higher count
+//! is always written, soon after an object was added: admission may have missed it, because it did not know the quota
+//! yet.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kinds::meta::ObjectKey;
+use tokio::time::Instant;
+
+/// Whether a count may lower the status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CountMode {
+    /// The status becomes what was counted.
+    Full,
+    /// Amounts that would become lower stay.
+    RaiseOnly,
+}
+
+/// When the next full count of each quota is due. A quota that was never counted has no entry; `None`: not before
+/// something requests it.
+#[derive(Debug, Default)]
+pub struct Recounts(Mutex<HashMap<ObjectKey, Option<Instant>>>);
+
+impl Recounts {
+    /// Makes the next count a full one.
+    pub fn request(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    /// Begins a count. What is requested from now on is for the next one.
+    pub fn begin(&self, key: &ObjectKey, now: Instant) -> CountMode {
+        let mut due = self.lock();
+        if due.get(key).is_some_and(|due| due.is_none_or(|due| due > now)) {
+            return CountMode::RaiseOnly;
+        }
+        due.insert(key.clone(), None);
+        CountMode::Full
+    }
+
+    /// Sets a time for the next full count, unless an earlier one is set. Returns the time that is set then.
+    pub fn schedule(&self, key: &ObjectKey, at: Option<Instant>) -> Option<Instant> {
+        let mut due = self.lock();
+        // Without an entry a full count was requested during this one, and its key is on the queue.
+        let next = due.get_mut(key)?;
+        *next = [*next, at].into_iter().flatten().min();
+        *next
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Option<Instant>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn full_count_is_due_at_first_on_request_and_at_its_time() {
+        let (recounts, key, now) = (Recounts::default(), ObjectKey::new("n", "quota"), Instant::now());
+        let at = |seconds| now + Duration::from_secs(seconds);
+        assert_eq!(recounts.begin(&key, now), CountMode::Full, "it was never counted");
+        assert_eq!(recounts.schedule(&key, None), None);
+        assert_eq!(recounts.begin(&key, at(1_000_000)), CountMode::RaiseOnly, "something was added");
+        recounts.request(&key);
+        assert_eq!(recounts.begin(&key, now), CountMode::Full);
+        assert_eq!(recounts.schedule(&key, Some(at(300))), Some(at(300)));
+        assert_eq!(recounts.begin(&key, at(10)), CountMode::RaiseOnly);
+        assert_eq!(recounts.schedule(&key, Some(at(30))), Some(at(30)), "a pod's grace period ends earlier");
+        assert_eq!(recounts.schedule(&key, None), Some(at(30)), "a raise does not put it off");
+        assert_eq!(recounts.begin(&key, at(30)), CountMode::Full);
+    }
+
+    #[test]
+    fn request_during_a_count_is_for_the_next_one() {
+        let (recounts, key, now) = (Recounts::default(), ObjectKey::new("n", "quota"), Instant::now());
+        assert_eq!(recounts.begin(&key, now), CountMode::Full);
+        recounts.request(&key);
+        assert_eq!(recounts.schedule(&key, Some(now + Duration::from_secs(300))), None);
+        assert_eq!(recounts.begin(&key, now), CountMode::Full);
+    }
+}

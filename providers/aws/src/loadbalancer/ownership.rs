@@ -1,0 +1,224 @@
+//! Ownership: the evidence that a resource in AWS belongs to a Service of this cluster, and what each kind of evidence
+//! allows.
+//!
+//! All rules about names and tags that other controllers write too are here. A resource is adopted, changed or deleted
+//! only on evidence from this file.
+
+use providers::LoadBalancerId;
+
+use crate::loadbalancer::names::{
+    BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, Flavour, RESOURCE, SERVICE, STACK, UID,
+};
+use crate::loadbalancer::types::Tags;
+use crate::tags::{ClusterTags, OWNED};
+
+const CLUSTER_PREFIX: &str = "kubernetes.io/cluster/";
+
+/// Returns whether tags can only be this cluster's: they name it, and no other.
+pub(crate) fn is_certain(tags: &Tags, cluster: &ClusterTags) -> bool {
+    let own = tags.get(&cluster.key()).is_some_and(|value| value == OWNED);
+    own && !cluster.id.is_empty() && !names_another(tags, cluster)
+}
+
+/// Returns whether tags name another cluster, too.
+pub(crate) fn names_another(tags: &Tags, cluster: &ClusterTags) -> bool {
+    tags.keys().any(|key| key.starts_with(CLUSTER_PREFIX) && *key != cluster.key())
+}
+
+/// Returns whether a security group is the one that all load balancers of the cluster of this name share.
+///
+/// A Service can put any tag on its own security group, so a group with the tags of a Service is never the shared one.
+pub(crate) fn is_backend(tags: &Tags, cluster: &ClusterTags, name: &str) -> bool {
+    let shared = tags.get(BACKEND).is_some_and(|value| value == name);
+    let own = cluster.id.is_empty() || is_certain(tags, cluster);
+    shared && own && ![SERVICE, UID, STACK].iter().any(|key| tags.contains_key(*key))
+}
+
+/// The Service that a resource was made for, by its tags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub namespace: String,
+    pub name: String,
+    /// Set on resources that this provider made or adopted.
+    pub uid: Option<String>,
+    /// Only tags of the AWS Load Balancer Controller name the Service.
+    by_controller: bool,
+}
+
+impl Owner {
+    /// Returns the Service of this cluster that tags of either upstream, or ours, name.
+    pub(crate) fn of(tags: &Tags, cluster: &ClusterTags, cluster_name: &str) -> Option<Self> {
+        if !cluster.id.is_empty() && names_another(tags, cluster) && !tags.contains_key(&cluster.key()) {
+            return None;
+        }
+        let tag = |key: &str| tags.get(key).map(String::as_str);
+        let ours = cluster.id.is_empty() || tag(&cluster.key()) == Some(OWNED);
+        let own = tag(SERVICE).filter(|_| ours);
+        let controllers = || tag(STACK).filter(|_| tag(CONTROLLER_CLUSTER) == Some(cluster_name));
+        let (namespace, name) = own.or_else(controllers)?.split_once('/')?;
+        Some(Self {
+            namespace: namespace.into(),
+            name: name.into(),
+            uid: tag(UID).map(str::to_owned),
+            by_controller: own.is_none(),
+        })
+    }
+
+    /// Returns whether the Service is this one, and no earlier one of its name, as far as the tags say.
+    pub(crate) fn may_be(&self, id: &LoadBalancerId) -> bool {
+        self.namespace == id.namespace && self.name == id.name && self.uid.as_ref().is_none_or(|uid| *uid == id.uid)
+    }
+
+    /// Returns how strong the tags are as evidence.
+    pub(crate) fn evidence(&self) -> Evidence {
+        match (&self.uid, self.by_controller) {
+            (Some(_), _) => Evidence::Uid,
+            (None, false) => Evidence::CloudProvider,
+            (None, true) => Evidence::Controller,
+        }
+    }
+}
+
+/// Evidence that a resource belongs to a Service, the weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Evidence {
+    /// Tags of the AWS Load Balancer Controller. It may be running, and manage the resource right now.
+    Controller,
+    /// Tags of cloud-provider-aws, which ended before this process could get the Lease that both use.
+    CloudProvider,
+    /// The Service's uid, in a tag that only this provider writes.
+    Uid,
+}
+
+/// Returns the evidence that a resource with these tags belongs to a Service, if there is any.
+pub(crate) fn evidence(tags: &Tags, cluster: &ClusterTags, id: &LoadBalancerId) -> Option<Evidence> {
+    let owner = Owner::of(tags, cluster, &id.cluster).filter(|owner| owner.may_be(id))?;
+    Some(owner.evidence())
+}
+
+/// The reason to look for a Service's resources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To bring them to the desired state. The Service asks for a load balancer of this flavour.
+    Ensure(Flavour),
+    /// To delete or report them. The Service may belong to the AWS Load Balancer Controller by now, or all the time.
+    Delete,
+}
+
+impl Purpose {
+    /// Returns whether evidence is enough; `claimed`: another part of the same stack has the Service's uid.
+    ///
+    /// The adoption of a stack of the AWS Load Balancer Controller tags one part after the other, so the process may end
+    /// with some parts tagged. From the first tag on, all parts are ours. The controller removes the tag when it reconciles.
+    pub(crate) fn is_met_by(self, evidence: Evidence, claimed: bool) -> bool {
+        match (evidence, self) {
+            (Evidence::Uid | Evidence::CloudProvider, _)
+            | (Evidence::Controller, Self::Ensure(Flavour::Controller)) => true,
+            (Evidence::Controller, _) => claimed,
+        }
+    }
+}
+
+/// Returns whether the tags of a load balancer that AWS returned as created say that it is this Service's.
+///
+/// CreateLoadBalancer returns an existing load balancer of the same name and settings, whoever made it.
+pub(crate) fn is_own_creation(tags: &Tags, cluster: &ClusterTags, id: &LoadBalancerId) -> bool {
+    let owner = Owner::of(tags, cluster, &id.cluster);
+    owner.is_some_and(|owner| owner.uid.as_ref() == Some(&id.uid) && owner.may_be(id))
+}
+
+/// Tag keys that decide about ownership, which a Service may not set by annotation.
+pub(crate) fn is_reserved(key: &str) -> bool {
+    let named = [SERVICE, UID, STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, BACKEND];
+    key.starts_with(CLUSTER_PREFIX) || named.contains(&key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loadbalancer::names;
+    use crate::loadbalancer::samples;
+
+    const OWN: (&str, &str) = ("kubernetes.io/cluster/c", "owned");
+    const OTHER: (&str, &str) = ("kubernetes.io/cluster/d", "owned");
+
+    fn cluster() -> ClusterTags {
+        ClusterTags::new("c", false)
+    }
+
+    fn tags(pairs: &[(&str, &str)]) -> Tags {
+        pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
+    }
+
+    #[test]
+    fn owner_is_read_from_tags_of_either_upstream() {
+        let owner = |pairs: &[(&str, &str)]| Owner::of(&tags(pairs), &cluster(), "cluster-1").map(|o| (o.name, o.uid));
+        for (pairs, expected) in [
+            (&[OWN, (SERVICE, "n/s")][..], Some(("s".to_owned(), None))),
+            (&[OWN, (SERVICE, "n/s"), (UID, "u")], Some(("s".into(), Some("u".into())))),
+            (&[("kubernetes.io/cluster/c", "shared"), (SERVICE, "n/s")], None),
+            (&[(SERVICE, "n/s")], None),
+            (&[(STACK, "n/s"), (CONTROLLER_CLUSTER, "cluster-1")], Some(("s".into(), None))),
+            (&[(STACK, "n/s"), (CONTROLLER_CLUSTER, "cluster-2")], None),
+            (&[(STACK, "n/s"), (CONTROLLER_CLUSTER, "cluster-1"), OTHER], None),
+            (&[OWN, (SERVICE, "nobody")], None),
+        ] {
+            assert_eq!(owner(pairs), expected, "{pairs:?}");
+        }
+        for flavour in [Flavour::CloudProvider, Flavour::Controller] {
+            let id = samples::id();
+            let owner = Owner::of(&names::tags(&cluster(), flavour, &id, "LoadBalancer"), &cluster(), "x").unwrap();
+            assert!(owner.may_be(&id));
+            assert!(!owner.may_be(&LoadBalancerId { uid: "other".into(), ..id }));
+            assert_eq!(owner.evidence(), Evidence::Uid);
+        }
+    }
+
+    #[test]
+    fn stack_of_the_controller_is_adopted_by_class_only_and_never_deleted() {
+        let (upstream, controller) = (Flavour::CloudProvider, Flavour::Controller);
+        for (evidence, claimed, ensured, adopted, deleted) in [
+            // Evidence, another part has the uid; ensured as cloud-provider-aws's, as the controller's; deleted.
+            (Evidence::Uid, false, true, true, true),
+            (Evidence::CloudProvider, false, true, true, true),
+            (Evidence::Controller, false, false, true, false),
+            (Evidence::Controller, true, true, true, true),
+        ] {
+            let met = |purpose: Purpose| purpose.is_met_by(evidence, claimed);
+            let all = (met(Purpose::Ensure(upstream)), met(Purpose::Ensure(controller)), met(Purpose::Delete));
+            assert_eq!(all, (ensured, adopted, deleted), "{evidence:?} {claimed}");
+        }
+    }
+
+    #[test]
+    fn shared_group_is_known_by_a_tag_that_no_other_controller_writes() {
+        let shared = (BACKEND, "c");
+        for (pairs, expected) in [
+            (&[OWN, shared][..], true),
+            (&[OWN], false),
+            (&[OWN, (BACKEND, "d")], false),
+            // The Load Balancer Controller's.
+            (&[OWN, (CONTROLLER_CLUSTER, "c"), ("elbv2.k8s.aws/resource", "backend-sg")], false),
+            // A Service's own group, with additional tags.
+            (&[OWN, shared, (SERVICE, "n/s")], false),
+            (&[OWN, shared, (UID, "u")], false),
+            (&[OWN, OTHER, shared], false),
+            (&[shared], false),
+        ] {
+            assert_eq!(is_backend(&tags(pairs), &cluster(), "c"), expected, "{pairs:?}");
+        }
+        assert!(is_backend(&tags(&[(BACKEND, "kubernetes")]), &ClusterTags::new("", false), "kubernetes"));
+        assert!(is_backend(&names::backend_tags(&cluster(), "c"), &cluster(), "c"));
+    }
+
+    #[test]
+    fn creation_is_own_only_with_the_uid_of_the_service() {
+        let id = samples::id();
+        let own = names::tags(&cluster(), Flavour::CloudProvider, &id, "LoadBalancer");
+        assert!(is_own_creation(&own, &cluster(), &id));
+        assert!(!is_own_creation(&own, &cluster(), &LoadBalancerId { uid: "u-2".into(), ..id.clone() }));
+        let without: Tags = own.clone().into_iter().filter(|(key, _)| key != UID).collect();
+        assert!(!is_own_creation(&without, &cluster(), &id));
+        assert!(!is_own_creation(&own, &ClusterTags::new("d", false), &id), "another cluster's");
+    }
+}

@@ -1,0 +1,367 @@
+//! IAM, as far as a policy of ours needs it: whether a call is allowed by its action, its resources and their tags, and the
+//! tags in the request.
+//!
+//! References: the IAM user guide, "Policy evaluation logic" and "Condition operators"; the service authorization reference
+//! of Amazon EC2 and of Elastic Load Balancing V2, for resources and condition keys of each action. A call that creates
+//! something with tags needs the action that tags as well, with the condition key `CreateAction`.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+/// Tags by key.
+pub type Tags = BTreeMap<String, String>;
+
+/// A resource that a call names or makes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resource {
+    /// Its ARN, or one of its kind if it is about to be made.
+    pub arn: String,
+    /// The tags that it has before the call.
+    pub tags: Tags,
+}
+
+/// One action on some resources. All of them must be allowed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    /// The action with its service, such as `ec2:CreateTags`.
+    pub action: String,
+    /// The resources; none for actions that know none.
+    pub resources: Vec<Resource>,
+    /// Condition keys and values of the request.
+    pub context: BTreeMap<String, String>,
+}
+
+/// Statements that allow.
+#[derive(Debug, Clone, Default)]
+pub struct Policy(Vec<Value>);
+
+impl Policy {
+    /// Reads policies, with these words for their placeholders.
+    ///
+    /// # Errors
+    /// If one is no JSON.
+    pub fn parse(texts: &[&str], words: &[(&str, &str)]) -> Result<Self> {
+        let mut statements = Vec::new();
+        for text in texts {
+            let filled = words.iter().fold((*text).to_owned(), |text, (from, to)| text.replace(from, to));
+            let policy: Value = serde_json::from_str(&filled).context("a policy is JSON")?;
+            statements.extend(policy["Statement"].as_array().cloned().unwrap_or_default());
+        }
+        Ok(Self(statements))
+    }
+
+    /// The first resource that the access is not allowed for, if any.
+    pub fn denies(&self, access: &Access) -> Option<String> {
+        let any = [Resource { arn: "*".into(), tags: Tags::new() }];
+        let resources = if access.resources.is_empty() { &any[..] } else { &access.resources };
+        let allowed = |resource: &Resource| self.0.iter().any(|statement| allows(statement, access, resource));
+        resources.iter().find(|resource| !allowed(resource)).map(|resource| resource.arn.clone())
+    }
+}
+
+fn allows(statement: &Value, access: &Access, resource: &Resource) -> bool {
+    let texts = |value: &Value| -> Vec<String> {
+        match value {
+            Value::Array(all) => all.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect(),
+            one => one.as_str().map(str::to_owned).into_iter().collect(),
+        }
+    };
+    let matches = |patterns: &Value, text: &str| texts(patterns).iter().any(|pattern| like(pattern, text));
+    let value = |key: &str| match key.strip_prefix("aws:ResourceTag/") {
+        Some(tag) => resource.tags.get(tag).cloned(),
+        None => access.context.get(key).cloned(),
+    };
+    let met = |operator: &str, key: &str, wanted: &Value| match (operator, value(key)) {
+        ("Null", found) => texts(wanted) == [found.is_none().to_string()],
+        ("StringEquals", Some(found)) => texts(wanted).contains(&found),
+        ("StringLike", Some(found)) => matches(wanted, &found),
+        _ => false,
+    };
+    let conditions = statement["Condition"].as_object().cloned().unwrap_or_default();
+    statement["Effect"] == "Allow"
+        && matches(&statement["Action"], &access.action)
+        && matches(&statement["Resource"], &resource.arn)
+        && conditions.iter().all(|(operator, keys)| {
+            keys.as_object().into_iter().flatten().all(|(key, wanted)| met(operator, key, wanted))
+        })
+}
+
+/// Whether a text is like a pattern, in which `*` stands for anything.
+fn like(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((start, rest)) => {
+            let Some(tail) = text.strip_prefix(start) else { return false };
+            (0..=tail.len()).filter(|at| tail.is_char_boundary(*at)).any(|at| like(rest, &tail[at..]))
+        }
+    }
+}
+
+/// The parameters of a call.
+pub type Pairs = [(String, String)];
+
+fn value<'a>(pairs: &'a Pairs, name: &str) -> &'a str {
+    pairs.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+}
+
+/// The values of a list, such as `ResourceId.1`, `ResourceId.2`.
+fn list(pairs: &Pairs, name: &str) -> Vec<String> {
+    (1..)
+        .map(|number| value(pairs, &format!("{name}.{number}")))
+        .take_while(|one| !one.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The tags below a name, such as `TagSpecification.1.Tag`.
+fn tags(pairs: &Pairs, name: &str) -> Tags {
+    (1..)
+        .map(|number| (value(pairs, &format!("{name}.{number}.Key")), value(pairs, &format!("{name}.{number}.Value"))))
+        .take_while(|(key, _)| !key.is_empty())
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+}
+
+fn requested(tags: &Tags) -> BTreeMap<String, String> {
+    tags.iter().map(|(key, value)| (format!("aws:RequestTag/{key}"), value.clone())).collect()
+}
+
+/// The ARN of an id of EC2's.
+pub fn arn_of(id: &str) -> String {
+    let kind = match id.split('-').next() {
+        Some("i") => "instance",
+        Some("sg") => "security-group",
+        Some("sgr") => "security-group-rule",
+        Some("eni") => "network-interface",
+        Some("rtb") => "route-table",
+        Some("vpc") => "vpc",
+        Some("subnet") => "subnet",
+        _ => "unknown",
+    };
+    format!("arn:aws:ec2:eu-west-1:123456789012:{kind}/{id}")
+}
+
+/// The ids and ARNs whose tags decide about a call.
+pub fn named(action: &str, pairs: &Pairs) -> Vec<String> {
+    let one =
+        |name: &str| Some(value(pairs, name).to_owned()).filter(|id| !id.is_empty()).into_iter().collect::<Vec<_>>();
+    match action {
+        "CreateTags" | "DeleteTags" => list(pairs, "ResourceId"),
+        "CreateSecurityGroup" => one("VpcId"),
+        "CreateRoute" | "DeleteRoute" | "ReplaceRoute" => one("RouteTableId"),
+        "ModifyInstanceAttribute" => one("InstanceId"),
+        "ModifyNetworkInterfaceAttribute" => one("NetworkInterfaceId"),
+        "ModifySecurityGroupRules" => {
+            let rules = (1..).map(|number| value(pairs, &format!("SecurityGroupRule.{number}.SecurityGroupRuleId")));
+            one("GroupId").into_iter().chain(rules.take_while(|rule| !rule.is_empty()).map(str::to_owned)).collect()
+        }
+        "AuthorizeSecurityGroupIngress" | "RevokeSecurityGroupIngress" | "DeleteSecurityGroup" => one("GroupId"),
+        "AddTags" | "RemoveTags" => list(pairs, "ResourceArns.member"),
+        "RegisterTargets"
+        | "DeregisterTargets"
+        | "ModifyTargetGroup"
+        | "ModifyTargetGroupAttributes"
+        | "DeleteTargetGroup" => one("TargetGroupArn"),
+        "ModifyListener"
+        | "DeleteListener"
+        | "ModifyListenerAttributes"
+        | "AddListenerCertificates"
+        | "RemoveListenerCertificates" => one("ListenerArn"),
+        "CreateLoadBalancer" | "CreateTargetGroup" | "CreateListener" => Vec::new(),
+        _ => one("LoadBalancerArn"),
+    }
+}
+
+/// What a call needs to be allowed; `known` are the tags of what it names.
+pub fn accesses(ec2: bool, action: &str, pairs: &Pairs, known: &BTreeMap<String, Tags>) -> Vec<Access> {
+    let service = if ec2 { "ec2" } else { "elasticloadbalancing" };
+    let full = format!("{service}:{action}");
+    if action.starts_with("Describe") || action.starts_with("Get") {
+        return vec![Access { action: full, ..Access::default() }];
+    }
+    let resource = |id: &String| Resource {
+        arn: if id.starts_with("arn:") { id.clone() } else { arn_of(id) },
+        tags: known.get(id).cloned().unwrap_or_default(),
+    };
+    let mut resources: Vec<Resource> = named(action, pairs).iter().map(resource).collect();
+    let given = match (ec2, action) {
+        (true, "CreateTags") => tags(pairs, "Tag"),
+        (true, _) => tags(pairs, "TagSpecification.1.Tag"),
+        (false, _) => tags(pairs, "Tags.member"),
+    };
+    let mut context = requested(&given);
+    if pairs.iter().any(|(name, _)| name.starts_with("SourceDestCheck")) {
+        context.insert("ec2:Attribute/SourceDestCheck".into(), value(pairs, "SourceDestCheck.Value").into());
+    }
+    let made = match action {
+        "CreateSecurityGroup" => Some(arn_of("sg-new")),
+        "CreateLoadBalancer" => {
+            Some("arn:aws:elasticloadbalancing:eu-west-1:123456789012:loadbalancer/net/new/1".into())
+        }
+        "CreateTargetGroup" => Some("arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/new/1".into()),
+        "CreateListener" => Some("arn:aws:elasticloadbalancing:eu-west-1:123456789012:listener/net/new/1/2".into()),
+        _ => None,
+    };
+    let mut all = Vec::new();
+    if let Some(arn) = made {
+        let new = Resource { arn, tags: Tags::new() };
+        resources.push(new.clone());
+        if !given.is_empty() {
+            let tagging = if ec2 { "CreateTags" } else { "AddTags" };
+            let mut context = requested(&given);
+            context.insert(format!("{service}:CreateAction"), action.to_owned());
+            all.push(Access { action: format!("{service}:{tagging}"), resources: vec![new], context });
+        }
+    }
+    all.push(Access { action: full, resources, context });
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: &str = include_str!("../../../deploy/aws-iam-policy.json");
+    const ADOPTION: &str = include_str!("../../../deploy/aws-iam-policy-adoption.json");
+    const OWN: &str = "kubernetes.io/cluster/c";
+    const GROUP: &str = "arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/x/1";
+
+    fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
+        of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn allowed(
+        policy: &Policy,
+        ec2: bool,
+        action: &str,
+        asked: &[(&str, &str)],
+        known: &[(&str, &[(&str, &str)])],
+    ) -> bool {
+        let known = known.iter().map(|(id, tags)| ((*id).to_owned(), pairs(tags).into_iter().collect())).collect();
+        accesses(ec2, action, &pairs(asked), &known).iter().all(|access| policy.denies(access).is_none())
+    }
+
+    #[test]
+    fn patterns_match_as_in_policies() {
+        for (pattern, text, expected) in [
+            ("arn:*:ec2:*:*:vpc/*", "arn:aws-cn:ec2:r:1:vpc/vpc-1", true),
+            ("arn:*:ec2:*:*:vpc/*", "arn:aws:ec2:r:1:instance/i-1", false),
+            ("*", "", true),
+            ("a*c", "abcc", true),
+            ("a*c", "abcd", false),
+            ("a", "ab", false),
+        ] {
+            assert_eq!(like(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn published_policy_allows_the_clusters_own_only() {
+        let policy = Policy::parse(&[POLICY], &[("CLUSTER", "c")]).unwrap();
+        let own: &[(&str, &str)] = &[(OWN, "owned")];
+        let shared: &[(&str, &str)] = &[(OWN, "shared")];
+        let foreign: &[(&str, &str)] = &[("kubernetes.io/cluster/d", "owned")];
+        let tag = [("Tag.1.Key", OWN), ("Tag.1.Value", "owned")];
+        let sg = |more: &[(&'static str, &'static str)]| [&[("ResourceId.1", "sg-1")], more].concat();
+        let made =
+            [("VpcId", "vpc-1"), ("TagSpecification.1.Tag.1.Key", OWN), ("TagSpecification.1.Tag.1.Value", "owned")];
+        let elb = [("Tags.member.1.Key", OWN), ("Tags.member.1.Value", "owned")];
+        let add = [&[("ResourceArns.member.1", GROUP)], &elb[..]].concat();
+        let rule = [("GroupId", "sg-1"), ("SecurityGroupRule.1.SecurityGroupRuleId", "sgr-1")];
+        let check = [("InstanceId", "i-1"), ("SourceDestCheck.Value", "false")];
+        let data = [("InstanceId", "i-1"), ("UserData.Value", "x")];
+        type Row<'a> =
+            (&'a str, bool, &'a str, Vec<(&'a str, &'a str)>, Vec<(&'a str, &'a [(&'a str, &'a str)])>, bool);
+        let rows: Vec<Row<'_>> = vec![
+            ("reads", true, "DescribeInstances", vec![], vec![], true),
+            ("a group in a network without tags", true, "CreateSecurityGroup", made.to_vec(), vec![], true),
+            ("a group without tags", true, "CreateSecurityGroup", vec![("VpcId", "vpc-1")], vec![], false),
+            (
+                "rules of nodes",
+                true,
+                "AuthorizeSecurityGroupIngress",
+                vec![("GroupId", "sg-1")],
+                vec![("sg-1", shared)],
+                true,
+            ),
+            (
+                "rules of others",
+                true,
+                "AuthorizeSecurityGroupIngress",
+                vec![("GroupId", "sg-1")],
+                vec![("sg-1", foreign)],
+                false,
+            ),
+            ("a rule, which has no tags", true, "ModifySecurityGroupRules", rule.to_vec(), vec![("sg-1", own)], true),
+            ("a rule of others", true, "ModifySecurityGroupRules", rule.to_vec(), vec![], false),
+            ("deletes its group", true, "DeleteSecurityGroup", vec![("GroupId", "sg-1")], vec![("sg-1", own)], true),
+            (
+                "deletes the nodes' group",
+                true,
+                "DeleteSecurityGroup",
+                vec![("GroupId", "sg-1")],
+                vec![("sg-1", shared)],
+                false,
+            ),
+            ("tags its group", true, "CreateTags", sg(&tag), vec![("sg-1", own)], true),
+            ("claims a group", true, "CreateTags", sg(&tag), vec![("sg-1", foreign)], false),
+            ("lets a node forward", true, "ModifyInstanceAttribute", check.to_vec(), vec![("i-1", shared)], true),
+            (
+                "changes what a node starts with",
+                true,
+                "ModifyInstanceAttribute",
+                data.to_vec(),
+                vec![("i-1", own)],
+                false,
+            ),
+            ("makes a target group", false, "CreateTargetGroup", elb.to_vec(), vec![], true),
+            ("makes one of another cluster", false, "CreateTargetGroup", vec![], vec![], false),
+            ("claims a target group", false, "AddTags", add.clone(), vec![(GROUP, foreign)], false),
+            ("tags its target group", false, "AddTags", add, vec![(GROUP, own)], true),
+            (
+                "deletes its target group",
+                false,
+                "DeleteTargetGroup",
+                vec![("TargetGroupArn", GROUP)],
+                vec![(GROUP, own)],
+                true,
+            ),
+            (
+                "deletes another's",
+                false,
+                "DeleteTargetGroup",
+                vec![("TargetGroupArn", GROUP)],
+                vec![(GROUP, foreign)],
+                false,
+            ),
+        ];
+        for (what, ec2, action, asked, known, expected) in rows {
+            assert_eq!(allowed(&policy, ec2, action, &asked, &known), expected, "{what}");
+        }
+        let linked = |service: &str| Access {
+            action: "iam:CreateServiceLinkedRole".into(),
+            context: [("iam:AWSServiceName".to_owned(), service.to_owned())].into(),
+            ..Access::default()
+        };
+        assert_eq!(policy.denies(&linked("elasticloadbalancing.amazonaws.com")), None);
+        assert!(policy.denies(&linked("ec2.amazonaws.com")).is_some());
+    }
+
+    #[test]
+    fn adoption_policy_allows_tags_on_stacks_of_services_only() {
+        let words = [("CLUSTERNAME", "prod"), ("CLUSTER", "c")];
+        let (without, with) =
+            (Policy::parse(&[POLICY], &words).unwrap(), Policy::parse(&[POLICY, ADOPTION], &words).unwrap());
+        let add = [("ResourceArns.member.1", GROUP), ("Tags.member.1.Key", OWN), ("Tags.member.1.Value", "owned")];
+        let cluster = ("elbv2.k8s.aws/cluster", "prod");
+        let stack: &[(&str, &str)] = &[cluster, ("service.k8s.aws/stack", "default/web")];
+        let ingress: &[(&str, &str)] = &[cluster, ("ingress.k8s.aws/stack", "default/web")];
+        let other: &[(&str, &str)] = &[("elbv2.k8s.aws/cluster", "test"), ("service.k8s.aws/stack", "default/web")];
+        for (tags, expected) in [(stack, true), (ingress, false), (other, false)] {
+            assert_eq!(allowed(&with, false, "AddTags", &add, &[(GROUP, tags)]), expected, "{tags:?}");
+            assert!(!allowed(&without, false, "AddTags", &add, &[(GROUP, tags)]), "{tags:?}");
+        }
+    }
+}

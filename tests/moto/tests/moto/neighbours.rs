@@ -1,0 +1,224 @@
+//! Neighbours in an account: what the AWS Load Balancer Controller and other Services have is neither changed nor deleted.
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::Space;
+use moto::{Moto, Service};
+use providers::{EndpointTarget, LoadBalancerSpec, Targets};
+
+use crate::balancers::{Held, delete, fresh, settle, spec, targets, texts};
+use crate::bed::CLUSTER;
+
+const LABEL: &str = "elbv2.k8s.aws/targetGroupBinding=shared";
+
+/// What the controller makes for a Service, with its tags: its load balancer, target group and security group.
+async fn stack_of_the_controller(moto: &Moto, service: &str) -> Result<[String; 3]> {
+    let (stack, subnet) = (format!("default/{service}"), &moto.network.subnets[0]);
+    let tags = [
+        ("Tags.member.1.Key", "elbv2.k8s.aws/cluster"),
+        ("Tags.member.1.Value", CLUSTER),
+        ("Tags.member.2.Key", "service.k8s.aws/stack"),
+        ("Tags.member.2.Value", &stack),
+        ("Tags.member.3.Key", "service.k8s.aws/resource"),
+        ("Tags.member.3.Value", "LoadBalancer"),
+    ];
+    let elb = async |action: &str, more: &[(&str, &str)], element: &str| -> Result<String> {
+        let answer = moto.aws.call(Service::Elb, action, &[more, &tags[..]].concat()).await?;
+        texts(&answer, element).into_iter().next().with_context(|| format!("{action} answers {answer}"))
+    };
+    let group = [
+        ("GroupName", "k8s-default-web1-0123456789"),
+        ("GroupDescription", "[k8s] Managed SecurityGroup for LoadBalancer"),
+        ("VpcId", &*moto.network.vpc),
+        ("TagSpecification.1.ResourceType", "security-group"),
+        ("TagSpecification.1.Tag.1.Key", "elbv2.k8s.aws/cluster"),
+        ("TagSpecification.1.Tag.1.Value", CLUSTER),
+        ("TagSpecification.1.Tag.2.Key", "service.k8s.aws/stack"),
+        ("TagSpecification.1.Tag.2.Value", &*stack),
+    ];
+    let group = moto.aws.ec2("CreateSecurityGroup", &group, "groupId").await?.remove(0);
+    let balancer = [("Name", "k8s-default-web1-abcdef0123"), ("Type", "network"), ("Scheme", "internal")];
+    let more = [("SubnetMappings.member.1.SubnetId", &**subnet), ("SecurityGroups.member.1", &*group)];
+    let balancer = elb("CreateLoadBalancer", &[&balancer[..], &more].concat(), "LoadBalancerArn").await?;
+    let targets = [("Name", "k8s-default-web1-9876543210"), ("Protocol", "TCP"), ("Port", "80")];
+    let more = [("VpcId", &*moto.network.vpc), ("TargetType", "ip")];
+    let targets = elb("CreateTargetGroup", &[&targets[..], &more].concat(), "TargetGroupArn").await?;
+    Ok([balancer, targets, group])
+}
+
+/// A Service that cloud-provider-aws's finalizer holds though the controller serves it: its deletion here deletes nothing.
+pub async fn stack_of_the_controller_survives_the_cleanup_of_its_service(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let one = spec(1, &[("type", "external"), ("nlb-target-type", "ip")]);
+    let made = stack_of_the_controller(&moto, &one.id.name).await?;
+    let balancers = fresh(&moto).await?;
+    let before = moto.proxy.changes();
+    delete(&*balancers, &one.id).await?;
+    ensure!(moto.proxy.changes() == before, "something was changed: {:?}", moto.proxy.calls());
+    let held = Held::by(&moto).await?;
+    let left = held.balancers == [made[0].clone()] && held.target_groups == [made[1].clone()];
+    ensure!(left && held.security_groups.contains(&made[2]), "{held:?}");
+    ensure!(balancers.list_owned().await?.is_empty(), "it is called a leak");
+    Ok(())
+}
+
+/// Neither the shared security group nor its rules carry what the controller revokes and deletes.
+pub async fn rules_of_nodes_carry_nothing_that_the_controller_revokes(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let balancers = fresh(&moto).await?;
+    let (one, all) = (spec(1, &[]), targets(&moto.run(1).await?));
+    settle(&*balancers, &one, &all).await?;
+    let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*moto.network.group)];
+    let rules = moto.aws.call(Service::Ec2, "DescribeSecurityGroupRules", &filter).await?;
+    ensure!(!rules.contains(LABEL), "{rules}");
+    let filter = [("Filter.1.Name", "tag-key"), ("Filter.1.Value.1", "elbv2.k8s.aws/cluster")];
+    let groups = moto.aws.ec2("DescribeSecurityGroups", &filter, "groupId").await?;
+    ensure!(groups.is_empty(), "the controller would take {groups:?} for its own");
+
+    // A rule that is revoked all the same comes back, and that is told.
+    let ids = texts(&rules, "securityGroupRuleId");
+    for id in &ids {
+        let one = [("GroupId", &*moto.network.group), ("SecurityGroupRuleId.1", id)];
+        moto.aws.call(Service::Ec2, "RevokeSecurityGroupIngress", &one).await.ok();
+    }
+    let again = Held::by(&moto).await?;
+    ensure!(again.node_rules == 0, "{again:?}");
+    // What was read a moment ago is not read again.
+    let mut warnings = Vec::new();
+    let back = || async { Ok::<_, anyhow::Error>(Held::by(&moto).await?.node_rules == 1) };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !back().await? {
+        ensure!(std::time::Instant::now() < deadline, "the rule does not come back");
+        warnings = balancers.ensure(&one, &all).await?.warnings;
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    }
+    ensure!(warnings.len() == 1 && warnings[0].contains(&moto.network.group), "{warnings:?}");
+    delete(&*balancers, &one.id).await
+}
+
+/// AWS returns another's load balancer of the same name as created: it is refused, and stays.
+pub async fn load_balancer_of_the_same_name_stays_with_its_service(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let named = [("name", "public"), ("disable-nlb-sg", "true")];
+    let (first, second) = (spec(1, &named), spec(2, &named));
+    let balancers = fresh(&moto).await?;
+    settle(&*balancers, &first, &all).await?;
+    let before = Held::by(&moto).await?;
+    let error = balancers.ensure(&second, &all).await.err().context("the other's was taken")?;
+    ensure!(error.to_string().contains(&format!("belongs to Service default/{}", first.id.name)), "{error}");
+    delete(&*balancers, &second.id).await?;
+    let after = Held::by(&moto).await?;
+    ensure!(after.balancers == before.balancers && after.target_groups == before.target_groups, "{before:?} {after:?}");
+    settle(&*balancers, &first, &all).await?;
+    delete(&*balancers, &first.id).await?;
+    let held = Held::by(&moto).await?;
+    ensure!(held.is_nothing(), "{held:?}");
+    Ok(())
+}
+
+fn endpoints(port_name: &str, of: &[(u8, u16)]) -> Targets {
+    let endpoint = |(last, port): &(u8, u16)| EndpointTarget {
+        port_name: port_name.into(),
+        address: [10, 0, 16, *last].into(),
+        port: *port,
+        node: None,
+        zone: None,
+        ready: true,
+        serving: true,
+        terminating: false,
+        pod: None,
+    };
+    Targets { endpoints: of.iter().map(endpoint).collect::<Vec<_>>().into(), ..Targets::default() }
+}
+
+/// The ports that nodes' group lets in.
+async fn open(moto: &Moto) -> Result<Vec<String>> {
+    let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*moto.network.group)];
+    let rules = moto.aws.call(Service::Ec2, "DescribeSecurityGroupRules", &filter).await?;
+    let incoming = rules.split("<item>").filter(|rule| rule.contains("<isEgress>false"));
+    let port = |rule: &str, tag: &str| texts(rule, tag).into_iter().next().unwrap_or_default();
+    let mut ports: Vec<String> =
+        incoming.map(|rule| format!("{}-{}", port(rule, "fromPort"), port(rule, "toPort"))).collect();
+    ports.sort();
+    Ok(ports)
+}
+
+/// Pods that come later, and ports that change in a rollout, are reachable.
+pub async fn firewall_follows_targets(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let nodes = targets(&moto.run(1).await?).nodes;
+    let one = spec(1, &[("nlb-target-type", "ip")]);
+    let name = one.ports[0].name.clone();
+    let with = |of: &[(u8, u16)]| Targets { nodes: nodes.clone(), ..endpoints(&name, of) };
+    let balancers = fresh(&moto).await?;
+    settle(&*balancers, &one, &with(&[])).await?;
+    ensure!(open(&moto).await?.is_empty(), "no pod, no rule: {:?}", open(&moto).await?);
+    balancers.set_targets(&one, &with(&[(9, 8080)])).await?;
+    ensure!(open(&moto).await? == ["8080-8080"], "the first pod: {:?}", open(&moto).await?);
+    balancers.set_targets(&one, &with(&[(9, 8080), (10, 9090)])).await?;
+    ensure!(open(&moto).await? == ["8080-8080", "9090-9090"], "another port: {:?}", open(&moto).await?);
+    delete(&*balancers, &one.id).await
+}
+
+/// Targets follow pods while AWS refuses another change.
+pub async fn targets_follow_while_another_change_is_refused(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let one = spec(1, &[("nlb-target-type", "ip")]);
+    let name = one.ports[0].name.clone();
+    let balancers = fresh(&moto).await?;
+    settle(&*balancers, &one, &endpoints(&name, &[(9, 8080)])).await?;
+    let refused = moto::Effect::refused("InvalidConfigurationRequest", "no");
+    moto.proxy.arm(moto::Fault::always("ModifyLoadBalancerAttributes", refused));
+    let crossing = ("service.beta.kubernetes.io/aws-load-balancer-cross-zone-load-balancing-enabled", "true");
+    let mut two = LoadBalancerSpec { ..one.clone() };
+    two.annotations.insert(crossing.0.into(), crossing.1.into());
+    for pods in [&[(10, 8080)][..], &[(11, 8080), (12, 8080)]] {
+        ensure!(balancers.ensure(&two, &endpoints(&name, pods)).await.is_err(), "nothing was refused");
+        let group = Held::by(&moto).await?.target_groups.remove(0);
+        let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
+        let mut ids = texts(&health, "Id");
+        ids.sort();
+        let expected: Vec<String> = pods.iter().map(|(last, _)| format!("10.0.16.{last}")).collect();
+        ensure!(ids == expected, "{ids:?}, not {expected:?}");
+    }
+    moto.proxy.disarm();
+    delete(&*balancers, &one.id).await
+}
+
+/// A load balancer comes, changes and goes with no more rights than the published policy gives, and no more tags than the guide
+/// asks for.
+pub async fn published_policy_is_enough(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let machines = moto.run(2).await?;
+    let balancers = fresh(&moto).await?;
+    let one = spec(1, &[]);
+    settle(&*balancers, &one, &targets(&machines[..1])).await?;
+    balancers.set_targets(&one, &targets(&machines)).await?;
+    let mut two = spec(1, &[("additional-resource-tags", "team=blue"), ("cross-zone-load-balancing-enabled", "true")]);
+    two.id = one.id.clone();
+    two.ports.push(crate::balancers::port(443));
+    settle(&*balancers, &two, &targets(&machines)).await?;
+    settle(&*balancers, &one, &targets(&machines[..1])).await?;
+    delete(&*balancers, &one.id).await?;
+    let denied = moto.proxy.denied();
+    ensure!(denied.is_empty(), "{denied:?}");
+    let held = Held::by(&moto).await?;
+    ensure!(held.is_nothing(), "{held:?}");
+    Ok(())
+}
+
+/// Nodes' only group has no tag, so that its rules may not be changed: that is told, and the load balancer is made all the same.
+pub async fn untagged_group_of_nodes_costs_a_warning_only(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let machines = moto.run(1).await?;
+    let key = format!("kubernetes.io/cluster/{CLUSTER}");
+    let untag = [("ResourceId.1", &*moto.network.group), ("Tag.1.Key", &key)];
+    moto.aws.call(Service::Ec2, "DeleteTags", &untag).await?;
+    let balancers = fresh(&moto).await?;
+    let one = spec(1, &[]);
+    let ensured = balancers.ensure(&one, &targets(&machines)).await?;
+    let told = ensured.warnings.join("; ");
+    ensure!(told.contains(&moto.network.group) && told.contains(&key), "{told:?}");
+    settle(&*balancers, &one, &targets(&machines)).await?;
+    delete(&*balancers, &one.id).await
+}

@@ -1,0 +1,102 @@
+//! The glossary's rule for comments and docs: phrases of its left column do not come back.
+//!
+//! Each folder has a limit, the number of such phrases that it still has. A test fails when a folder has more, and also when
+//! it has fewer: the limit is lowered with the change that removes them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::cargo::workspace;
+
+/// Phrases that `docs/glossary.md` replaces. A phrase counts where it stands as whole words.
+const PHRASES: &[&str] = &[
+    "anew", "lest", "whoever", "nobody", "somebody", "any more", "what became", "what came of", "of before", "is told",
+    "are told", "be told", "told of", "so many", "so long", "asked for", "growing time", "let go", "lets go", "looks at",
+    "look at", "looked at", "at once", "comes back", "come back", "is gone", "are gone", "stands still", "stand still",
+];
+
+/// Files that quote the phrases on purpose.
+const QUOTES: &[&str] = &["docs/glossary.md", "CONTRIBUTING.md", "xtask/src/test/words/mod.rs"];
+
+/// The limits: a folder and a number per line.
+const LIMITS: &str = include_str!("limits.txt");
+
+/// The number of phrases in comments of Rust and in Markdown, by the first folder of the path.
+fn counts() -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    visit(workspace(), workspace(), &mut counts);
+    counts
+}
+
+fn visit(root: &Path, folder: &Path, counts: &mut BTreeMap<String, usize>) {
+    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")) {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !name.starts_with('.') && name != "target" {
+                visit(root, &path, counts);
+            }
+            continue;
+        }
+        let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+        let is_code = name.ends_with(".rs");
+        if (is_code || name.ends_with(".md")) && !QUOTES.contains(&relative.as_str()) {
+            let text = fs::read_to_string(&path).expect("a text file");
+            let first = relative.split_once('/').map_or("(root)", |(first, _)| first);
+            *counts.entry(first.to_owned()).or_default() += count(&text, is_code);
+        }
+    }
+}
+
+/// The number of phrases in a text; of code only in lines that are comments.
+fn count(text: &str, is_code: bool) -> usize {
+    let lines = text.lines().map(str::trim).filter(|line| !is_code || line.starts_with("//"));
+    lines.map(|line| PHRASES.iter().map(|phrase| occurrences(&line.to_lowercase(), phrase)).sum::<usize>()).sum()
+}
+
+/// Where the phrase stands as whole words.
+fn occurrences(line: &str, phrase: &str) -> usize {
+    let is_word = |character: Option<char>| character.is_some_and(char::is_alphanumeric);
+    let whole = |(start, found): &(usize, &str)| {
+        !is_word(line[..*start].chars().next_back()) && !is_word(line[start + found.len()..].chars().next())
+    };
+    line.match_indices(phrase).filter(whole).count()
+}
+
+#[test]
+fn comments_and_docs_have_no_more_phrases_that_the_glossary_replaces() {
+    let limits: BTreeMap<&str, usize> = LIMITS
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(folder, limit)| (folder, limit.trim().parse().expect("a number")))
+        .collect();
+    let counts = counts();
+    let listed: String = counts.iter().map(|(folder, count)| format!("{folder} {count}\n")).collect();
+    for (folder, count) in &counts {
+        let limit = limits.get(folder.as_str()).copied().unwrap_or(0);
+        assert!(
+            *count <= limit,
+            "{folder} has {count} phrases that docs/glossary.md replaces, {limit} are allowed; reword the new ones"
+        );
+        assert!(
+            *count + SLACK > limit,
+            "{folder} has only {count} of {limit} phrases: lower the limits in xtask/src/test/words/limits.txt to\n{listed}"
+        );
+    }
+}
+
+/// How far a limit may be above the count, so that not every change of a comment changes a limit.
+const SLACK: usize = 25;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phrases_count_as_whole_words_in_comments_only() {
+        assert_eq!(count("// Nobody is told of it.\nlet nobody = 1;", true), 3);
+        assert_eq!(count("Listing anew, renewed.", false), 1);
+        assert_eq!(count("// blest, forgone", true), 0);
+    }
+}
