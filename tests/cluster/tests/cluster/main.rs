@@ -114,7 +114,7 @@ fn main() -> std::process::ExitCode {
             solid_owners_hold_and_dangling_references_go, one_request_a_deletion, no_kind_is_watched_twice,
         },
         process::manifests::{charts_are_taken_by_helm_and_by_the_server, patches_change_what_they_mean_to},
-        process::monitoring::{alerts_and_panels_ask_for_what_is_served},
+        process::monitoring::{alerts_and_panels_ask_for_what_is_served, metrics_are_those_of_upstreams_list},
         api::namespace::{
             twenty_kinds_go_with_their_namespace, what_the_watches_show_is_not_asked_for,
             a_watch_that_stands_still_is_no_proof, the_last_pod_to_go_wakes_the_controller,
@@ -160,7 +160,7 @@ fn main() -> std::process::ExitCode {
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, network::endpoints::{upstreams_slices_are_taken_over},
         upstream::handover::{work_goes_on_under_the_other},
-        process::monitoring::{alerts_fire_when_they_are_to, upstreams_metrics_are_here},
+        process::monitoring::{alerts_fire_when_they_are_to, upstreams_list_is_current},
         upstream::operations::{the_takeover_page_is_followed_there_and_back},
         api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},
         upstream::statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
