@@ -221,7 +221,7 @@ impl Snapshot {
 /// Longest name of a group, version, kind or resource in bytes.
 const LONGEST_NAME: usize = 253;
 
-/// Most different names. Clusters have some thousands; whoever may create definitions of resources must not be able to fill
+/// Most different names. Clusters have some thousands; a tenant who may create definitions of resources must not be able to fill
 /// the memory with them.
 const MOST_NAMES: usize = 65_536;
 

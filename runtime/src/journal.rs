@@ -46,7 +46,7 @@ impl Notes {
         }
     }
 
-    /// The time to wait that the API server asked for in this reconcile; zero if it did not.
+    /// The longest Retry-After that the API server returned in this reconcile; zero without one.
     pub(crate) fn retry_after(notes: &Mutex<Self>) -> Duration {
         notes.lock().unwrap_or_else(PoisonError::into_inner).retry_after
     }

@@ -55,7 +55,7 @@ enum Part {
     Fuzz,
 }
 
-/// Inputs for each random history that is asked for: an input is read in microseconds.
+/// Inputs per requested history: an input is read in microseconds.
 const FUZZ_CASES: u32 = 100;
 
 /// A call of cargo: arguments and environment.

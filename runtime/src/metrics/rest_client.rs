@@ -96,12 +96,10 @@ impl RestClient {
         self.duration.get_or_create(&labels).observe(time.as_secs_f64());
     }
 
-    /// Records the size of a request's body, if it has one.
+    /// Records the size of a request's body; a read has none, and counts as empty.
     pub fn sent(&self, method: &str, host: &str, bytes: usize) {
-        if bytes > 0 {
-            let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
-            self.request_sizes.get_or_create(&labels).observe(bytes as f64);
-        }
+        let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
+        self.request_sizes.get_or_create(&labels).observe(bytes as f64);
     }
 
     /// Records the size of a whole response.
@@ -147,6 +145,7 @@ mod tests {
             "rest_client_rate_limiter_duration_seconds_count{verb=\"POST\",host=\"a:6443\"} 1",
             "rest_client_request_size_bytes_bucket{le=\"512\",verb=\"POST\",host=\"a:6443\"} 1",
             "rest_client_request_size_bytes_count{verb=\"POST\",host=\"a:6443\"} 1",
+            "rest_client_request_size_bytes_bucket{le=\"64\",verb=\"GET\",host=\"a:6443\"} 1",
             "rest_client_response_size_bytes_bucket{le=\"65536\",verb=\"GET\",host=\"a:6443\"} 0",
             "rest_client_response_size_bytes_bucket{le=\"1.6777216e+07\",verb=\"GET\",host=\"a:6443\"} 1",
         ] {

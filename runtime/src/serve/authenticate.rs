@@ -52,7 +52,7 @@ fn digest(key: &hmac::Key, token: &str) -> TokenDigest {
     digest
 }
 
-/// A key that nobody else has.
+/// A new key.
 ///
 /// # Panics
 /// Never: a system without randomness has no TLS either, which begins before this.

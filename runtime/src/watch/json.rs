@@ -253,7 +253,7 @@ mod tests {
     fn object_without_readable_metadata_stops_neither_watch_nor_list() {
         let line = br#"{"type": "ADDED", "object": {"metadata": {"name": 1}}}"#;
         assert!(matches!(envelope::watch_event(&frame(line).expect("a frame")), Ok(WatchEvent::Added(_))));
-        let body = br#"{"metadata": {}, "items": [{"metadata": []}, {"metadata": {"name": "a"}}]}"#;
+        let body = br#"{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": []}, {"metadata": {"name": "a"}}]}"#;
         let page = page(body).expect("a page");
         assert_eq!(envelope::page(&page).expect("a list").items.len(), 2);
     }
@@ -274,7 +274,7 @@ mod tests {
         #[test]
         fn objects_of_any_list_are_found(list in proptest::collection::vec(any_json(), 0..5), more in any_json()) {
             let objects: Vec<Value> = list.into_iter().map(|inner| json!({"metadata": {}, "x": inner})).collect();
-            let body = json!({"a": more, "items": objects, "metadata": {}, "z": more}).to_string();
+            let body = json!({"a": more, "items": objects, "metadata": {"resourceVersion": "9"}, "z": more}).to_string();
             let page = page(body.as_bytes()).expect("a page");
             let read = envelope::page(&page).expect("a list");
             let found: Vec<Value> = read.items.iter().map(|item| inside(item).expect("the item")).collect();

@@ -27,7 +27,7 @@ fn full(status: u16, headers: &[(&str, &str)], body: &str) -> Response<AnswerBod
     answer
 }
 
-/// A writer whose requests are answered by `answer`, and the paths with queries that it asked for.
+/// A writer whose requests are answered by `answer`, and their paths with queries.
 async fn writer(
     fence: Fence,
     answer: impl Fn(&str) -> Option<Response<AnswerBody>> + Send + Sync + 'static,
