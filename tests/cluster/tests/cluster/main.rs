@@ -193,7 +193,6 @@ fn main() -> std::process::ExitCode {
         }, network::endpoints::{upstreams_slices_are_taken_over},
         upstream::handover::{work_goes_on_under_the_other},
         process::many_kinds::{leader_works_with_500_custom_kinds},
-        process::many_kinds::{leader_works_with_500_custom_kinds},
         process::monitoring::{alerts_fire_when_they_are_to, upstreams_list_is_current},
         upstream::operations::{the_takeover_page_is_followed_there_and_back},
         api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},
