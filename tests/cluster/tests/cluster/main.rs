@@ -182,6 +182,7 @@ fn main() -> std::process::ExitCode {
             retained_volume_is_released_and_freed_by_its_administrator, host_path_volume_is_deleted_with_its_directory,
             claim_is_lost_with_its_volume_and_recovers, external_provisioner_is_asked_and_its_volume_is_bound,
             stateful_pods_with_claims_start, recycled_volume_is_wiped_by_a_pod_and_free_again,
+            csi_volumes_live_from_claim_to_deletion_through_a_crash,
         },
     ]
     .into();
