@@ -20,14 +20,8 @@ const BEFORE_MORE_GO: Duration = Duration::from_secs(1);
 /// Labels that a pod must have for a selector to match it.
 pub fn labels_asked_for(selector: &Selector) -> Vec<(Str, Str)> {
     let Selector::All(requirements) = selector else { return Vec::new() };
-    let exactly = |requirement: &Requirement| match requirement {
-        Requirement::In(key, values) => match &values[..] {
-            [value] => Some((key.clone(), value.clone())),
-            _ => None,
-        },
-        _ => None,
-    };
-    requirements.iter().filter_map(exactly).collect()
+    let labels = requirements.iter().filter_map(Requirement::only_label);
+    labels.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// How many pods should be there, and how many of them healthy.
