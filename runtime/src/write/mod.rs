@@ -5,6 +5,7 @@
 //! again. Bodies are protobuf; a patch is JSON.
 
 mod dynamic;
+mod list;
 
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 const PAGE: u32 = 500;
 
 pub use dynamic::{Deletion, Propagation, Scale};
+pub use list::MetaList;
 
 /// Why something was not changed, or may not have been.
 #[derive(Debug, thiserror::Error)]

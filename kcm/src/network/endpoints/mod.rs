@@ -11,7 +11,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kinds::{Endpoints, Pod, Sections, Service};
+use kinds::{Endpoints, Namespace, Pod, Sections, Service};
 use runtime::debounce::StatusDebouncer;
 use runtime::manager::Manager;
 use runtime::queue::Queue;
@@ -20,6 +20,7 @@ use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::network::service_endpoints::{ENDPOINTS, MAX_RETRIES, pods};
+use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
 use sync::AllEndpoints;
 
@@ -50,6 +51,7 @@ fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<Service>(Sections::default(), &[]);
     builder.need::<Pod>(Pod::NETWORK, &[by_label()]);
     builder.need::<Endpoints>(Endpoints::WHOLE, &[]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -68,6 +70,7 @@ fn start(manager: &mut Manager, context: &Context) {
         triggers: Default::default(),
         debouncer: StatusDebouncer::default(),
         leftovers: Arc::default(),
+        gate: CreationGate::new(manager.registry().store()),
     });
     pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
     let (leftovers, woken) = (reconciler.leftovers.clone(), queue.clone());

@@ -35,6 +35,11 @@ fn main() -> std::process::ExitCode {
             availability_takes_its_time, terminating_pods_are_counted_and_replaced,
             flapping_pods_are_kept_and_seldom_told_of, failed_and_evicted_pods_are_replaced_and_stay,
         },
+        workloads::refused_creations::{
+            deleted_namespace_costs_others_no_time, refused_creations_back_off_while_pods_change,
+            status_follows_pods_while_creations_are_refused,
+        },
+        workloads::released_pods::{relabelled_pod_is_replaced_after_a_lost_answer},
         workloads::replicationcontroller::{
             pods_come_go_and_are_told_of, orphans_are_adopted_and_strangers_released,
             a_quota_is_told_of_until_the_scale_fits,
@@ -50,6 +55,7 @@ fn main() -> std::process::ExitCode {
         },
         storage::csi::{
             volume_lives_from_its_claim_to_its_end_in_the_driver, second_attachment_of_a_single_node_volume_is_detected,
+            first_consumer_gets_its_ephemeral_volume_and_runs,
         },
         storage::expander::{expansion_is_left_to_external_resizers},
         workloads::pod_garbage_collector::{
