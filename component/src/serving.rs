@@ -10,7 +10,7 @@ use runtime::serve::{
     AuthenticationOptions, AuthorizationOptions, Check, Health, ProcessStatus, RequestHeaderOptions, ServeOptions,
     SetVerbosity, Surface, TlsOptions, Zpages, configz,
 };
-use runtime::telemetry::{BuildInfo, Controllers, Events, Leadership, Stores};
+use runtime::telemetry::{BuildInfo, CompatibilityVersions, Controllers, Events, Features, Leadership, Stores};
 use serde_json::{Map, Value, json};
 
 use crate::assembly::Built;
@@ -128,6 +128,13 @@ fn health(options: &Options, manager: &Manager) -> Health {
 fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> Arc<Metrics> {
     let metrics = manager.metrics().clone();
     metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
+    let gates = &options.gates;
+    metrics.collect(CompatibilityVersions {
+        binary: KUBE_VERSION.trim_start_matches('v').to_owned(),
+        emulation: format!("1.{}", gates.emulated_minor()),
+        min_compatibility: format!("1.{}", gates.min_compatibility_minor()),
+    });
+    metrics.collect(Features(gates.all().map(|(name, stage, is_on)| (name, stage.label(), is_on)).collect()));
     metrics.rest_client(&manager.clients().metrics);
     metrics.collect(manager.queues());
     if options.leader_elect.enabled {

@@ -4,6 +4,7 @@
 //! proxy, client certificate or bearer token, and authorized by the API server, as upstream's managers do it (packages
 //! controller-manager/app and apiserver/pkg/server/options).
 
+mod access_metrics;
 mod answer;
 mod authenticate;
 mod authorize;
@@ -40,6 +41,7 @@ pub use routes::{SetVerbosity, Surface, configz};
 pub use user::User;
 pub use zpages::{ProcessStatus, Zpages};
 
+use access_metrics::{ReviewMetrics, TokenCacheMetrics};
 use authenticate::Authenticator;
 use authorize::Authorizer;
 use connection::Protocol;
@@ -82,16 +84,19 @@ impl Server {
         let settings = Settings::new(&options.tls, options.http1_only)?;
         let agent = &options.user_agent;
         let (asking, allowing) = (&options.authentication, &options.authorization);
-        let tokens = reviewer("--authentication-kubeconfig", asking.kubeconfig.as_deref(), agent).await?;
-        let access = reviewer("--authorization-kubeconfig", allowing.kubeconfig.as_deref(), agent).await?;
+        let (authn, authz) =
+            (ReviewMetrics::new(&surface.metrics, "authn"), ReviewMetrics::new(&surface.metrics, "authz"));
+        let tokens = reviewer("--authentication-kubeconfig", asking.kubeconfig.as_deref(), agent, authn).await?;
+        let access = reviewer("--authorization-kubeconfig", allowing.kubeconfig.as_deref(), agent, authz).await?;
         if access.is_none() {
             warn!("no --authorization-kubeconfig: everything is forbidden but --authorization-always-allow-paths");
         }
         let trust = Arc::new(Trust::new(asking, tokens.clone(), settings.provider.clone()).await?);
         let tls = Arc::new(Tls::new(&options.tls, settings, options.bind_address, subjects(&trust))?);
+        let token_metrics = TokenCacheMetrics::new(&surface.metrics);
         let routes = Arc::new(Routes {
             surface,
-            authenticator: Authenticator::new(trust.clone(), tokens, asking.token_ttl),
+            authenticator: Authenticator::new(trust.clone(), tokens, asking.token_ttl, token_metrics),
             authorizer: Authorizer::new(allowing, access)?,
         });
         let protocol = Protocol::new(options.http1_only, options.http2_max_streams);
@@ -127,6 +132,7 @@ async fn reviewer(
     flag: &'static str,
     kubeconfig: Option<&Path>,
     user_agent: &str,
+    metrics: ReviewMetrics,
 ) -> Result<Option<Arc<Reviewer>>, ServeError> {
     let options = ConnectOptions {
         kubeconfig: kubeconfig.map(Path::to_owned),
@@ -134,7 +140,7 @@ async fn reviewer(
         ..ConnectOptions::default()
     };
     match connect(&options).await {
-        Ok(clients) => Ok(Some(Arc::new(Reviewer::new(clients)))),
+        Ok(clients) => Ok(Some(Arc::new(Reviewer::new(clients, metrics)))),
         Err(ConnectError::InCluster(reason)) => {
             debug!(%reason, "{flag} is not set and this is no pod");
             Ok(None)

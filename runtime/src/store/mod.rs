@@ -98,6 +98,9 @@ pub struct Store<K: Kind> {
 
 type Wake = Box<dyn FnOnce() + Send>;
 
+/// From this number of written objects on, those that a store no longer waits for are removed, each time the number has doubled.
+const WRITTEN_SWEPT: usize = 64;
+
 /// One write to an object is under way; the next one may begin when this is dropped. Hold it until the answer's version
 /// was told to [`Store::wrote`].
 #[must_use = "dropping it says that the write is over"]
@@ -191,6 +194,11 @@ impl<K: Kind> Store<K> {
     pub fn wrote(&self, key: &ObjectKey, version: u64) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if self.progress.version() < version && self.get(key).is_none_or(|record| record.meta().version < version) {
+            // An object that was deleted before its write came here leaves its entry behind.
+            if written.len() >= WRITTEN_SWEPT && written.len().is_power_of_two() {
+                let reached = self.progress.version();
+                written.retain(|_, version| *version > reached);
+            }
             written.insert(key.clone(), version);
         }
     }

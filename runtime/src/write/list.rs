@@ -31,7 +31,8 @@ impl Writer {
         namespace: &str,
         selector: &str,
     ) -> Result<MetaList, WriteError> {
-        let path = format!("{}?labelSelector={}", resource.path(Some(namespace)), percent_encode(selector));
+        let collection = super::path::collection(resource, Some(namespace))?;
+        let path = format!("{collection}?labelSelector={}", percent_encode(selector));
         let answer = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
         let page = envelope::page(&answer.0)?;
         let interner = Interner::default();

@@ -18,10 +18,10 @@ use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 
-use super::PATIENCE;
 use super::decide::{Desired, TRUNCATED, Write, desired, write};
 use super::leftovers::Leftovers;
-use crate::network::service_endpoints::ENDPOINTS;
+use crate::network::service_endpoints::IDLE_REMOVAL_DELAY;
+use crate::network::service_endpoints::pace::Pace;
 use crate::network::service_endpoints::selectors::pods_of;
 use crate::network::service_endpoints::trigger::{self, TriggerTimes};
 use crate::pods::creation_gate::CreationGate;
@@ -84,7 +84,7 @@ impl AllEndpoints {
             }
             Write::Later => {
                 self.triggers.settled(key);
-                if let Some(later) = self.debouncer.wait(key, PATIENCE) {
+                if let Some(later) = self.debouncer.wait(key, IDLE_REMOVAL_DELAY) {
                     return Ok(Outcome::RequeueAfter(later));
                 }
                 None
@@ -93,12 +93,14 @@ impl AllEndpoints {
         };
         self.debouncer.forget(key);
         let triggered = triggered.and_then(trigger::text);
-        match self.write(key, current.as_deref(), &desired, triggered.as_deref()).await {
+        let pace = Pace::default();
+        let written = pace.add(self.write(key, current.as_deref(), &desired, triggered.as_deref())).await;
+        self.queue.cool_down(key, pace.cooldown());
+        match written {
             Ok(None) => Ok(Outcome::Done),
             Ok(Some(version)) => {
                 self.consistency.wrote(key, &self.endpoints, version);
                 self.triggers.settled(key);
-                self.queue.rest(key, ENDPOINTS.after_write(pods.len()));
                 Ok(Outcome::Done)
             }
             Err(error) if error.is_namespace_terminating() => {

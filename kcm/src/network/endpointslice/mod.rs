@@ -27,7 +27,7 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::network::service_endpoints::slice_keys::{self, by_service};
 use crate::network::service_endpoints::slice_writes::SliceWrites;
-use crate::network::service_endpoints::{MAX_RETRIES, SLICES, pods};
+use crate::network::service_endpoints::{MAX_RETRIES, pods};
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
 use sync::{EndpointSlices, lock};
@@ -40,9 +40,6 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 
 /// How long after somebody changed a slice its Service is looked at, at least (endpointSliceChangeMinSyncDelay).
 const SLICE_CHANGE_DELAY: Duration = Duration::from_secs(1);
-
-/// How long changes of endpoints wait that get no traffic before and after.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -71,7 +68,7 @@ fn watches(builder: &mut Builder, _: &Context) {
 
 fn start(manager: &mut Manager, context: &Context) {
     let (base_delay, max_delay) = BACKOFF;
-    let queue = Queue::new(QueueOptions { base_delay, max_delay, ..SLICES.queue("endpoint_slice") });
+    let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("endpoint_slice") });
     let registry = manager.registry();
     let (services, all_pods) = (registry.store::<Service>(), registry.store::<Pod>());
     let (nodes, slices) = (registry.store::<Node>(), registry.store::<EndpointSlice>());

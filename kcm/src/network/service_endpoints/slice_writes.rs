@@ -14,6 +14,7 @@ use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
 
+use super::pace::Pace;
 use super::slice_keys::{OwnChanges, by_service, slices_of};
 use crate::pods::creation_gate::CreationGate;
 
@@ -165,17 +166,24 @@ impl SliceWrites {
     }
 
     /// Does what is planned; what comes later is not begun after a failure. Slices are not created where the namespace
-    /// is going away.
+    /// is going away. Changes that arrive meanwhile are written at their [`Pace`].
     ///
     /// # Errors
     /// The first failure.
     pub async fn write(&self, key: &ObjectKey, heads: &Heads<'_>, plan: &Plan) -> Result<Written, Failed> {
-        first(join_all(plan.create.iter().map(|contents| self.create(key, heads, contents))).await)?;
+        let pace = Pace::default();
+        let written = self.write_at(&pace, key, heads, plan).await;
+        self.queue.cool_down(key, pace.cooldown());
+        written
+    }
+
+    async fn write_at(&self, pace: &Pace, key: &ObjectKey, heads: &Heads<'_>, plan: &Plan) -> Result<Written, Failed> {
+        first(join_all(plan.create.iter().map(|contents| pace.add(self.create(key, heads, contents)))).await)?;
         // None is dropped under way, or it would not be known what it wrote.
         let updates: Vec<_> =
-            plan.update.iter().map(|(slice, contents)| self.update(key, heads, slice, contents)).collect();
+            plan.update.iter().map(|(slice, contents)| pace.add(self.update(key, heads, slice, contents))).collect();
         first(stream::iter(updates).buffer_unordered(UPDATES_AT_ONCE).collect().await)?;
-        first(join_all(plan.delete.iter().map(|slice| self.delete(key, slice))).await)?;
+        first(join_all(plan.delete.iter().map(|slice| pace.add(self.delete(key, slice)))).await)?;
         Ok(Written { created: plan.create.len(), updated: plan.update.len(), deleted: plan.delete.len() })
     }
 

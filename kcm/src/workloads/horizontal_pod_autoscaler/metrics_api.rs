@@ -177,6 +177,8 @@ pub fn external_values(answer: &Value) -> Result<Vec<i64>, String> {
 #[cfg(test)]
 mod tests {
     use kinds::Interner;
+    use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 
@@ -213,6 +215,46 @@ mod tests {
         ];
         for (question, path) in rows {
             assert_eq!(question.path, path);
+        }
+    }
+
+    /// Parts of answers: quantities, times and windows that are valid, nearly so, or of another type.
+    fn part() -> impl Strategy<Value = Value> {
+        let text = prop_oneof![
+            "[-+]?[0-9]{0,20}(\\.[0-9]{0,20})?(n|m|k|Ki|E|e[0-9]{1,6})?",
+            "[0-9]{4}-[0-9]{2}-[0-9]{2}T00:00:00Z",
+            "[0-9]{1,20}(h|m|s|ms)",
+            any::<String>(),
+        ];
+        prop_oneof![
+            4 => text.prop_map(Value::from),
+            1 => any::<u64>().prop_map(Value::from),
+            1 => any::<f64>().prop_map(Value::from),
+            1 => Just(Value::Null),
+            1 => Just(json!([{"name": "c", "usage": {"cpu": "1"}}])),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_of_a_metrics_api_is_read_or_refused(
+            parts in proptest::collection::vec((part(), part(), part(), part()), 0..4),
+        ) {
+            let items: Vec<Value> = parts
+                .into_iter()
+                .map(|(value, timestamp, window, name)| {
+                    json!({
+                        "metadata": {"name": name}, "describedObject": {"name": name}, "value": value,
+                        "timestamp": timestamp, "window": window, "windowSeconds": window,
+                        "containers": [{"name": "c", "usage": {"cpu": value}}, {"usage": {"cpu": window}}],
+                    })
+                })
+                .collect();
+            let answer = json!({ "items": items });
+            for container in ["", "c"] {
+                let _ = resource_samples(&answer, "cpu", container);
+            }
+            let _ = (pod_samples(&answer), object_value(&answer), external_values(&answer));
         }
     }
 }

@@ -138,7 +138,7 @@ impl Orphans {
             Ok(answer) if answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.uid == *uid => {
                 Ok(true)
             }
-            Err(error) if !error.is_not_found() => Err(error.into()),
+            Err(error) if !error.is_not_found() && !error.is_invalid_name() => Err(error.into()),
             Ok(_) | Err(_) => {
                 let mut gone = self.gone();
                 if gone.len() >= REMEMBERED {

@@ -225,7 +225,8 @@ impl<'a> Work<'a> {
             return Err(ReconcileError::new(format!("pod {key} is another one by now")));
         }
         let object = answer.object().map_err(WriteError::from)?;
-        let object = repaired(object, &identity::labels(self.set, ordinal), &claims);
+        let object = repaired(object, &identity::labels(self.set, ordinal), &claims)
+            .map_err(|error| WriteError::Unreadable(error.into()))?;
         let answer = writer.replace(&Pod::RESOURCE, &key, None, &object).await?;
         let version = answer.meta().map_err(WriteError::from)?.version;
         self.controller.consistency.wrote(self.key, &self.controller.pods, version);

@@ -76,6 +76,10 @@ fn main() -> std::process::ExitCode {
             a_lost_answer_behind_a_frozen_watch_is_found, a_successor_with_an_old_view_looks_first,
             a_killed_leader_is_followed, a_paused_leader_is_followed,
         },
+        robustness::hostile_names::{
+            pods_of_jobs_with_hostile_names_are_released,
+            secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_by_upstream,
+        },
         robustness::invariants::{a_quiet_cluster_is_left_alone, one_watch_a_kind, declared_writes_are_allowed, writes_are_declared},
         auth::serviceaccount::{
             a_default_account_comes_and_comes_back, root_certificates_are_published_and_repaired,
@@ -126,13 +130,16 @@ fn main() -> std::process::ExitCode {
             what_others_do_to_slices_is_repaired, a_frozen_watch_leads_to_no_second_slice,
             crash_after_a_sample_of_writes, each_write_fails_each_way,
         },
+        network::endpoint_lag::{
+            changes_that_arrive_one_by_one_are_not_delayed, changes_during_a_write_share_the_next_one,
+        },
         api::garbage_collector::{
             a_deployment_goes_with_all_that_it_owns, a_recreated_owner_holds_nothing, custom_resources_own_and_are_owned,
             owners_that_went_unseen_are_found, references_into_another_namespace_are_told_of,
             solid_owners_hold_and_dangling_references_go, one_request_a_deletion, no_kind_is_watched_twice,
         },
         process::manifests::{charts_are_taken_by_helm_and_by_the_server, patches_change_what_they_mean_to},
-        process::monitoring::{alerts_and_panels_ask_for_what_is_served},
+        process::monitoring::{alerts_and_panels_ask_for_what_is_served, metrics_are_those_of_upstreams_list},
         api::namespace::{
             twenty_kinds_go_with_their_namespace, what_the_watches_show_is_not_asked_for,
             a_watch_that_stands_still_is_no_proof, the_last_pod_to_go_wakes_the_controller,
@@ -174,7 +181,7 @@ fn main() -> std::process::ExitCode {
             claim_waits_for_its_pod_and_gets_a_volume_of_the_node, binding_is_completed_after_a_crash_at_each_write,
             retained_volume_is_released_and_freed_by_its_administrator, host_path_volume_is_deleted_with_its_directory,
             claim_is_lost_with_its_volume_and_recovers, external_provisioner_is_asked_and_its_volume_is_bound,
-            stateful_pods_with_claims_start,
+            stateful_pods_with_claims_start, recycled_volume_is_wiped_by_a_pod_and_free_again,
         },
     ]
     .into();
@@ -186,7 +193,8 @@ fn main() -> std::process::ExitCode {
         }, network::endpoints::{upstreams_slices_are_taken_over},
         upstream::handover::{work_goes_on_under_the_other},
         process::many_kinds::{leader_works_with_500_custom_kinds},
-        process::monitoring::{alerts_fire_when_they_are_to, upstreams_metrics_are_here},
+        process::many_kinds::{leader_works_with_500_custom_kinds},
+        process::monitoring::{alerts_fire_when_they_are_to, upstreams_list_is_current},
         upstream::operations::{the_takeover_page_is_followed_there_and_back},
         api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},
         upstream::statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
