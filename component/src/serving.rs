@@ -21,6 +21,9 @@ use crate::flags::value::{KUBE_VERSION, Type};
 /// (cmd/kube-controller-manager/app, Run).
 const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
 
+/// Panics in a row after which a watch is unhealthy: only a restart of the process may help.
+const PANICS: u64 = 5;
+
 /// How to serve; `None` with `--secure-port=0`.
 pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions> {
     let values = &options.values;
@@ -113,7 +116,13 @@ fn health(options: &Options, manager: &Manager) -> Health {
             stores.iter().filter(|store| !store.is_synced()).map(|store| store.resource()).collect();
         Some(if waits.is_empty() { Ok(()) } else { Err(format!("not listed yet: {}", waits.join(", "))) })
     });
-    Health::new(election.into_iter().chain(running).collect(), vec![complete])
+    let watched = manager.registry().stats();
+    let working = Check::new("watches", move || {
+        let broken: Vec<String> =
+            watched.iter().filter(|watch| watch.panics_in_a_row() >= PANICS).map(|watch| watch.resource()).collect();
+        Some(if broken.is_empty() { Ok(()) } else { Err(format!("panics again and again: {}", broken.join(", "))) })
+    });
+    Health::new(election.into_iter().chain(running).chain([working]).collect(), vec![complete])
 }
 
 fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> Arc<Metrics> {

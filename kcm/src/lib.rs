@@ -12,4 +12,5 @@ pub mod network;
 pub mod nodes;
 pub mod pods;
 pub mod registry;
+pub mod storage;
 pub mod workloads;

@@ -17,6 +17,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::network::endpoints::DESCRIPTOR,
     crate::network::endpointslice::DESCRIPTOR,
     crate::network::endpointslice_mirroring::DESCRIPTOR,
+    crate::storage::ephemeral_volume::DESCRIPTOR,
     crate::api::garbage_collector::DESCRIPTOR,
     crate::workloads::horizontal_pod_autoscaler::DESCRIPTOR,
     crate::workloads::job::DESCRIPTOR,
@@ -25,6 +26,10 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::api::namespace::DESCRIPTOR,
     crate::network::node_ipam::DESCRIPTOR,
     crate::nodes::node_lifecycle::DESCRIPTOR,
+    crate::storage::binder::DESCRIPTOR,
+    crate::storage::expander::DESCRIPTOR,
+    crate::storage::pv_protection::DESCRIPTOR,
+    crate::storage::pvc_protection::DESCRIPTOR,
     crate::workloads::pod_garbage_collector::DESCRIPTOR,
     crate::certificates::podcertificaterequest_cleaner::DESCRIPTOR,
     crate::workloads::replicaset::DESCRIPTOR,
@@ -40,6 +45,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::auth::token_cleaner::DESCRIPTOR,
     crate::nodes::ttl::DESCRIPTOR,
     crate::workloads::ttl_after_finished::DESCRIPTOR,
+    crate::storage::vac_protection::DESCRIPTOR,
 ];
 
 #[cfg(test)]

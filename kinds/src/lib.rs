@@ -13,8 +13,8 @@
 //! 4. `decode`: what a decoder is given, and its errors. [`meta`], then [`Kind`] and [`metadata_edit`], then
 //!    [`envelope`]: metadata, the trait of all kinds, and the messages around objects.
 //! 5. [`template`] and `scheduling`: the parts that several workloads have in common.
-//! 6. One folder for each API group; `core` is the last, because its kinds refer to others. Kinds are public under flat
-//!    names, such as [`pod`] and [`Pod`].
+//! 6. One folder for each API group. `core` comes after most of them, because its kinds refer to others; `storage`, whose
+//!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and [`Pod`].
 
 mod apiserverinternal;
 mod apps;
@@ -34,6 +34,7 @@ mod policy;
 mod rbac;
 mod resource;
 mod scheduling;
+mod storage;
 pub mod template;
 mod value;
 pub mod wire;
@@ -46,7 +47,7 @@ pub use crate::certificates::{certificate_signing_request, cluster_trust_bundle,
 pub use crate::coordination::lease;
 pub use crate::core::pod::gated as gated_pod;
 pub use crate::core::{
-    config_map, endpoints, namespace, namespace_deletion as namespace_ending, node, node_cloud,
+    config_map, endpoints, namespace, namespace_deletion as namespace_ending, node, node_cloud, persistent_volume,
     persistent_volume_claim, persistent_volume_claim_usage as storage_claim, pod, replicationcontroller,
     resource_quota, secret, service, service_account,
 };
@@ -56,8 +57,11 @@ pub use crate::policy::pod_disruption_budget;
 pub use crate::rbac::cluster_role;
 pub use crate::resource::{device_allocation as allocation, device_taint_rule, resource_claim, resource_slice};
 pub use crate::scheduling::{node_selector, placement, taint};
+pub use crate::storage::{csi_driver, csi_node, storage_class, volume_attachment, volume_attributes_class};
 pub use crate::template::{pod_edit, raw_object as workload};
-pub use crate::value::{condition as status, int_or_string as intstr, ip, quantity, resource_list as amount, selector};
+pub use crate::value::{
+    access_modes, condition as status, int_or_string as intstr, ip, quantity, resource_list as amount, selector,
+};
 pub use crate::wire::{schema, splice};
 
 pub use crate::apiserverinternal::storage_version::StorageVersion;
@@ -77,6 +81,7 @@ pub use crate::core::config_map::ConfigMap;
 pub use crate::core::endpoints::Endpoints;
 pub use crate::core::namespace::Namespace;
 pub use crate::core::node::Node;
+pub use crate::core::persistent_volume::PersistentVolume;
 pub use crate::core::persistent_volume_claim::PersistentVolumeClaim;
 pub use crate::core::pod::Pod;
 pub use crate::core::pod::gated::GatedPod;
@@ -97,3 +102,8 @@ pub use crate::rbac::cluster_role::ClusterRole;
 pub use crate::resource::device_taint_rule::DeviceTaintRule;
 pub use crate::resource::resource_slice::ResourceSlice;
 pub use crate::scheduling::taint::{Taint, Toleration, Tolerations};
+pub use crate::storage::csi_driver::CsiDriver;
+pub use crate::storage::csi_node::CsiNode;
+pub use crate::storage::storage_class::StorageClass;
+pub use crate::storage::volume_attachment::VolumeAttachment;
+pub use crate::storage::volume_attributes_class::VolumeAttributesClass;

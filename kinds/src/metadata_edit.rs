@@ -3,7 +3,7 @@
 use crate::intern::Labels;
 use crate::meta::OwnerRef;
 use crate::wire::schema::object_meta as f;
-use crate::wire::splice::without_managed_fields;
+use crate::wire::splice::{with_part, without_managed_fields};
 use crate::wire::{Put, WireError, copy_fields, find, map_entry};
 
 /// Metadata is field 1 of every object.
@@ -88,6 +88,55 @@ impl Head<'_> {
     }
 }
 
+/// Returns a copy of `object` for a PUT with these annotations set (`Some`) or removed (`None`).
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn annotated(object: &[u8], edits: &[(&str, Option<&str>)]) -> Result<Vec<u8>, WireError> {
+    with_part(object, METADATA, |meta| {
+        let mut copy = Vec::with_capacity(meta.len() + 128);
+        let edited = |entry: &[u8]| map_entry(entry).is_ok_and(|(key, _)| edits.iter().any(|(edit, _)| *edit == key));
+        copy_fields(meta, &mut copy, |field| {
+            field.number != f::MANAGED_FIELDS && !(field.number == f::ANNOTATIONS && edited(field.value.bytes()))
+        })?;
+        for (key, value) in edits {
+            if let Some(value) = value {
+                copy.put_entry(f::ANNOTATIONS, key, value);
+            }
+        }
+        Ok(copy)
+    })
+}
+
+/// Returns a copy of `object` for a PUT with a finalizer appended to those that it has. The object must not have it yet.
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn with_finalizer(object: &[u8], finalizer: &str) -> Result<Vec<u8>, WireError> {
+    with_part(object, METADATA, |meta| {
+        let mut copy = Vec::with_capacity(meta.len() + finalizer.len() + 2);
+        without_managed_fields(meta, &mut copy)?;
+        copy.put_str(f::FINALIZERS, finalizer);
+        Ok(copy)
+    })
+}
+
+/// Returns a copy of `object` for a PUT without these finalizers; others keep their order.
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn without_finalizers(object: &[u8], finalizers: &[&str]) -> Result<Vec<u8>, WireError> {
+    with_part(object, METADATA, |meta| {
+        let mut copy = Vec::with_capacity(meta.len());
+        copy_fields(meta, &mut copy, |field| match field.number {
+            f::MANAGED_FIELDS => false,
+            f::FINALIZERS => !finalizers.contains(&field.value.str()),
+            _ => true,
+        })?;
+        Ok(copy)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -153,5 +202,30 @@ mod tests {
         let (meta, annotations) = read(&head.rewrite(&created).expect("well-formed"));
         assert_eq!((&*meta.owners, annotations.len()), (std::slice::from_ref(&new), 0));
         assert_eq!(find(find(&head.create("ns", "web-"), METADATA), f::GENERATE_NAME), b"web-");
+    }
+
+    #[test]
+    fn annotations_and_finalizers_are_edited_in_place() {
+        let mut object = Vec::new();
+        object.put_message(METADATA, |meta| {
+            meta.put_str(f::NAME, "data");
+            meta.put_str(f::RESOURCE_VERSION, "7");
+            meta.put_entry(f::ANNOTATIONS, "kept", "1");
+            meta.put_entry(f::ANNOTATIONS, "removed", "1");
+            meta.put_str(f::FINALIZERS, "first");
+            meta.put_str(f::FINALIZERS, "second");
+            meta.put_str(f::MANAGED_FIELDS, "large");
+            meta.put_str(99, "unknown");
+        });
+        object.put_str(77, "unknown too");
+        let edited =
+            annotated(&object, &[("set", Some("2")), ("removed", None), ("absent", None)]).expect("well-formed");
+        let edited = with_finalizer(&edited, "third").expect("well-formed");
+        let edited = without_finalizers(&edited, &["first", "absent"]).expect("well-formed");
+        let (meta, annotations) = read(&edited);
+        assert_eq!((meta.version, &*meta.finalizers), (7, &["second".into(), "third".into()][..]));
+        assert_eq!(annotations, [("kept".into(), "1".into()), ("set".into(), "2".into())]);
+        assert_eq!((find(find(&edited, METADATA), 99), find(&edited, 77)), (&b"unknown"[..], &b"unknown too"[..]));
+        assert!(find(find(&edited, METADATA), f::MANAGED_FIELDS).is_empty());
     }
 }

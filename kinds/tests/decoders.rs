@@ -19,6 +19,8 @@ macro_rules! every_kind {
             config_map::ConfigMap,
             controller_revision::ControllerRevision,
             cronjob::CronJob,
+            csi_driver::CsiDriver,
+            csi_node::CsiNode,
             daemonset::DaemonSet,
             deployment::Deployment,
             device_taint_rule::DeviceTaintRule,
@@ -32,6 +34,7 @@ macro_rules! every_kind {
             namespace::Namespace,
             namespace_ending::NamespaceEnding,
             node::Node,
+            persistent_volume::PersistentVolume,
             persistent_volume_claim::PersistentVolumeClaim,
             pod::Pod,
             pod_certificate_request::PodCertificateRequest,
@@ -47,6 +50,9 @@ macro_rules! every_kind {
             service_account::ServiceAccount,
             service_cidr::ServiceCidr,
             statefulset::StatefulSet,
+            storage_class::StorageClass,
+            volume_attachment::VolumeAttachment,
+            volume_attributes_class::VolumeAttributesClass,
         )
     };
 }

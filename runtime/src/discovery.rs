@@ -15,7 +15,7 @@ use kinds::envelope::ApiStatus;
 use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
-use crate::client::{Clients, Identity, SendError, refusal};
+use crate::client::{Clients, Identity, Lane, SendError, refusal};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -373,7 +373,10 @@ impl Discovery {
         if let Some(tag) = &answered.tag {
             request = request.header(header::IF_NONE_MATCH, tag);
         }
-        let request = request.body(Bytes::new()).expect("a constant path is a valid request");
+        let request = request
+            .extension(Lane::Control)
+            .body(Bytes::new())
+            .map_err(|error| DiscoveryError::Unreadable { path, problem: error.to_string() })?;
         let answer = self.clients.send(&Identity::Own, request).await?;
         match answer.status() {
             StatusCode::NOT_MODIFIED => return Ok(false),

@@ -112,6 +112,12 @@ impl Collector for Stores {
         let each = |value: fn(&dyn WatchStats) -> f64| {
             self.0.iter().map(move |stats| ([("resource", stats.resource())], value(&**stats)))
         };
+        counters(
+            &mut encoder,
+            "controllers_store_panics",
+            "Panics of watches and of what is subscribed to them",
+            each(|stats| stats.panics() as f64),
+        )?;
         gauges(
             &mut encoder,
             "controllers_store_objects",

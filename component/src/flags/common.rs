@@ -22,7 +22,7 @@ crate::flags! {
         "controller-start-interval": Duration = "0s", NoEffectYet, "Pause between the starts of two controllers";
         "controllers": Strings = "[*]", Effective, "Controllers to run: '*' for all that are on by default, 'foo' to switch foo on, '-foo' to switch it off; the first mention of a name decides";
         "kube-api-burst": Int32 = "30", Effective, "Requests that may be sent to the API server at once, beyond --kube-api-qps";
-        "kube-api-content-type": Text = "application/vnd.kubernetes.protobuf", NoEffectYet, "Media type of the requests to the API server";
+        "kube-api-content-type": Text = "application/vnd.kubernetes.protobuf", NoEffectYet, "Media type of the requests to the API server; protobuf is always used where the server has it";
         "kube-api-qps": Float32 = "20", Effective, "Requests per second to the API server";
         "leader-elect": Bool = "true", Effective, "Work only while holding the Lease, so that several replicas may run";
         "leader-elect-lease-duration": Duration = "15s", Effective, "How long a candidate waits, after the last renewal it saw, before it takes the Lease";

@@ -87,7 +87,7 @@ component::flags! {
         "mirroring-max-endpoints-per-subset": Int32 = "1000", Effective, "Most endpoints mirrored from one subset, 1 to 1000";
     }
     "Ephemeral-volume-controller" {
-        "concurrent-ephemeralvolume-syncs": Int32 = "5", NoEffectYet, "Pods whose ephemeral volumes are reconciled at once";
+        "concurrent-ephemeralvolume-syncs": Int32 = "5", Effective, "Pods whose ephemeral volumes are reconciled at once";
     }
     "Garbage-collector-controller" {
         "concurrent-gc-syncs": Int32 = "20", Effective, "Objects that the garbage collector handles at once";
@@ -130,16 +130,16 @@ component::flags! {
         "unhealthy-zone-threshold": Float32 = "0.55", Effective, "A zone with this share of Nodes not ready (and at least 3) is unhealthy";
     }
     "Persistentvolume-binder-controller" {
-        "enable-dynamic-provisioning": Bool = "true", NoEffectYet, "Provision volumes dynamically where the environment can";
-        "enable-hostpath-provisioner": Bool = "false", NoEffectYet, "Provision HostPath volumes without a cloud; for tests on one node only";
+        "enable-dynamic-provisioning": Bool = "true", Effective, "Provision volumes dynamically where the environment can";
+        "enable-hostpath-provisioner": Bool = "false", Effective, "Provision HostPath volumes without a cloud; for tests on one node only";
         "flex-volume-plugin-dir": Text = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", NoEffectYet, "Directory with flex volume plugins";
-        "pv-recycler-increment-timeout-nfs": Int32 = "30", NoEffectYet, "Seconds per GiB added to the deadline of an NFS scrubber pod";
-        "pv-recycler-minimum-timeout-hostpath": Int32 = "60", NoEffectYet, "Shortest deadline in seconds of a HostPath recycler pod; for tests on one node only";
-        "pv-recycler-minimum-timeout-nfs": Int32 = "300", NoEffectYet, "Shortest deadline in seconds of an NFS recycler pod";
-        "pv-recycler-pod-template-filepath-hostpath": Text = "", NoEffectYet, "Pod template file for recycling HostPath volumes; for tests on one node only";
-        "pv-recycler-pod-template-filepath-nfs": Text = "", NoEffectYet, "Pod template file for recycling NFS volumes";
-        "pv-recycler-timeout-increment-hostpath": Int32 = "30", NoEffectYet, "Seconds per GiB added to the deadline of a HostPath scrubber pod; for tests on one node only";
-        "pvclaimbinder-sync-period": Duration = "15s", NoEffectYet, "How often volumes and claims are matched again";
+        "pv-recycler-increment-timeout-nfs": Int32 = "30", Effective, "Seconds per GiB added to the deadline of an NFS scrubber pod";
+        "pv-recycler-minimum-timeout-hostpath": Int32 = "60", Effective, "Shortest deadline in seconds of a HostPath recycler pod; for tests on one node only";
+        "pv-recycler-minimum-timeout-nfs": Int32 = "300", Effective, "Shortest deadline in seconds of an NFS recycler pod";
+        "pv-recycler-pod-template-filepath-hostpath": Text = "", Effective, "Pod template file for recycling HostPath volumes; for tests on one node only";
+        "pv-recycler-pod-template-filepath-nfs": Text = "", Effective, "Pod template file for recycling NFS volumes";
+        "pv-recycler-timeout-increment-hostpath": Int32 = "30", Effective, "Seconds per GiB added to the deadline of a HostPath scrubber pod; for tests on one node only";
+        "pvclaimbinder-sync-period": Duration = "15s", Effective, "How often volumes and claims that wait are reconciled again";
     }
     "Pod-garbage-collector-controller" {
         "terminated-pod-gc-threshold": Int32 = "12500", Effective, "Finished Pods to keep before the oldest are deleted; 0 or less keeps all";

@@ -1,5 +1,6 @@
-//! Values that appear in objects of many kinds: quantities, label selectors, IP addresses, conditions.
+//! Values that appear in objects of many kinds: quantities, label selectors, IP addresses, access modes, conditions.
 
+pub mod access_modes;
 pub mod condition;
 pub mod int_or_string;
 pub mod ip;

@@ -73,6 +73,12 @@ impl Amount {
         Self { nanos: self.nanos.saturating_mul(i128::try_from(count).unwrap_or(i128::MAX)), ..self }
     }
 
+    /// The next whole number that is not smaller, or the nearest that fits.
+    pub fn whole(self) -> i64 {
+        let whole = self.rounded_up().nanos / ONE;
+        i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
+    }
+
     /// The next whole number that is not smaller.
     #[must_use]
     pub fn rounded_up(self) -> Self {
@@ -209,6 +215,13 @@ mod tests {
         assert_eq!(amount("250m").times(4).to_string(), "1");
         assert_eq!(amount("1.2Gi").rounded_up().to_string(), "1288490189");
         assert_eq!(amount("1Ki").max(amount("1k")).to_string(), "1Ki");
+    }
+
+    #[test]
+    fn whole_number_is_rounded_up_and_saturates() {
+        for (text, whole) in [("1500m", 2), ("0", 0), ("-1500m", -1), ("1Ki", 1024), ("100E", i64::MAX)] {
+            assert_eq!(amount(text).whole(), whole, "{text}");
+        }
     }
 
     proptest! {

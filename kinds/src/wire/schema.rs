@@ -67,7 +67,7 @@ messages! {
     container "Container" "api/core/v1" { NAME "name" = 1, PORTS "ports" = 6, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19 }
     pod_status "PodStatus" "api/core/v1" {
         PHASE "phase" = 1, CONDITIONS "conditions" = 2, POD_IP "podIP" = 6, START_TIME "startTime" = 7, CONTAINER_STATUSES "containerStatuses" = 8,
-        INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, REASON "reason" = 4, POD_IPS "podIPs" = 12, QOS_CLASS "qosClass" = 9,
+        INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, EPHEMERAL_CONTAINER_STATUSES "ephemeralContainerStatuses" = 13, REASON "reason" = 4, POD_IPS "podIPs" = 12, QOS_CLASS "qosClass" = 9,
         RESOURCE_CLAIM_STATUSES "resourceClaimStatuses" = 15, EXTENDED_RESOURCE_CLAIM_STATUS "extendedResourceClaimStatus" = 18,
     }
     pod_readiness_gate "PodReadinessGate" "api/core/v1" { CONDITION_TYPE "conditionType" = 1 }
@@ -99,7 +99,7 @@ messages! {
     projected_volume_source "ProjectedVolumeSource" "api/core/v1" { SOURCES "sources" = 1 }
     volume_projection "VolumeProjection" "api/core/v1" { DOWNWARD_API "downwardAPI" = 2, SECRET "secret" = 1 }
     ephemeral_volume_source "EphemeralVolumeSource" "api/core/v1" { VOLUME_CLAIM_TEMPLATE "volumeClaimTemplate" = 1 }
-    claim_template "PersistentVolumeClaimTemplate" "api/core/v1" { SPEC "spec" = 2 }
+    claim_template "PersistentVolumeClaimTemplate" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
     claim_volume_source "PersistentVolumeClaimVolumeSource" "api/core/v1" { CLAIM_NAME "claimName" = 1 }
     volume_resources "VolumeResourceRequirements" "api/core/v1" { LIMITS "limits" = 1, REQUESTS "requests" = 2 }
 
@@ -173,12 +173,53 @@ messages! {
     scoped_resource_selector_requirement "ScopedResourceSelectorRequirement" "api/core/v1" { SCOPE_NAME "scopeName" = 1, OPERATOR "operator" = 2, VALUES "values" = 3 }
     persistent_volume_claim "PersistentVolumeClaim" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     persistent_volume_claim_spec "PersistentVolumeClaimSpec" "api/core/v1" {
-        RESOURCES "resources" = 2, STORAGE_CLASS_NAME "storageClassName" = 5, VOLUME_ATTRIBUTES_CLASS_NAME "volumeAttributesClassName" = 9,
+        ACCESS_MODES "accessModes" = 1, RESOURCES "resources" = 2, VOLUME_NAME "volumeName" = 3, SELECTOR "selector" = 4,
+        STORAGE_CLASS_NAME "storageClassName" = 5, VOLUME_MODE "volumeMode" = 6, DATA_SOURCE "dataSource" = 7,
+        VOLUME_ATTRIBUTES_CLASS_NAME "volumeAttributesClassName" = 9,
     }
     persistent_volume_claim_status "PersistentVolumeClaimStatus" "api/core/v1" {
-        ALLOCATED_RESOURCES "allocatedResources" = 5, CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME "currentVolumeAttributesClassName" = 8,
-        MODIFY_VOLUME_STATUS "modifyVolumeStatus" = 9,
+        PHASE "phase" = 1, ACCESS_MODES "accessModes" = 2, CAPACITY "capacity" = 3, CONDITIONS "conditions" = 4,
+        ALLOCATED_RESOURCES "allocatedResources" = 5, ALLOCATED_RESOURCE_STATUSES "allocatedResourceStatuses" = 7,
+        CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME "currentVolumeAttributesClassName" = 8, MODIFY_VOLUME_STATUS "modifyVolumeStatus" = 9,
     }
+    persistent_volume_claim_condition "PersistentVolumeClaimCondition" "api/core/v1" {
+        TYPE "type" = 1, STATUS "status" = 2, LAST_PROBE_TIME "lastProbeTime" = 3, LAST_TRANSITION_TIME "lastTransitionTime" = 4,
+        REASON "reason" = 5, MESSAGE "message" = 6,
+    }
+    persistent_volume "PersistentVolume" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    persistent_volume_spec "PersistentVolumeSpec" "api/core/v1" {
+        CAPACITY "capacity" = 1, SOURCE "persistentVolumeSource" = 2, ACCESS_MODES "accessModes" = 3, CLAIM_REF "claimRef" = 4,
+        RECLAIM_POLICY "persistentVolumeReclaimPolicy" = 5, STORAGE_CLASS_NAME "storageClassName" = 6, MOUNT_OPTIONS "mountOptions" = 7,
+        VOLUME_MODE "volumeMode" = 8, NODE_AFFINITY "nodeAffinity" = 9, VOLUME_ATTRIBUTES_CLASS_NAME "volumeAttributesClassName" = 10,
+    }
+    persistent_volume_status "PersistentVolumeStatus" "api/core/v1" {
+        PHASE "phase" = 1, MESSAGE "message" = 2, REASON "reason" = 3, LAST_PHASE_TRANSITION_TIME "lastPhaseTransitionTime" = 4,
+    }
+    persistent_volume_source "PersistentVolumeSource" "api/core/v1" {
+        GCE_PERSISTENT_DISK "gcePersistentDisk" = 1, AWS_ELASTIC_BLOCK_STORE "awsElasticBlockStore" = 2, HOST_PATH "hostPath" = 3,
+        NFS "nfs" = 5, ISCSI "iscsi" = 7, CINDER "cinder" = 8, FC "fc" = 10, FLEX_VOLUME "flexVolume" = 12,
+        AZURE_FILE "azureFile" = 13, VSPHERE_VOLUME "vsphereVolume" = 14, AZURE_DISK "azureDisk" = 16, PORTWORX_VOLUME "portworxVolume" = 18,
+        LOCAL "local" = 20, CSI "csi" = 22,
+    }
+    csi_persistent_volume_source "CSIPersistentVolumeSource" "api/core/v1" { DRIVER "driver" = 1, VOLUME_HANDLE "volumeHandle" = 2 }
+    flex_persistent_volume_source "FlexPersistentVolumeSource" "api/core/v1" { DRIVER "driver" = 1 }
+    host_path_volume_source "HostPathVolumeSource" "api/core/v1" { PATH "path" = 1 }
+    nfs_volume_source "NFSVolumeSource" "api/core/v1" { SERVER "server" = 1, PATH "path" = 2 }
+    storage_class "StorageClass" "api/storage/v1" {
+        METADATA "metadata" = 1, PROVISIONER "provisioner" = 2, RECLAIM_POLICY "reclaimPolicy" = 4, MOUNT_OPTIONS "mountOptions" = 5,
+        ALLOW_VOLUME_EXPANSION "allowVolumeExpansion" = 6, VOLUME_BINDING_MODE "volumeBindingMode" = 7,
+    }
+    csi_driver "CSIDriver" "api/storage/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    csi_driver_spec "CSIDriverSpec" "api/storage/v1" { ATTACH_REQUIRED "attachRequired" = 1, SE_LINUX_MOUNT "seLinuxMount" = 8 }
+    csi_node "CSINode" "api/storage/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    csi_node_spec "CSINodeSpec" "api/storage/v1" { DRIVERS "drivers" = 1 }
+    csi_node_driver "CSINodeDriver" "api/storage/v1" { NAME "name" = 1, NODE_ID "nodeID" = 2 }
+    volume_attachment "VolumeAttachment" "api/storage/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    volume_attachment_spec "VolumeAttachmentSpec" "api/storage/v1" { ATTACHER "attacher" = 1, SOURCE "source" = 2, NODE_NAME "nodeName" = 3 }
+    volume_attachment_source "VolumeAttachmentSource" "api/storage/v1" { PERSISTENT_VOLUME_NAME "persistentVolumeName" = 1, INLINE_VOLUME_SPEC "inlineVolumeSpec" = 2 }
+    volume_attachment_status "VolumeAttachmentStatus" "api/storage/v1" { ATTACHED "attached" = 1, ATTACH_ERROR "attachError" = 3, DETACH_ERROR "detachError" = 4 }
+    volume_error "VolumeError" "api/storage/v1" { MESSAGE "message" = 2 }
+    volume_attributes_class "VolumeAttributesClass" "api/storage/v1" { METADATA "metadata" = 1, DRIVER_NAME "driverName" = 2 }
     modify_volume_status "ModifyVolumeStatus" "api/core/v1" { TARGET_VOLUME_ATTRIBUTES_CLASS_NAME "targetVolumeAttributesClassName" = 1 }
     resource_claim "ResourceClaim" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     resource_claim_status "ResourceClaimStatus" "api/resource/v1" { ALLOCATION "allocation" = 1, RESERVED_FOR "reservedFor" = 2 }
@@ -342,7 +383,7 @@ messages! {
     csi_volume_source "CSIVolumeSource" "api/core/v1" { NODE_PUBLISH_SECRET_REF "nodePublishSecretRef" = 5 }
 
     object_field_selector "ObjectFieldSelector" "api/core/v1" { FIELD_PATH "fieldPath" = 2 }
-    container_state "ContainerState" "api/core/v1" { TERMINATED "terminated" = 3 }
+    container_state "ContainerState" "api/core/v1" { RUNNING "running" = 2, TERMINATED "terminated" = 3 }
     container_state_terminated "ContainerStateTerminated" "api/core/v1" { EXIT_CODE "exitCode" = 1, FINISHED_AT "finishedAt" = 6 }
     job "Job" "api/batch/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     job_spec "JobSpec" "api/batch/v1" {

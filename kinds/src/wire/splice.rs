@@ -1,7 +1,7 @@
 //! Objects rebuilt for a PUT from what the server sent: named parts replaced, everything else kept as it is.
 
 use crate::wire::schema::object_meta;
-use crate::wire::{Field, Put, WireError, copy_fields, fields, map_entry};
+use crate::wire::{Field, Put, WireError, copy_fields, fields, find, map_entry};
 
 /// Metadata is field 1 of every object.
 const METADATA: u32 = 1;
@@ -50,6 +50,45 @@ fn edited_meta(message: &[u8], annotations: &[(&str, &str)]) -> Result<Vec<u8>, 
     Ok(meta)
 }
 
+/// Returns a copy of `message` without the fields `numbers` and with the fields that `put` appends.
+///
+/// # Errors
+/// When `message` is not well-formed.
+pub fn replaced(message: &[u8], numbers: &[u32], put: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>, WireError> {
+    let mut copy = Vec::with_capacity(message.len() + 64);
+    copy_fields(message, &mut copy, |field| !numbers.contains(&field.number))?;
+    put(&mut copy);
+    Ok(copy)
+}
+
+/// Returns a copy of `object` with `edit` applied to its part `number` (`spec`, `status`). An absent part is edited as an
+/// empty message. Managed fields are left out, as in [`edited`].
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn with_part(
+    object: &[u8],
+    number: u32,
+    edit: impl FnOnce(&[u8]) -> Result<Vec<u8>, WireError>,
+) -> Result<Vec<u8>, WireError> {
+    let part = edit(find(object, number))?;
+    let mut copy = Vec::with_capacity(object.len() + part.len() + 16);
+    for field in fields(object) {
+        let field = field?;
+        match field.number {
+            METADATA if number != METADATA => {
+                let mut meta = Vec::with_capacity(field.value.bytes().len());
+                without_managed_fields(field.value.bytes(), &mut meta)?;
+                copy.put_bytes(METADATA, &meta);
+            }
+            other if other == number => {}
+            _ => copy.extend_from_slice(field.raw),
+        }
+    }
+    copy.put_bytes(number, &part);
+    Ok(copy)
+}
+
 /// Key and value of an entry of a `map<string, bytes>`.
 pub fn data_entry(entry: &[u8]) -> Result<(&str, &[u8]), WireError> {
     let (mut key, mut value) = ("", &[][..]);
@@ -75,7 +114,6 @@ pub fn put_data(out: &mut Vec<u8>, number: u32, key: &str, value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::find;
 
     #[test]
     fn what_is_not_edited_survives() {
@@ -100,5 +138,21 @@ mod tests {
         assert_eq!(find(&edited, METADATA), meta);
         assert_eq!(data_entry(find(&edited, 2)), Ok(("y", &b"1"[..])));
         assert_eq!(find(&edited, 77), b"unknown too");
+    }
+
+    #[test]
+    fn absent_part_is_edited_as_an_empty_message() {
+        let mut object = Vec::new();
+        object.put_message(METADATA, |meta| meta.put_str(object_meta::NAME, "a"));
+        let with = |object: &[u8], text: &str| {
+            with_part(object, 3, |status| replaced(status, &[1], |out| out.put_str(1, text))).expect("well-formed")
+        };
+        let first = with(&object, "Pending");
+        assert_eq!(find(find(&first, 3), 1), b"Pending");
+        let second = with(&first, "Bound");
+        assert_eq!(fields(find(&second, 3)).count(), 1, "the old value was replaced");
+        assert_eq!(find(find(&second, 3), 1), b"Bound");
+        assert_eq!(find(&second, METADATA), find(&object, METADATA));
+        assert!(with_part(&[0x0a], 3, |status| Ok(status.to_vec())).is_err());
     }
 }

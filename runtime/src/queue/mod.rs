@@ -1,8 +1,12 @@
 //! The work queue: what is to be reconciled, once each, never twice at the same time.
 //!
-//! A key that is added while it waits is not added again; one that is added while it is worked on comes back when that
-//! is done. Failed keys come back after an exponentially growing time of their own. Changes of low urgency can be
-//! coalesced: such a key comes back no sooner than a window after it was last done. (client-go, util/workqueue)
+//! A key that is added while it waits is not added again. A key that is added while it is reconciled is ready again when
+//! that reconcile ends. This is the only batching of urgent changes: nothing is delayed while no write is in flight, and
+//! changes that arrive during a write share the next one. A slow API server gets larger batches, an idle one gets each
+//! change immediately. A reconciler may ask for a cooldown between two such batches ([`Queue::cool_down`]).
+//!
+//! Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no
+//! sooner than a window after its last reconcile. (client-go, util/workqueue)
 
 mod stats;
 
@@ -31,12 +35,6 @@ pub struct QueueOptions {
     pub window: Duration,
     /// What that time grows to, doubling from run to run, while such changes keep coming.
     pub longest_window: Duration,
-    /// While such changes keep coming, a key rests at least so many times as long as its run took: where the server is
-    /// slow, it is asked less. They keep coming when the next is there before such a rest would be over; that one is not
-    /// held back yet.
-    pub rest: u32,
-    /// Longest such rest, and longest of those that [`Queue::rest`] asks for.
-    pub longest_rest: Duration,
 }
 
 impl QueueOptions {
@@ -48,8 +46,6 @@ impl QueueOptions {
             max_delay: Duration::from_secs(1000),
             window: Duration::ZERO,
             longest_window: Duration::ZERO,
-            rest: 0,
-            longest_rest: Duration::from_secs(2),
         }
     }
 }
@@ -117,14 +113,14 @@ struct Item {
     quiet_until: Option<Instant>,
     /// How long that quiet time was when it began.
     window: Duration,
-    /// How long that quiet time lasts at least after this run, while such changes keep coming.
-    rest: Duration,
-    /// Coalesced changes that come until then follow the ones before closely.
-    close_until: Option<Instant>,
-    /// Such came.
+    /// Coalesced changes came in that quiet time.
     busy: bool,
     /// Coalesced changes came while it was worked on.
     busy_while_working: bool,
+    /// The cooldown after the present run.
+    cooldown: Duration,
+    /// The end of the cooldown. The key is not ready before it.
+    cool_at: Option<Instant>,
 }
 
 impl Item {
@@ -133,7 +129,7 @@ impl Item {
             && self.working.is_none()
             && self.due.is_none()
             && self.failures == 0
-            && self.close_until.is_none_or(|until| until <= now)
+            && self.quiet_until.is_none_or(|until| until <= now)
     }
 }
 
@@ -217,8 +213,9 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
                 }
                 Some(item) => {
                     let now = Instant::now();
-                    item.busy |= item.close_until.is_some_and(|until| until > now);
-                    item.quiet_until.filter(|until| *until > now)
+                    let quiet_until = item.quiet_until.filter(|until| *until > now);
+                    item.busy |= quiet_until.is_some();
+                    quiet_until
                 }
                 None => None,
             }
@@ -314,17 +311,19 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         }
     }
 
-    fn end_work(&self, item: &mut Item, now: Instant) -> Duration {
-        let worked = item.working.take().map(|since| now - since);
-        worked.into_iter().for_each(|worked| self.metrics.work_duration.observe(worked.as_secs_f64()));
-        worked.unwrap_or_default()
+    fn end_work(&self, item: &mut Item, now: Instant) {
+        if let Some(since) = item.working.take() {
+            self.metrics.work_duration.observe((now - since).as_secs_f64());
+        }
     }
 
-    /// Has the key that is being worked on rest for at least so long afterwards, while coalesced changes keep coming: for
-    /// work that costs others more than the time that it takes here.
-    pub fn rest(&self, key: &K, rest: Duration) {
-        if let Some(item) = self.lock().items.get_mut(key) {
-            item.rest = rest;
+    /// Delays the next run of a key that is being worked on by `cooldown` after this run, if the key was added during it.
+    /// Batches that follow each other without a gap then become fewer and larger.
+    ///
+    /// A key that is first added after its run is not delayed, so that changes which arrive one by one never wait.
+    pub fn cool_down(&self, key: &K, cooldown: Duration) {
+        if let Some(item) = self.lock().items.get_mut(key).filter(|item| item.working.is_some()) {
+            item.cooldown = cooldown;
         }
     }
 
@@ -333,22 +332,21 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         let mut state = self.lock();
         let now = Instant::now();
         let Some(item) = state.items.get_mut(key) else { return };
-        let worked = self.end_work(item, now);
+        self.end_work(item, now);
         let again = item.again.take();
+        let cooldown = std::mem::take(&mut item.cooldown);
+        item.cool_at = again.map(|_| now + cooldown);
         let mut coalesced = None;
         if !self.options.window.is_zero() {
-            let rest = worked.saturating_mul(self.options.rest).max(std::mem::take(&mut item.rest));
-            let rest = rest.min(self.options.longest_rest);
             item.window = match item.busy || item.busy_while_working {
-                true => (item.window * 2).min(self.options.longest_window).max(self.options.window).max(rest),
+                true => (item.window * 2).min(self.options.longest_window).max(self.options.window),
                 false => self.options.window,
             };
             let until = now + item.window;
-            let close_until = until.max(now + rest);
-            (item.quiet_until, item.close_until) = (Some(until), Some(close_until));
+            item.quiet_until = Some(until);
             coalesced = std::mem::take(&mut item.busy_while_working).then_some(until);
             item.busy = coalesced.is_some();
-            state.quiet.push(Reverse(Delayed { at: close_until, key: key.clone() }));
+            state.quiet.push(Reverse(Delayed { at: until, key: key.clone() }));
         } else if item.is_idle(now) && again.is_none() {
             state.items.remove(key);
         }
@@ -407,12 +405,14 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
     }
 
     fn add_at(&self, key: K, at: Instant) {
-        let mut state = self.lock();
+        self.delay(&mut self.lock(), key, at);
+    }
+
+    fn delay(&self, state: &mut State<K>, key: K, at: Instant) {
         let item = state.items.entry(key.clone()).or_default();
         if item.due.is_none_or(|due| at < due) {
             item.due = Some(at);
             state.delayed.push(Reverse(Delayed { at, key }));
-            drop(state);
             self.wake.notify_one();
         }
     }
@@ -425,6 +425,9 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
             }
             item.again = item.again.max(Some(priority));
             return;
+        }
+        if let Some(cool_at) = item.cool_at.filter(|cool_at| *cool_at > now) {
+            return self.delay(state, key, cool_at);
         }
         match &mut item.ready {
             Some((waiting, _)) if *waiting >= priority => return,
@@ -473,6 +476,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
                 && waiting == priority
             {
                 item.ready = None;
+                (item.cooldown, item.cool_at) = (Duration::ZERO, None);
                 item.working = Some(now);
                 self.metrics.depth.dec();
                 self.metrics.queue_duration.observe((now - since).as_secs_f64());

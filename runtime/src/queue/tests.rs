@@ -92,59 +92,114 @@ async fn coalesced_changes_run_at_once_and_then_once_a_window() {
     assert!(queue.lock().items.is_empty());
 }
 
-#[tokio::test(start_paused = true)]
-async fn changes_that_drip_rest_too() {
-    let window = Duration::from_millis(10);
-    let queue = Queue::new(QueueOptions { window, longest_window: window, ..QueueOptions::named("test") });
-    // (how long after the last run a change comes, how long it then waits), with rests of 300 ms
-    for (pause, waits) in [(1000, 0), (100, 0), (100, 200), (250, 50), (310, 0), (310, 0), (290, 0), (1, 299)] {
-        tokio::time::advance(Duration::from_millis(pause)).await;
-        let begun = Instant::now();
-        queue.add_coalesced("a");
-        assert_eq!(queue.next().await, Some("a"));
-        let waited = begun.elapsed().as_millis() as u64;
-        assert!((waits..=waits + 2).contains(&waited), "{waited} ms instead of {waits}, after {pause}");
-        queue.rest(&"a", Duration::from_millis(300));
-        queue.done(&"a");
+/// Reconciles the key that is ready, for as long as its write takes; each of `changes` arrives that long after the begin.
+async fn write(queue: &Queue<&'static str>, takes: u64, changes: &[u64]) {
+    assert_eq!(now(queue), Some("a"), "an urgent change is not delayed");
+    let mut passed = 0;
+    for at in changes {
+        tokio::time::advance(Duration::from_millis(at - passed)).await;
+        queue.add("a");
+        assert_eq!(now(queue), None, "one write of a key at a time");
+        passed = *at;
     }
-    tokio::time::advance(Duration::from_millis(301)).await;
-    assert_eq!(now(&queue), None);
-    assert!(queue.lock().items.is_empty(), "nothing is remembered for longer");
+    tokio::time::advance(Duration::from_millis(takes - passed)).await;
+    queue.done(&"a");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_rests_by_how_long_its_run_took_while_changes_keep_coming() {
-    let window = Duration::from_millis(10);
-    let queue = Queue::new(QueueOptions { window, longest_window: window, rest: 3, ..QueueOptions::named("test") });
-    // (how long a run takes, whether a change comes meanwhile, which rest it asks for, how long the key then rests)
-    for (run, again, asked, rest) in [
-        (200, true, 0, 600),
-        (1, true, 0, 10),
-        (5000, true, 0, 2000),
-        (200, false, 0, 10),
-        (1, true, 300, 300),
-        (200, true, 300, 600),
-        (1, true, 5000, 2000),
-        (1, false, 300, 10),
-        (1, true, 0, 10),
-    ] {
-        queue.add_coalesced("a");
-        assert_eq!(queue.next().await, Some("a"));
-        queue.rest(&"a", Duration::from_millis(asked));
-        tokio::time::advance(Duration::from_millis(run)).await;
-        if again {
-            queue.add_coalesced("a");
+async fn changes_that_arrive_one_by_one_are_never_delayed() {
+    let queue = queue(Duration::ZERO);
+    // Further apart than a write takes, however close to it and however long they continue.
+    for pause in [1000, 500, 50, 10, 1, 1, 1, 0, 0, 0] {
+        tokio::time::advance(Duration::from_millis(pause)).await;
+        queue.add("a");
+        write(&queue, 20, &[]).await;
+    }
+    assert!(queue.lock().items.is_empty(), "nothing is remembered of them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_during_a_write_share_the_next_one_as_soon_as_it_ends() {
+    let queue = queue(Duration::ZERO);
+    // (milliseconds that each write takes, changes that arrive during each): the slower, the fewer writes.
+    for (takes, period, writes) in [(5, 10, 100), (10, 10, 100), (50, 10, 20), (500, 10, 2)] {
+        let (begun, mut done) = (Instant::now(), 0);
+        queue.add("a");
+        while begun.elapsed() < Duration::from_secs(1) {
+            let changes: Vec<u64> = (1..).map(|n| n * period).take_while(|at| *at < takes).collect();
+            write(&queue, takes, &changes).await;
+            done += 1;
+            if changes.is_empty() {
+                tokio::time::advance(Duration::from_millis(period - takes)).await;
+                queue.add("a");
+            }
         }
-        let begun = Instant::now();
+        assert_eq!(done, writes, "with writes of {takes} ms");
+        if queue.len() > 0 {
+            write(&queue, takes, &[]).await;
+        }
+        assert_eq!(now(&queue), None, "the last batch is not written twice");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_key_that_was_added_during_its_run_cools_down() {
+    let queue = queue(Duration::ZERO);
+    // (milliseconds of cooldown, whether the key is added during its run, milliseconds until it is ready again)
+    for (cooldown, is_added_meanwhile, expected) in [(20, false, 0), (20, true, 20), (50, true, 50), (0, true, 0)] {
+        queue.add("a");
+        assert_eq!(now(&queue), Some("a"));
+        queue.cool_down(&"a", Duration::from_millis(cooldown));
+        if is_added_meanwhile {
+            queue.add("a");
+        }
         queue.done(&"a");
-        queue.add_coalesced("a");
+        let begun = Instant::now();
+        queue.add("a");
+        assert_eq!(queue.next().await, Some("a"), "once");
+        let waited = begun.elapsed().as_millis() as u64;
+        assert!((expected..=expected + 1).contains(&waited), "{waited} ms with a cooldown of {cooldown}");
+        queue.add("a");
+        queue.done(&"a");
+        assert_eq!(now(&queue), Some("a"), "a cooldown is for one run");
+        queue.done(&"a");
+        queue.cool_down(&"a", Duration::from_secs(1));
+        assert!(queue.lock().items.is_empty(), "nothing is remembered of an idle key");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn delayed_key_is_not_ready_before_its_cooldown_ends() {
+    let queue = queue(Duration::ZERO);
+    for (delay, expected) in [(10, 50), (50, 50), (80, 50)] {
+        queue.add("a");
+        assert_eq!(now(&queue), Some("a"));
+        queue.cool_down(&"a", Duration::from_millis(50));
+        queue.add("a");
+        queue.done(&"a");
+        let begun = Instant::now();
+        queue.add_after("a", Duration::from_millis(delay));
         assert_eq!(queue.next().await, Some("a"));
         let waited = begun.elapsed().as_millis() as u64;
-        assert!((rest..=rest + 2).contains(&waited), "{waited} ms instead of {rest}");
+        assert!((expected..=expected + 1).contains(&waited), "{waited} ms with a delay of {delay}");
         queue.done(&"a");
-        tokio::time::advance(Duration::from_secs(5)).await;
-        assert_eq!(now(&queue), None);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn change_while_waiting_for_the_cache_is_ready_at_once() {
+    let queue = queue(Duration::ZERO);
+    queue.add("a");
+    assert_eq!(now(&queue), Some("a"));
+    queue.add("a");
+    queue.waiting_for_cache(&"a");
+    assert_eq!(now(&queue), Some("a"), "it is not lost");
+    queue.waiting_for_cache(&"a");
+    assert_eq!(now(&queue), None);
+    assert!(queue.lock().items.is_empty());
+    queue.add("a");
+    assert_eq!(now(&queue), Some("a"), "the store requeues it without a delay");
+    queue.done(&"a");
 }
 
 #[tokio::test(start_paused = true)]
@@ -228,6 +283,7 @@ enum Step {
     After(u8, u64),
     Coalesced(u8),
     Fail(u8),
+    CoolDown(u8, u64),
     Take,
     Done(usize),
     Wait(u64),
@@ -240,6 +296,7 @@ fn step() -> impl Strategy<Value = Step> {
         (0u8..5, 0u64..50).prop_map(|(key, ms)| Step::After(key, ms)),
         (0u8..5).prop_map(Step::Coalesced),
         (0u8..5).prop_map(Step::Fail),
+        (0u8..5, 0u64..50).prop_map(|(key, ms)| Step::CoolDown(key, ms)),
         Just(Step::Take),
         (0usize..5).prop_map(Step::Done),
         (0u64..60).prop_map(Step::Wait),
@@ -263,6 +320,7 @@ proptest! {
                     Step::After(key, ms) => { queue.add_after(key, Duration::from_millis(ms)); wanted.insert(key); }
                     Step::Coalesced(key) => { queue.add_coalesced(key); wanted.insert(key); }
                     Step::Fail(key) => { queue.add_rate_limited(key); wanted.insert(key); }
+                    Step::CoolDown(key, ms) => queue.cool_down(&key, Duration::from_millis(ms)),
                     Step::Take => if let Some(key) = now(&queue) {
                         assert!(!working.contains(&key), "{key} runs twice at once");
                         assert!(wanted.remove(&key) , "{key} was not asked for");

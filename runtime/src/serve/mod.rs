@@ -13,6 +13,7 @@ mod connection;
 mod health;
 mod options;
 mod peer;
+mod places;
 mod review;
 mod routes;
 mod sni;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
@@ -44,6 +45,7 @@ use access_metrics::{ReviewMetrics, TokenCacheMetrics};
 use authenticate::Authenticator;
 use authorize::Authorizer;
 use connection::Protocol;
+use places::Places;
 use review::Reviewer;
 use routes::Routes;
 use tls::{Settings, Tls};
@@ -51,7 +53,7 @@ use trust::Trust;
 
 use crate::client::{ConnectError, ConnectOptions, connect};
 
-/// Connections at the same time; more wait until one ends.
+/// Connections at the same time; one more ends the oldest idle one.
 const CONNECTIONS: usize = 512;
 /// How often files of certificates are looked at.
 const FILES_EVERY: Duration = Duration::from_secs(10);
@@ -183,30 +185,28 @@ async fn accept(
     protocol: Protocol,
     mut ended: watch::Receiver<bool>,
 ) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Places::new(CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let next = async {
-            // Never closed, so that it always comes.
-            let place = room.clone().acquire_owned().await;
-            (listener.accept().await, place)
-        };
-        let (accepted, place) = tokio::select! {
+        let accepted = tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => break,
-            next = next => next,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, from)) => {
+                let Some(place) = places.take() else {
+                    debug!(%from, "connection refused: all places are taken by requests under way");
+                    continue;
+                };
                 let local = stream.local_addr().ok().map(|local| local.ip());
                 let (tls, routes, protocol, ended) =
                     (tls.config(local), routes.clone(), protocol.clone(), ended.clone());
                 connections.spawn(async move {
-                    if let Err(problem) = protocol.serve(stream, tls, routes, ended).await {
+                    if let Err(problem) = protocol.serve(stream, tls, routes, ended, place).await {
                         debug!(%from, problem, "a connection ended");
                     }
-                    drop(place);
                 });
             }
             Err(error) => {

@@ -8,10 +8,12 @@ mod progress;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use kinds::meta::ObjectKey;
 use kinds::{Decode, Kind, Uid};
+use tracing::error;
 
 use indexed::Indexed;
 pub use progress::Progress;
@@ -304,7 +306,12 @@ impl<K: Kind> Store<K> {
     fn tell(&self, change: &Change<'_, K>) {
         let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner).clone();
         for subscriber in &*subscribers {
-            subscriber(change);
+            // One subscriber's defect must not keep a change from the others, nor stop the watch of the kind.
+            if catch_unwind(AssertUnwindSafe(|| subscriber(change))).is_err() {
+                self.progress.count_subscriber_panic();
+                let object = change.new.or(change.old).map(|record| record.meta().key().to_string());
+                error!(kind = K::RESOURCE.plural, object, "subscriber panicked; its controller misses this change");
+            }
         }
     }
 }

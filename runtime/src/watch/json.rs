@@ -253,7 +253,8 @@ mod tests {
     fn object_without_readable_metadata_stops_neither_watch_nor_list() {
         let line = br#"{"type": "ADDED", "object": {"metadata": {"name": 1}}}"#;
         assert!(matches!(envelope::watch_event(&frame(line).expect("a frame")), Ok(WatchEvent::Added(_))));
-        let body = br#"{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": []}, {"metadata": {"name": "a"}}]}"#;
+        let body =
+            br#"{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": []}, {"metadata": {"name": "a"}}]}"#;
         let page = page(body).expect("a page");
         assert_eq!(envelope::page(&page).expect("a list").items.len(), 2);
     }

@@ -6,6 +6,7 @@
 //! Bodies are protobuf; a patch is JSON.
 
 mod dynamic;
+mod list;
 mod path;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plu
 const PAGE: u32 = 500;
 
 pub use dynamic::{Deletion, Propagation, Scale};
+pub use list::MetaList;
 pub use path::InvalidName;
 
 /// Why something was not changed, or may not have been.
@@ -368,17 +370,18 @@ impl Writer {
         Ok((page.version, read))
     }
 
-    /// Reads all objects of a namespace from the server itself, page by page, and shows each to `visit`, without its
-    /// envelope.
+    /// Reads all objects of a namespace, or with an empty namespace all of the kind, from the server itself, page by page,
+    /// and shows each to `visit`, without its envelope.
     pub async fn list_each(
         &self,
         resource: &Resource,
         namespace: &str,
         mut visit: impl FnMut(&[u8]),
     ) -> Result<(), WriteError> {
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let mut next = String::new();
         loop {
-            let path = format!("{}?limit={PAGE}{next}", path::collection(resource, Some(namespace))?);
+            let path = format!("{}?limit={PAGE}{next}", path::collection(resource, namespace)?);
             let answer = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
             let page = envelope::page(&answer.0)?;
             page.items.iter().for_each(|item| visit(item));

@@ -27,6 +27,6 @@ pub use faults::{Effect, Faults, Rule, Seen, fails};
 pub use harness::{Case, Run, Tier, run, variants};
 pub use manager::Manager;
 pub use observer::{Observer, View};
-pub use space::{Bed, Space};
+pub use space::{Bed, Namespaced, Space};
 pub use static_pods::StaticPods;
 pub use wait::{DEADLINE, QUIET, during, eventually};

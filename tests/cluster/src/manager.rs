@@ -25,9 +25,12 @@ const CLUSTER_WIDE: &[&str] = &[
     "device-taint-eviction-controller",
     "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     "node-lifecycle-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolume-protection-controller",
     "service-cidr-controller",
     "taint-eviction-controller",
     "ttl-controller",
+    "volumeattributesclass-protection-controller",
 ];
 
 /// Tests of others write the statuses of quotas in its place.

@@ -23,6 +23,7 @@ pub mod assets;
 pub mod audit;
 pub mod behaviour;
 mod cluster;
+pub mod csi;
 mod flags;
 mod identity;
 pub mod metrics;

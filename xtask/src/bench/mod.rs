@@ -7,6 +7,7 @@ mod churn;
 mod crowd;
 mod estate;
 mod kubelets;
+mod lag;
 mod measure;
 mod mixed;
 mod plot;
@@ -14,6 +15,8 @@ mod process;
 mod report;
 mod requests;
 mod rollout;
+mod services;
+mod slices;
 mod subject;
 mod workload;
 
@@ -42,7 +45,7 @@ use subject::{Binaries, Mode, Subject};
 /// Both run the Deployment, ReplicaSet, service account and node lifecycle
 /// controllers, one after the other, each on a control plane of its own with fake nodes; the scenarios with many
 /// pods share one, where neither has anything to change, and so does the one
-/// with Services, where both run the controllers of their endpoints, and those
+/// with many Services, where both run the controllers of their endpoints, and those
 /// of namespaces, garbage and nodes. In mixed both run the controllers of all other
 /// workloads, in autoscaling that of autoscalers alone; where a scenario's name begins with all,
 /// both run all controllers that we have. Wall time, CPU,
@@ -50,11 +53,12 @@ use subject::{Binaries, Mode, Subject};
 /// measurements as JSON, the managers' logs) goes to a folder that is printed.
 ///
 /// Builds our manager with --release, and upstream's with Go the first time.
-/// Takes some 80 minutes; absolute figures depend on what else the machine does.
+/// Takes some two hours; absolute figures depend on what else the machine does.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask bench --quick                          # is it still fast? a few minutes
   cargo xtask bench --scenario memory,cold-start     # the pods that are there already
+  cargo xtask bench --scenario endpoint-lag --mode raised --profile quick
   cargo xtask bench aws                              # ccm beside upstream's AWS manager, on moto
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
 pub struct Arguments {
@@ -97,6 +101,10 @@ pub struct Arguments {
     /// Our manager's binary, instead of building it
     #[arg(long, value_name = "PATH")]
     kcm: Option<PathBuf>,
+
+    /// Cargo profile to build our manager with; `quick` takes a fraction of the time, and its figures are not a release's
+    #[arg(long, default_value = "release", value_name = "NAME", conflicts_with = "kcm")]
+    profile: String,
 
     /// Where to write the report [default: target/bench, a folder of the date]
     #[arg(long, value_name = "DIR")]
@@ -197,7 +205,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let ours = match (&arguments.kcm, arguments.only) {
         (_, Some(Subject::Upstream)) => PathBuf::new(),
         (Some(path), _) => path.canonicalize().with_context(|| format!("--kcm {}", path.display()))?,
-        (None, _) => build()?,
+        (None, _) => build(&arguments.profile)?,
     };
     let binaries = Binaries { ours, upstream };
     let report = Report::create(arguments.report.clone())?;
@@ -225,6 +233,8 @@ async fn measure(
     let scenarios = arguments.scenarios();
     let (churned, scenarios): (Vec<Scenario>, Vec<Scenario>) =
         scenarios.into_iter().partition(|scenario| *scenario == Scenario::EndpointChurn);
+    let (lagging, scenarios): (Vec<Scenario>, Vec<Scenario>) =
+        scenarios.into_iter().partition(|scenario| *scenario == Scenario::EndpointLag);
     let (mixed, scenarios): (Vec<Scenario>, Vec<Scenario>) =
         scenarios.into_iter().partition(|scenario| *scenario == Scenario::Mixed);
     let (scaled, scenarios): (Vec<Scenario>, Vec<Scenario>) =
@@ -311,6 +321,16 @@ async fn measure(
             Err(error) => note("crowd".into(), Err(error)),
         }
     }
+    if !lagging.is_empty() {
+        let size = if arguments.quick { lag::Size::QUICK } else { lag::Size::WHOLE };
+        for (run, mode) in
+            (1..=arguments.runs).flat_map(|run| arguments.modes().into_iter().map(move |mode| (run, mode)))
+        {
+            eprintln!("endpoint-lag-{}-{run}", mode.name());
+            let measured = lag::measure(binaries, &arguments.subjects(run), mode, size, report).await;
+            note(format!("endpoint-lag-{}-{run}", mode.name()), measured);
+        }
+    }
     if !churned.is_empty() {
         match Churn::gather(arguments.churn()).await {
             Ok(churn) => {
@@ -327,11 +347,11 @@ async fn measure(
     Ok((measurements, failures))
 }
 
-/// Builds our manager as it is released; answers the binary's path.
-fn build() -> Result<PathBuf> {
-    eprintln!("building kcm with --release");
+/// Builds our manager with a Cargo profile; returns the binary's path.
+fn build(profile: &str) -> Result<PathBuf> {
+    eprintln!("building kcm with --profile {profile}");
     let output = cargo()
-        .args(["build", "--release", "--package", "kcm", "--message-format", "json-render-diagnostics"])
+        .args(["build", "--profile", profile, "--package", "kcm", "--message-format", "json-render-diagnostics"])
         .stderr(Stdio::inherit())
         .output()
         .context("run cargo")?;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::measure::{Goal, Row};
 
 const ROW: f64 = 22.0;
-const LABELS: f64 = 330.0;
+const LABELS: f64 = 480.0;
 /// The width of a ratio of 1.
 const UNIT: f64 = 380.0;
 /// Longer bars are cut here.
@@ -43,7 +43,7 @@ fn bar(svg: &mut String, y: f64, row: &Row, ratio: f64) {
     };
     let length = ratio.min(MOST) * UNIT;
     let (text, middle) = (y + 15.0, LABELS - 10.0);
-    let label = format!("{}, {}: {}", row.mode.name(), row.scenario.name(), row.metric.name());
+    let label = format!("{}, {}: {}", row.mode.name(), row.scenario(), row.metric.name());
     let _ = writeln!(svg, r#"<text x="{middle}" y="{text}" text-anchor="end">{label}</text>"#);
     let _ = writeln!(svg, r#"<rect x="{LABELS}" y="{}" width="{length}" height="15" fill="{fill}"/>"#, y + 3.0);
     if let Some(Goal::Ratio(goal)) = row.goal() {
@@ -64,6 +64,7 @@ mod tests {
         let row = |ours, upstream| Row {
             mode: Mode::Raised,
             scenario: Scenario::Create,
+            case: None,
             metric: Metric::Wall,
             ours: Some(ours),
             upstream,

@@ -69,6 +69,7 @@ fn to_json(measurement: &Measurement) -> Value {
         "subject": measurement.subject.name(),
         "mode": measurement.mode.name(),
         "scenario": measurement.scenario.name(),
+        "case": measurement.case.map(|case| case.to_string()),
         "values": values,
         "requests": measurement.requests,
     })
@@ -81,7 +82,7 @@ fn page(measurements: &[Measurement], rows: &[Row], failures: &[String], runs: u
     let mut page = format!(
         "# Our controller manager beside upstream's
 
-{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-churn, `{ALL_WORKLOADS}` for mixed, `{AUTOSCALING}` for autoscaling, `{NAMESPACES}` for namespace-delete, `{GARBAGE}` for garbage-collection, `{NODES}` for node-leases, and the same list of all that we have where a scenario's name begins with all; mode raised adds `{}`.
+{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-lag and endpoint-churn, `{ALL_WORKLOADS}` for mixed, `{AUTOSCALING}` for autoscaling, `{NAMESPACES}` for namespace-delete, `{GARBAGE}` for garbage-collection, `{NODES}` for node-leases, and the same list of all that we have where a scenario's name begins with all; mode raised adds `{}`.
 
 {}
 ![ratios](ratios.svg)
@@ -139,7 +140,7 @@ pub fn table(rows: &[Row]) -> String {
         let met = row.met().map_or("", |met| if met { "met" } else { "MISSED" });
         [
             row.mode.name().into(),
-            row.scenario.name().into(),
+            row.scenario(),
             row.metric.name().into(),
             show(row.metric, row.ours),
             show(row.metric, row.upstream),
@@ -178,6 +179,7 @@ mod tests {
         let row = |ours, upstream| Row {
             mode: Mode::Raised,
             scenario: Scenario::Create,
+            case: None,
             metric: Metric::Cpu,
             ours,
             upstream,

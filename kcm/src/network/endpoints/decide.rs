@@ -1,5 +1,6 @@
 //! What the Endpoints of a Service should say: all policy, no IO.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kinds::endpoint::{HEADLESS, Target};
@@ -8,7 +9,7 @@ use kinds::intern::Labels;
 use kinds::{Pod, Service};
 
 use crate::network::service_endpoints::pods::{addresses, hostname, is_endpoint, network, ports};
-use crate::network::service_endpoints::subsets::{Reachable, pack, repack};
+use crate::network::service_endpoints::subsets::{Reachable, identity, pack, repack};
 
 /// Label: who takes care of an Endpoints object (pkg/controller/endpoint, LabelManagedBy).
 pub const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -35,7 +36,7 @@ pub struct Desired {
 pub enum Write {
     /// Not at all.
     No,
-    /// It differs in addresses that are not to be used.
+    /// Addresses are to be removed that are not to be used.
     Later,
     /// Now.
     Now,
@@ -125,7 +126,19 @@ pub fn write(current: Option<&Endpoints>, desired: &Desired) -> Write {
     if *current.subsets == desired.subsets[..] || repack(&current.subsets) == desired.subsets {
         return Write::No;
     }
-    if to_be_used(&current.subsets) == to_be_used(&desired.subsets) { Write::Later } else { Write::Now }
+    let is_urgent = to_be_used(&current.subsets) != to_be_used(&desired.subsets)
+        || adds_address(&current.subsets, &desired.subsets);
+    if is_urgent { Write::Now } else { Write::Later }
+}
+
+/// True if one of the desired addresses is not among the current ones, ready or not.
+fn adds_address(current: &[Subset], desired: &[Subset]) -> bool {
+    let known: HashSet<_> = addresses_of(current).map(identity).collect();
+    addresses_of(desired).any(|address| !known.contains(&identity(address)))
+}
+
+fn addresses_of(subsets: &[Subset]) -> impl Iterator<Item = &Address> {
+    subsets.iter().flat_map(|subset| subset.ready.iter().chain(&subset.not_ready))
 }
 
 fn to_be_used(subsets: &[Subset]) -> Vec<Subset> {

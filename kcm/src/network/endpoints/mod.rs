@@ -9,25 +9,22 @@ mod sync;
 mod tests;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use kinds::{Endpoints, Pod, Sections, Service};
+use kinds::{Endpoints, Namespace, Pod, Sections, Service};
 use runtime::debounce::StatusDebouncer;
 use runtime::manager::Manager;
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
-use crate::network::service_endpoints::{ENDPOINTS, MAX_RETRIES, pods};
+use crate::network::service_endpoints::{MAX_RETRIES, pods};
+use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
 use sync::AllEndpoints;
 
 /// Name of the event source.
 const COMPONENT: &str = "endpoint-controller";
-
-/// How long changes of addresses wait that are not to be used before and after.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -50,10 +47,11 @@ fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<Service>(Sections::default(), &[]);
     builder.need::<Pod>(Pod::NETWORK, &[by_label()]);
     builder.need::<Endpoints>(Endpoints::WHOLE, &[]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
-    let queue = Queue::new(ENDPOINTS.queue("endpoint"));
+    let queue = Queue::new(QueueOptions::named("endpoint"));
     let registry = manager.registry();
     let (services, all_pods, endpoints) =
         (registry.store::<Service>(), registry.store::<Pod>(), registry.store::<Endpoints>());
@@ -68,6 +66,7 @@ fn start(manager: &mut Manager, context: &Context) {
         triggers: Default::default(),
         debouncer: StatusDebouncer::default(),
         leftovers: Arc::default(),
+        gate: CreationGate::new(manager.registry().store()),
     });
     pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
     let (leftovers, woken) = (reconciler.leftovers.clone(), queue.clone());

@@ -231,7 +231,7 @@ fn writes_are_as_urgent_as_what_they_change() {
     relabelled.meta.labels = labels(&[]);
     for (what, service, pods, expected) in [
         ("nothing", service(), before(), Write::No),
-        ("one more that is not ready", service(), vec![pod(1), unready(pod(2)), unready(pod(3))], Write::Later),
+        ("one more that is not ready", service(), vec![pod(1), unready(pod(2)), unready(pod(3))], Write::Now),
         ("one less that is not ready", service(), vec![pod(1)], Write::Later),
         ("one becomes ready", service(), vec![pod(1), pod(2)], Write::Now),
         ("one goes", service(), vec![unready(pod(2))], Write::Now),

@@ -1,6 +1,6 @@
 //! What to do about a Service's slices: all policy in one pure function.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kinds::endpoint::HEADLESS;
@@ -45,7 +45,7 @@ pub type Said = (EventType, &'static str, String);
 pub struct Decision {
     /// What must be done now.
     pub now: Plan,
-    /// What concerns only endpoints that get no traffic before and after.
+    /// Removals of endpoints that get no traffic.
     pub later: Plan,
     /// What to say.
     pub events: Vec<Said>,
@@ -120,15 +120,13 @@ pub fn decide(view: &View<'_>) -> Decision {
     decision
 }
 
-/// Separates what somebody who sends traffic would notice from what nobody waits for.
+/// Separates the removal of endpoints that get no traffic from all changes on which clients act.
 fn split(all: Plan, view: &View<'_>, decision: &mut Decision) {
-    let first = |family| view.existing.iter().all(|slice| slice.contents.family != family);
-    for contents in all.create {
-        let urgent = contents.endpoints.iter().any(gets_traffic) || first(contents.family);
-        if urgent { &mut decision.now } else { &mut decision.later }.create.push(contents);
-    }
+    decision.now.create = all.create;
     for (slice, contents) in all.update {
-        let urgent = slice.meta.labels != *view.labels || differs_in_traffic(&slice.contents, &contents);
+        let urgent = slice.meta.labels != *view.labels
+            || !same_ports(&slice.contents.ports, &contents.ports)
+            || !only_removes_idle(&slice.contents, &contents);
         if urgent { &mut decision.now } else { &mut decision.later }.update.push((slice, contents));
     }
     for slice in all.delete {
@@ -142,12 +140,14 @@ fn gets_traffic(endpoint: &Endpoint) -> bool {
     endpoint.conditions.ready != Some(false) || endpoint.conditions.serving == Some(true)
 }
 
-fn differs_in_traffic(before: &Contents, after: &Contents) -> bool {
-    let of = |contents: &Contents| contents.endpoints.iter().any(gets_traffic);
-    let endpoints = |contents: &'_ Contents| -> Vec<Endpoint> {
-        contents.endpoints.iter().filter(|endpoint| gets_traffic(endpoint)).cloned().collect()
+/// True if an update only removes endpoints that get no traffic.
+fn only_removes_idle(before: &Contents, after: &Contents) -> bool {
+    let mut remaining: HashMap<_, _> = after.endpoints.iter().map(|endpoint| (&endpoint.addresses, endpoint)).collect();
+    let mut stays_or_is_idle = |endpoint: &Endpoint| match remaining.remove(&endpoint.addresses) {
+        Some(same) => same == endpoint,
+        None => !gets_traffic(endpoint),
     };
-    (of(before) || of(after)) && (!same_ports(&before.ports, &after.ports) || endpoints(before) != endpoints(after))
+    before.endpoints.iter().all(&mut stays_or_is_idle) && remaining.is_empty()
 }
 
 impl Draft {

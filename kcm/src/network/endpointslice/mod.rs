@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::endpoint_slice::FROM_PODS;
-use kinds::{EndpointSlice, Node, Pod, Sections, Service};
+use kinds::{EndpointSlice, Namespace, Node, Pod, Sections, Service};
 use runtime::debounce::StatusDebouncer;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
@@ -27,7 +27,8 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::network::service_endpoints::slice_keys::{self, by_service};
 use crate::network::service_endpoints::slice_writes::SliceWrites;
-use crate::network::service_endpoints::{MAX_RETRIES, SLICES, pods};
+use crate::network::service_endpoints::{MAX_RETRIES, pods};
+use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
 use sync::{EndpointSlices, lock};
 
@@ -39,9 +40,6 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 
 /// How long after somebody changed a slice its Service is looked at, at least (endpointSliceChangeMinSyncDelay).
 const SLICE_CHANGE_DELAY: Duration = Duration::from_secs(1);
-
-/// How long changes of endpoints wait that get no traffic before and after.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -65,11 +63,12 @@ fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<Pod>(Pod::NETWORK, &[by_label()]);
     builder.need::<Node>(Node::CPU, &[]);
     builder.need::<EndpointSlice>(EndpointSlice::CONTENTS, &[by_service()]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
     let (base_delay, max_delay) = BACKOFF;
-    let queue = Queue::new(QueueOptions { base_delay, max_delay, ..SLICES.queue("endpoint_slice") });
+    let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("endpoint_slice") });
     let registry = manager.registry();
     let (services, all_pods) = (registry.store::<Service>(), registry.store::<Pod>());
     let (nodes, slices) = (registry.store::<Node>(), registry.store::<EndpointSlice>());
@@ -86,6 +85,7 @@ fn start(manager: &mut Manager, context: &Context) {
             queue: queue.clone(),
             manager: FROM_PODS,
             delay: SLICE_CHANGE_DELAY.max(batch),
+            gate: CreationGate::new(manager.registry().store()),
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         triggers: Default::default(),

@@ -20,13 +20,12 @@ use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
 
-use super::PATIENCE;
 use super::decide::{self, View, decide};
 use super::desired::{Members, Place, members};
 use super::metrics::Metrics;
 use super::topology::Topology;
 use crate::context::Clock;
-use crate::network::service_endpoints::SLICES;
+use crate::network::service_endpoints::IDLE_REMOVAL_DELAY;
 use crate::network::service_endpoints::selectors::pods_of;
 use crate::network::service_endpoints::slice_writes::{Failed, Heads, Plan, SliceWrites, Written, prefix};
 use crate::network::service_endpoints::trigger::{self, TriggerTimes};
@@ -91,7 +90,7 @@ impl EndpointSlices {
         self.metrics.decided(key, &service, &decision);
         let mut plan = std::mem::take(&mut decision.now);
         let triggered = triggered.filter(|_| !plan.is_empty());
-        let waits = if decision.later.is_empty() { None } else { self.debouncer.wait(key, PATIENCE) };
+        let waits = if decision.later.is_empty() { None } else { self.debouncer.wait(key, IDLE_REMOVAL_DELAY) };
         if waits.is_none() {
             self.debouncer.forget(key);
             plan.append(std::mem::take(&mut decision.later));
@@ -111,9 +110,6 @@ impl EndpointSlices {
         match written {
             Ok(written) => {
                 self.metrics.wrote(&service, &written);
-                if !plan.is_empty() {
-                    self.writes.queue.rest(key, SLICES.after_write(pods.len()));
-                }
                 self.triggers.settled(key);
             }
             // It was decided on what is no longer true: the change that is on its way leads to another decision.

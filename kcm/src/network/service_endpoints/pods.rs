@@ -105,8 +105,8 @@ pub fn services_of(change: &Change<'_, Pod>, selectors: &Selectors) -> Vec<Objec
     }
 }
 
-/// Turns changes of Services and pods into keys of Services on the queue. With a batch period, changes of pods wait
-/// for so long; else the first goes out at once and only a stream of them is taken together.
+/// Turns changes of Services and pods into keys of Services on the queue. Changes of pods are delayed by the batch
+/// period; if it is zero, as by default, they are not delayed at all.
 pub fn subscribe(
     services: &Arc<Store<Service>>,
     pods: &Arc<Store<Pod>>,
@@ -124,11 +124,7 @@ pub fn subscribe(
     let queue = queue.clone();
     pods.subscribe(move |change| {
         for key in services_of(change, &selectors) {
-            if batch.is_zero() {
-                queue.add_coalesced(key);
-            } else {
-                queue.add_after(key, batch);
-            }
+            queue.add_after(key, batch);
         }
     });
 }

@@ -12,8 +12,8 @@ use kinds::ip::Ip;
 /// An address on a port, or on none, that is ready or not.
 pub type Reachable = (Address, Option<Port>, bool);
 
-/// What makes two addresses the same one.
-fn identity(address: &Address) -> (&Ip, Option<&Uid>) {
+/// The fields by which two addresses are the same one.
+pub fn identity(address: &Address) -> (&Ip, Option<&Uid>) {
     (&address.ip, address.target.as_ref().map(Target::uid))
 }
 

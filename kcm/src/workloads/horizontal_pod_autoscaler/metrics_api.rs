@@ -1,4 +1,4 @@
-//! The metrics APIs: where a metric is found, and what an answer says (k8s.io/metrics).
+//! The metrics APIs: paths of metrics, and values in responses (k8s.io/metrics).
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::replicas::{Sample, Samples};
 /// The group of metrics that people define.
 pub const CUSTOM: &str = "custom.metrics.k8s.io";
 
-/// The window of a metric that does not tell its own (pkg/controller/podautoscaler/metrics).
+/// The window of a metric without its own (pkg/controller/podautoscaler/metrics).
 const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
 
-/// What is asked for.
+/// A request for a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
     /// Path and query.
@@ -108,10 +108,10 @@ fn time(item: &Value) -> Time {
     read.map_or(Time::default(), |time| Time(time.as_second()))
 }
 
-/// What pods, or one container of each, use of a resource; a pod of which a part is not told is left out.
+/// The use of a resource by pods, or by one container of each. A pod with a missing value is left out.
 ///
 /// # Errors
-/// When nothing is told.
+/// When the response has no items.
 pub fn resource_samples(answer: &Value, resource: &str, container: &str) -> Result<Samples, String> {
     if items(answer).is_empty() {
         return Err("no metrics returned from resource metrics API".to_owned());
@@ -135,7 +135,7 @@ pub fn resource_samples(answer: &Value, resource: &str, container: &str) -> Resu
 /// A metric of pods.
 ///
 /// # Errors
-/// When nothing is told.
+/// When the response has no items.
 pub fn pod_samples(answer: &Value) -> Result<Samples, String> {
     if items(answer).is_empty() {
         return Err("no metrics returned from custom metrics API".to_owned());
@@ -152,7 +152,7 @@ pub fn pod_samples(answer: &Value) -> Result<Samples, String> {
 /// A metric of one object.
 ///
 /// # Errors
-/// When it is not told once.
+/// When the response does not have exactly one item.
 pub fn object_value(answer: &Value) -> Result<i64, String> {
     match items(answer) {
         [item] => amount(&item["value"]).ok_or_else(|| format!("value {} is no quantity", item["value"])),
@@ -165,7 +165,7 @@ pub fn object_value(answer: &Value) -> Result<i64, String> {
 /// Metrics of something outside the cluster.
 ///
 /// # Errors
-/// When nothing is told.
+/// When the response has no items.
 pub fn external_values(answer: &Value) -> Result<Vec<i64>, String> {
     if items(answer).is_empty() {
         return Err("no metrics returned from external metrics API".to_owned());
@@ -176,10 +176,47 @@ pub fn external_values(answer: &Value) -> Result<Vec<i64>, String> {
 
 #[cfg(test)]
 mod tests {
+    use kinds::Interner;
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+
+    fn selector(text: &str) -> Selector {
+        Selector::parse(&Interner::default(), text).expect("well-formed")
+    }
+
+    /// Adapters parse the selectors again: KEDA accepts equalities only, and prometheus-adapter matches a set as a regular
+    /// expression.
+    #[test]
+    fn metric_request_has_upstreams_query() {
+        let labels = Selector::of_labels(&Interner::default(), [("scaledobject.keda.sh/name", "x")]);
+        let (pods, of) = (selector("tier in (a),app=web"), selector("version=1.2"));
+        let rows = [
+            (
+                Question::resources("ns", &pods),
+                "/apis/metrics.k8s.io/v1beta1/namespaces/ns/pods?labelSelector=app%3Dweb%2Ctier%20in%20%28a%29",
+            ),
+            (
+                Question::pods("v1beta2", "ns", &pods, "rate", &of),
+                "/apis/custom.metrics.k8s.io/v1beta2/namespaces/ns/pods/*/rate\
+                 ?labelSelector=app%3Dweb%2Ctier%20in%20%28a%29&metricLabelSelector=version%3D1.2",
+            ),
+            (
+                Question::object("v1beta2", "ns", Some(("ingresses.networking.k8s.io", "main")), "rate", &of),
+                "/apis/custom.metrics.k8s.io/v1beta2/namespaces/ns/ingresses.networking.k8s.io/main/rate\
+                 ?metricLabelSelector=version%3D1.2",
+            ),
+            (
+                Question::external("ns", "s0-queue", &labels),
+                "/apis/external.metrics.k8s.io/v1beta1/namespaces/ns/s0-queue\
+                 ?labelSelector=scaledobject.keda.sh%2Fname%3Dx",
+            ),
+        ];
+        for (question, path) in rows {
+            assert_eq!(question.path, path);
+        }
+    }
 
     /// Parts of answers: quantities, times and windows that are valid, nearly so, or of another type.
     fn part() -> impl Strategy<Value = Value> {

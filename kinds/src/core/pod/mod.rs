@@ -10,6 +10,7 @@ mod requests;
 pub mod secrets;
 mod target;
 mod usage;
+mod volumes;
 
 use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::Str;
@@ -27,6 +28,7 @@ pub use ending::Ending;
 pub use network::{NamedPort, Network};
 pub use requests::{Asked, Part, Readiness, Requests};
 pub use usage::{PackedUsage, Usage};
+pub use volumes::{ClaimVolume, Volumes};
 
 /// Pods with a lower cost are deleted first.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -98,6 +100,8 @@ pub struct Pod {
     pub requests: Option<Box<Requests>>,
     /// The ResourceClaims that it uses, if it uses any; only with [`Pod::DEVICES`].
     pub devices: Option<Box<Devices>>,
+    /// The claims behind its volumes, if there are any, of every pod; only with [`Pod::VOLUMES`].
+    pub volumes: Option<Box<Volumes>>,
 }
 
 impl Pod {
@@ -119,6 +123,8 @@ impl Pod {
     pub const REQUESTS: Sections = Sections(1 << 7);
     /// Section: which ResourceClaims it uses.
     pub const DEVICES: Sections = Sections(1 << 8);
+    /// Section: the claims behind its volumes, of every pod.
+    pub const VOLUMES: Sections = Sections(1 << 9);
 }
 
 impl Pod {
@@ -149,6 +155,14 @@ impl Pod {
             || self.ending != other.ending
             || self.target != other.target
             || self.meta.differs(&other.meta)
+    }
+
+    /// Reports whether the pod no longer uses its volumes: it has finished, or it is being deleted and none of its
+    /// containers runs. Upstream: pkg/volume/util, IsPodTerminated. Meaningful only with [`Pod::VOLUMES`], and only for a
+    /// pod with claims.
+    pub fn has_released_volumes(&self) -> bool {
+        let runs = self.volumes.as_ref().is_some_and(|volumes| volumes.is_running);
+        self.is_terminal() || self.meta.is_deleting() && !runs
     }
 
     /// Succeeded or failed.
@@ -188,6 +202,7 @@ impl Kind for Pod {
             usage: None,
             requests: None,
             devices: None,
+            volumes: None,
         };
         if context.sections.contains(Self::TOLERATIONS) {
             pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
@@ -197,6 +212,9 @@ impl Kind for Pod {
         }
         if context.sections.contains(Self::DEVICES) {
             pod.devices = devices::read(&context.interner, spec, status)?;
+        }
+        if context.sections.contains(Self::VOLUMES) {
+            pod.volumes = volumes::read(&context.interner, &pod.meta.name, (meta_bytes, spec, status))?;
         }
         if context.sections.contains(Self::DISRUPTION) {
             pod.disruption = Disruption::read(status)?;
@@ -343,6 +361,7 @@ mod tests {
             Pod::USAGE,
             Pod::REQUESTS,
             Pod::DEVICES,
+            Pod::VOLUMES,
         ];
         for (index, section) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| other.0 & section.0 == 0), "section {index}");

@@ -14,6 +14,7 @@ mod network;
 mod nodes;
 mod process;
 mod robustness;
+mod storage;
 mod upstream;
 mod workloads;
 
@@ -34,10 +35,29 @@ fn main() -> std::process::ExitCode {
             availability_takes_its_time, terminating_pods_are_counted_and_replaced,
             flapping_pods_are_kept_and_seldom_told_of, failed_and_evicted_pods_are_replaced_and_stay,
         },
+        workloads::refused_creations::{
+            deleted_namespace_costs_others_no_time, refused_creations_back_off_while_pods_change,
+            status_follows_pods_while_creations_are_refused,
+        },
+        workloads::released_pods::{relabelled_pod_is_replaced_after_a_lost_answer},
         workloads::replicationcontroller::{
             pods_come_go_and_are_told_of, orphans_are_adopted_and_strangers_released,
             a_quota_is_told_of_until_the_scale_fits,
         },
+        storage::protection::{
+            claim_stays_while_a_pod_on_a_node_uses_it, pod_that_no_cache_shows_keeps_its_claim,
+            finalizers_come_and_go_however_writes_fail, unused_condition_follows_the_pods_of_a_bound_claim,
+            volume_stays_while_it_is_bound, attributes_class_stays_while_a_claim_or_volume_refers_to_it,
+        },
+        storage::ephemeral_volume::{
+            pod_gets_the_claim_of_its_template_and_gets_it_back, claim_of_another_owner_is_reported_and_left_alone,
+            lost_answer_costs_neither_a_second_claim_nor_an_event,
+        },
+        storage::csi::{
+            volume_lives_from_its_claim_to_its_end_in_the_driver, second_attachment_of_a_single_node_volume_is_detected,
+            first_consumer_gets_its_ephemeral_volume_and_runs,
+        },
+        storage::expander::{expansion_is_left_to_external_resizers},
         workloads::pod_garbage_collector::{
             too_many_finished_pods_go_the_evicted_first, pods_of_a_node_that_is_gone_go_after_a_while,
             a_pod_that_was_never_bound_goes_also_after_a_crash,
@@ -77,6 +97,8 @@ fn main() -> std::process::ExitCode {
             a_plugin_gives_tokens_and_is_asked_again_before_they_end, a_plugin_gives_a_certificate,
             who_has_the_name_of_another_is_told,
         },
+        process::many_kinds::{leader_works_with_150_custom_kinds},
+        process::odd_servers::{manager_starts_without_a_request_header_ca},
         api::cluster_scoped::{
             roles_are_gathered, cluster_info_is_signed_until_tokens_end, one_trust_bundle_is_published,
             nodes_are_told_how_long_to_keep, ranges_of_services_stay_while_they_are_needed,
@@ -107,6 +129,9 @@ fn main() -> std::process::ExitCode {
             slices_and_endpoints_follow_pods, a_headless_service_publishes_all, endpoints_of_people_are_mirrored,
             what_others_do_to_slices_is_repaired, a_frozen_watch_leads_to_no_second_slice,
             crash_after_a_sample_of_writes, each_write_fails_each_way,
+        },
+        network::endpoint_lag::{
+            changes_that_arrive_one_by_one_are_not_delayed, changes_during_a_write_share_the_next_one,
         },
         api::garbage_collector::{
             a_deployment_goes_with_all_that_it_owns, a_recreated_owner_holds_nothing, custom_resources_own_and_are_owned,
@@ -151,6 +176,13 @@ fn main() -> std::process::ExitCode {
             orphans_are_adopted_by_name, a_taken_name_of_a_revision_is_a_collision, a_stuck_update_names_the_way_out,
             ordinals_begin_where_they_are_told_to, an_update_keeps_within_its_bounds,
         },
+        storage::binder::{
+            static_volume_is_bound_with_four_writes, reservations_from_either_side_are_kept,
+            claim_waits_for_its_pod_and_gets_a_volume_of_the_node, binding_is_completed_after_a_crash_at_each_write,
+            retained_volume_is_released_and_freed_by_its_administrator, host_path_volume_is_deleted_with_its_directory,
+            claim_is_lost_with_its_volume_and_recovers, external_provisioner_is_asked_and_its_volume_is_bound,
+            stateful_pods_with_claims_start, recycled_volume_is_wiped_by_a_pod_and_free_again,
+        },
     ]
     .into();
     cases.extend(cases![Ignored:
@@ -160,6 +192,8 @@ fn main() -> std::process::ExitCode {
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, network::endpoints::{upstreams_slices_are_taken_over},
         upstream::handover::{work_goes_on_under_the_other},
+        process::many_kinds::{leader_works_with_500_custom_kinds},
+        process::many_kinds::{leader_works_with_500_custom_kinds},
         process::monitoring::{alerts_fire_when_they_are_to, upstreams_list_is_current},
         upstream::operations::{the_takeover_page_is_followed_there_and_back},
         api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},

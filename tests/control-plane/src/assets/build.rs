@@ -43,6 +43,19 @@ const CHART_SOURCES: [&str; 3] =
 const RULE_SOURCES: [&str; 3] =
     [include_str!("../../rules/go.mod"), include_str!("../../rules/go.sum"), include_str!("../../rules/main.go")];
 
+/// As [`CHART_SOURCES`], of the modules with the CSI driver for tests, csi-attacher and csi-resizer. They are built with
+/// Kubernetes' libraries of 1.37, and with other versions of their dependencies than an API server.
+const CSI_SOURCES: [&str; 3] =
+    [include_str!("../../csi/go.mod"), include_str!("../../csi/go.sum"), include_str!("../../csi/driver/main.go")];
+
+/// As [`CSI_SOURCES`], of csi-provisioner, whose last release needs Kubernetes' libraries of 1.36.
+const CSI_PROVISIONER_SOURCES: [&str; 2] =
+    [include_str!("../../csi/provisioner/go.mod"), include_str!("../../csi/provisioner/go.sum")];
+
+const CSI_PROVISIONER: &str = "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner";
+const CSI_ATTACHER: &str = "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher";
+const CSI_RESIZER: &str = "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer";
+
 const KWOK: &str = "sigs.k8s.io/kwok/cmd/kwok@v0.8.0";
 
 /// Upstream's cloud controller manager for AWS.
@@ -73,6 +86,10 @@ pub(super) enum Part {
     Aws,
     Charts,
     Rules,
+    CsiDriver,
+    CsiProvisioner,
+    CsiAttacher,
+    CsiResizer,
 }
 
 impl Part {
@@ -86,6 +103,10 @@ impl Part {
             Program::UpstreamAwsManager => Part::Aws,
             Program::Charts => Part::Charts,
             Program::Rules => Part::Rules,
+            Program::CsiDriver => Part::CsiDriver,
+            Program::CsiProvisioner => Part::CsiProvisioner,
+            Program::CsiAttacher => Part::CsiAttacher,
+            Program::CsiResizer => Part::CsiResizer,
         }
     }
 
@@ -100,6 +121,10 @@ impl Part {
             Part::Aws => "aws-cloud-controller-manager",
             Part::Charts => "charts",
             Part::Rules => "rules",
+            Part::CsiDriver => "csi-driver",
+            Part::CsiProvisioner => "csi-provisioner",
+            Part::CsiAttacher => "csi-attacher",
+            Part::CsiResizer => "csi-resizer",
         }
     }
 
@@ -108,6 +133,7 @@ impl Part {
         match self {
             Part::Kube => &["kube-apiserver", "kube-scheduler", "kubectl"],
             Part::Etcd | Part::Kwok | Part::Aws | Part::Charts | Part::Rules => &[],
+            Part::CsiDriver | Part::CsiProvisioner | Part::CsiAttacher | Part::CsiResizer => &[],
             Part::Upstream => &["kube-controller-manager"],
             Part::Cloud => &["cloud-controller-manager"],
         }
@@ -123,6 +149,10 @@ impl Part {
             Part::Aws => "upstream's cloud-controller-manager for AWS",
             Part::Charts => "what renders charts",
             Part::Rules => "what tries alerts",
+            Part::CsiDriver => "the CSI driver for tests",
+            Part::CsiProvisioner => "csi-provisioner",
+            Part::CsiAttacher => "csi-attacher",
+            Part::CsiResizer => "csi-resizer",
         }
     }
 
@@ -130,7 +160,19 @@ impl Part {
     fn module(self) -> PathBuf {
         match self {
             Part::Charts | Part::Rules => Path::new(MODULE).join(self.binary()),
+            Part::CsiDriver | Part::CsiAttacher | Part::CsiResizer => Path::new(MODULE).join("csi"),
+            Part::CsiProvisioner => Path::new(MODULE).join("csi/provisioner"),
             _ => PathBuf::from(MODULE),
+        }
+    }
+
+    /// The Go package of a program of CSI, as seen from its module.
+    fn csi_package(self) -> &'static str {
+        match self {
+            Part::CsiProvisioner => CSI_PROVISIONER,
+            Part::CsiAttacher => CSI_ATTACHER,
+            Part::CsiResizer => CSI_RESIZER,
+            _ => "./driver",
         }
     }
 
@@ -141,6 +183,9 @@ impl Part {
             Part::Kwok => &["install", "-trimpath", "-ldflags", "-s -w", KWOK],
             Part::Charts | Part::Rules => {
                 &["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", &output, "."]
+            }
+            Part::CsiDriver | Part::CsiProvisioner | Part::CsiAttacher | Part::CsiResizer => {
+                &["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", &output, self.csi_package()]
             }
             Part::Aws => &["install", "-trimpath", "-ldflags", "-s -w", AWS],
             _ => &[
@@ -166,6 +211,8 @@ pub(super) fn version(part: Part) -> String {
         Part::Charts => &CHART_SOURCES,
         Part::Rules => &RULE_SOURCES,
         Part::Aws => &[AWS],
+        Part::CsiDriver | Part::CsiAttacher | Part::CsiResizer => &CSI_SOURCES,
+        Part::CsiProvisioner => &CSI_PROVISIONER_SOURCES,
         Part::Kube | Part::Etcd | Part::Kwok | Part::Upstream => &SOURCES,
     };
     let bytes = sources.iter().chain(&machine).flat_map(|text| text.bytes().chain([0]));
@@ -303,6 +350,10 @@ mod tests {
             Program::UpstreamAwsManager,
             Program::Charts,
             Program::Rules,
+            Program::CsiDriver,
+            Program::CsiProvisioner,
+            Program::CsiAttacher,
+            Program::CsiResizer,
         ] {
             let part = Part::of(program);
             let name = program.file_name();

@@ -43,6 +43,14 @@ pub enum Program {
     Charts,
     /// What reads and tries alerts: `rules check <rules file>` and `rules test <rules file> <cases file>`.
     Rules,
+    /// A CSI driver for tests that detects double attachments.
+    CsiDriver,
+    /// The sidecar that creates and deletes volumes.
+    CsiProvisioner,
+    /// The sidecar that attaches and detaches volumes.
+    CsiAttacher,
+    /// The sidecar that expands volumes.
+    CsiResizer,
 }
 
 impl Program {
@@ -59,6 +67,10 @@ impl Program {
             Program::UpstreamAwsManager => "aws-cloud-controller-manager",
             Program::Charts => "charts",
             Program::Rules => "rules",
+            Program::CsiDriver => "csi-driver",
+            Program::CsiProvisioner => "csi-provisioner",
+            Program::CsiAttacher => "csi-attacher",
+            Program::CsiResizer => "csi-resizer",
         }
     }
 }
@@ -130,6 +142,13 @@ impl Assets {
 /// Blocks and fails as [`Assets::base`] does.
 pub fn upstream_aws_manager() -> Result<PathBuf> {
     locate(Program::UpstreamAwsManager, None, &cache(Part::Aws)?)
+}
+
+/// The CSI driver for tests and the sidecars of every CSI driver, which only tests of volumes need.
+///
+/// Blocks and fails as [`Assets::base`] does.
+pub fn csi() -> Result<Assets> {
+    Assets::of(&[Program::CsiDriver, Program::CsiProvisioner, Program::CsiAttacher, Program::CsiResizer])
 }
 
 /// The folder that the environment names, which must exist if it is named.

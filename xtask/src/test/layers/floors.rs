@@ -39,6 +39,8 @@ pub const CRATES: &[Layers] = &[
             ],
             // Some core kinds are read as kinds of other groups: a ReplicationController as a ReplicaSet.
             &["core"],
+            // Attachments carry the specs of volumes.
+            &["storage"],
         ],
     },
     Layers {
@@ -46,11 +48,11 @@ pub const CRATES: &[Layers] = &[
         is_complete: true,
         floors: &[
             // No IO.
-            &["debounce", "fence", "metrics", "page", "queue", "slow_start", "store", "text"],
-            &["client", "journal", "testing"],
+            &["debounce", "fence", "lock", "metrics", "page", "queue", "slow_start", "store", "text"],
+            &["children", "client", "journal", "testing"],
             // Single requests, and reading one's own writes.
             &["consistency", "discovery", "write"],
-            &["controller_ref", "events", "watch", "worker"],
+            &["controller_ref", "events", "handover", "watch", "worker"],
             &["diagnostics", "election", "scale", "telemetry"],
             &["manager", "serve"],
             &["sdk"],
@@ -69,7 +71,7 @@ pub const CRATES: &[Layers] = &[
             &["credentials"],
             &["context"],
             // A domain never imports a domain.
-            &["api", "auth", "certificates", "devices", "network", "nodes", "workloads"],
+            &["api", "auth", "certificates", "devices", "network", "nodes", "storage", "workloads"],
             &["registry"],
             &["app"],
         ],

@@ -11,9 +11,35 @@ use crate::cargo::workspace;
 
 /// Phrases that `docs/glossary.md` replaces. A phrase counts where it stands as whole words.
 const PHRASES: &[&str] = &[
-    "anew", "lest", "whoever", "nobody", "somebody", "any more", "what became", "what came of", "of before", "is told",
-    "are told", "be told", "told of", "so many", "so long", "asked for", "growing time", "let go", "lets go", "looks at",
-    "look at", "looked at", "at once", "comes back", "come back", "is gone", "are gone", "stands still", "stand still",
+    "anew",
+    "lest",
+    "whoever",
+    "nobody",
+    "somebody",
+    "any more",
+    "what became",
+    "what came of",
+    "of before",
+    "is told",
+    "are told",
+    "be told",
+    "told of",
+    "so many",
+    "so long",
+    "asked for",
+    "growing time",
+    "let go",
+    "lets go",
+    "looks at",
+    "look at",
+    "looked at",
+    "at once",
+    "comes back",
+    "come back",
+    "is gone",
+    "are gone",
+    "stands still",
+    "stand still",
 ];
 
 /// Files that quote the phrases on purpose.

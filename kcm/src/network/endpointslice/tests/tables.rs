@@ -214,17 +214,20 @@ fn an_endpoint_whose_pod_cannot_be_read_stays() {
 }
 
 #[test]
-fn what_gets_no_traffic_can_wait() {
+fn only_the_removal_of_an_idle_endpoint_is_delayed() {
     let plan = |decision: &Plan| (decision.create.len(), decision.update.len(), decision.delete.len());
     let unready = |number| Pod { ready: false, ..pod(number) };
     let mut world = World::new(service(), [1]);
     world.settle();
     for (what, pod, now, later) in [
-        ("a pod that is not ready comes", Some(unready(2)), (0, 0, 0), (0, 1, 0)),
+        ("a pod that is not ready comes", Some(unready(2)), (0, 1, 0), (0, 0, 0)),
+        ("it terminates without being ready", Some(terminating(unready(2))), (0, 1, 0), (0, 0, 0)),
         ("it becomes ready", Some(pod(2)), (0, 1, 0), (0, 0, 0)),
         ("it terminates and still serves", Some(terminating(pod(2))), (0, 1, 0), (0, 0, 0)),
         ("it stops serving", Some(terminating(unready(2))), (0, 1, 0), (0, 0, 0)),
         ("it is gone", None, (0, 0, 0), (0, 1, 0)),
+        ("a pod that is ready comes", Some(pod(2)), (0, 1, 0), (0, 0, 0)),
+        ("it is gone at once", None, (0, 1, 0), (0, 0, 0)),
     ] {
         match pod {
             Some(pod) => drop(world.pods.insert(2, pod)),

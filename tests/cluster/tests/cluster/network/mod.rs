@@ -1,4 +1,5 @@
 //! Endpoints, and the nodes' ranges of pod addresses.
 
+pub mod endpoint_lag;
 pub mod endpoints;
 pub mod node_ipam;

@@ -1,0 +1,65 @@
+//! State that the reconcilers of claims and volumes share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::meta::ObjectKey;
+use kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::write::Writer;
+
+use super::matcher::Matcher;
+use super::metrics::Operations;
+use super::notices::Notices;
+use super::recycle::Recycling;
+use super::recycler_pod::Recyclers;
+use crate::storage::indexes::{pods_by_claim, using_claim};
+
+/// What the command line sets.
+pub struct Settings {
+    /// Objects that wait are reconciled again after this time.
+    pub sync_period: Duration,
+    /// Whether volumes are provisioned at all.
+    pub is_dynamic: bool,
+    /// Whether host-path volumes are provisioned.
+    pub has_host_path: bool,
+    /// Pods that wipe volumes; an error if a template cannot be used.
+    pub recyclers: Result<Recyclers, String>,
+}
+
+/// State that the reconcilers of claims and volumes share.
+pub struct Binder {
+    pub claims: Arc<Store<PersistentVolumeClaim>>,
+    pub volumes: Arc<Store<PersistentVolume>>,
+    pub classes: Arc<Store<StorageClass>>,
+    pub pods: Arc<Store<Pod>>,
+    /// Only read by the host-path provisioner, and only there if it is enabled.
+    pub nodes: Option<Arc<Store<Node>>>,
+    pub writer: Writer,
+    pub claim_queue: Arc<Queue<ObjectKey>>,
+    pub volume_queue: Arc<Queue<ObjectKey>>,
+    pub matcher: Arc<Matcher>,
+    pub notices: Notices,
+    pub operations: Operations,
+    pub recycling: Recycling,
+    pub settings: Settings,
+}
+
+impl Binder {
+    /// Returns the pods that use a claim and have not ended.
+    pub fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>> {
+        let mut pods = self.pods.by_index(&pods_by_claim(), using_claim(&claim.namespace, &claim.name));
+        let uses = |pod: &Pod| {
+            let mut claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
+            pod.meta.namespace == claim.namespace && claims.any(|volume| volume.claim == claim.name)
+        };
+        pods.retain(|pod| !pod.has_released_volumes() && uses(pod));
+        pods
+    }
+
+    /// Reports whether there is a node of this name.
+    pub fn has_node(&self, name: &str) -> bool {
+        self.nodes.as_ref().is_some_and(|nodes| nodes.get(&ObjectKey::new("", name)).is_some())
+    }
+}

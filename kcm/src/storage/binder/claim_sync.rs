@@ -1,0 +1,268 @@
+//! One reconcile of a claim: gather, decide, act.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::head::annotated;
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume::{MIGRATED_TO, Phase as VolumePhase, with_phase};
+use kinds::persistent_volume_claim::{
+    BETA_STORAGE_PROVISIONER, Phase, STORAGE_PROVISIONER, StatusEdit, with_class, with_status,
+};
+use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
+use runtime::write::WriteError;
+use tracing::{debug, info};
+
+use super::binder::Binder;
+use super::decide_claim::{
+    BindWrite, ClaimStep, Cluster, Notice, Search, bound_status, is_newly_lost, next_bind_write, next_step,
+    unbound_status,
+};
+use super::draft::{Draft, Stop};
+use super::keys::volume_key;
+use super::references::{referring_to_claim, referring_to_volume};
+use super::upkeep::annotation_edit;
+
+/// Reconciles claims.
+pub struct Claims(pub Arc<Binder>);
+
+impl Reconcile for Claims {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async {
+            let binder = &*self.0;
+            let (queue, waiting) = (binder.claim_queue.clone(), key.clone());
+            if !binder.claims.is_settled(key, move || queue.add(waiting)) {
+                return Ok(Outcome::WaitingForCache);
+            }
+            let Some(claim) = binder.claims.get(key) else {
+                binder.forget_claim(key);
+                return Ok(Outcome::Done);
+            };
+            binder.sync_claim(&claim).await.or_else(Stop::into_outcome)
+        }
+        .boxed()
+    }
+}
+
+impl Cluster for Binder {
+    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+        self.volumes.get(&volume_key(name))
+    }
+
+    fn class(&self, name: &str) -> Option<Arc<StorageClass>> {
+        self.classes.get(&ObjectKey::new("", name))
+    }
+
+    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
+        self.matcher.find(claim, is_delayed)
+    }
+
+    fn default_class(&self) -> Option<Str> {
+        let defaults = self.classes.all().into_iter().filter(|class| class.is_default);
+        // The newest, then the first by name.
+        let best =
+            defaults.min_by(|a, b| b.meta.created.cmp(&a.meta.created).then_with(|| a.meta.name.cmp(&b.meta.name)));
+        best.map(|class| class.meta.name.clone())
+    }
+
+    fn unscheduled_pods(&self, claim: &PersistentVolumeClaim) -> Vec<Str> {
+        let pods = self.pods_using(&claim.meta.key());
+        let mut names: Vec<Str> =
+            pods.iter().filter(|pod| pod.node.is_empty()).map(|pod| pod.meta.name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+impl Binder {
+    fn forget_claim(&self, key: &ObjectKey) {
+        self.stop_waiting(key);
+        self.operations.forget_provision(key);
+    }
+
+    fn stop_waiting(&self, key: &ObjectKey) {
+        self.matcher.stop_waiting(key);
+        self.notices.forget::<PersistentVolumeClaim>(key);
+    }
+
+    /// Confirms with the API server that the cached volume of a claim is current, before the claim is called lost.
+    ///
+    /// The two caches are not equally old: a new leader may know of a binding before it knows of the volume.
+    async fn confirm_loss(&self, claim: &PersistentVolumeClaim) -> Result<(), Stop> {
+        if claim.volume_name.is_empty() || !is_newly_lost(claim) {
+            return Ok(());
+        }
+        let key = volume_key(claim.volume_name.clone());
+        let cached = self.volumes.get(&key).map(|volume| volume.meta.version);
+        let current = match self.writer.get(&PersistentVolume::RESOURCE, &key).await {
+            Ok(answer) => Some(answer.meta().map_err(WriteError::from)?.version),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(Stop::Failed(error)),
+        };
+        if cached == current { Ok(()) } else { Err(Stop::Outdated) }
+    }
+
+    async fn sync_claim(&self, claim: &Arc<PersistentVolumeClaim>) -> Result<Outcome, Stop> {
+        if self.correct_migration(claim).await? {
+            return Ok(Outcome::Done);
+        }
+        match next_step(claim, self).map_err(Stop::Error)? {
+            ClaimStep::Bind { volume, is_found } => self.bind_held(claim, &volume, is_found).await,
+            ClaimStep::Pend(notice) => {
+                if let Some(notice) = notice {
+                    self.notices.record_waiting(&**claim, &notice);
+                }
+                self.put_claim_status(claim, unbound_status(claim, Phase::Pending)).await?;
+                Ok(Outcome::RequeueAfter(self.settings.sync_period))
+            }
+            ClaimStep::Lose(notice) => {
+                self.confirm_loss(claim).await?;
+                self.put_claim_status(claim, unbound_status(claim, Phase::Lost)).await?;
+                if is_newly_lost(claim) {
+                    info!(claim = %claim.meta.key(), volume = &*claim.volume_name, reason = notice.reason, "claim lost its volume");
+                    self.notices.record(&**claim, &notice);
+                }
+                Ok(Outcome::Done)
+            }
+            ClaimStep::DecideAgain => Ok(Outcome::RequeueWithBackoff),
+            ClaimStep::AssignClass(class) => self.assign_class(claim, &class).await,
+            ClaimStep::Provision(class) => self.provision(claim, &class).await,
+            ClaimStep::Retry(notice, problem) => {
+                self.notices.record_waiting(&**claim, &notice);
+                Err(Stop::Error(problem))
+            }
+        }
+    }
+
+    /// Sets or removes the annotation of a migrated provisioner. Returns whether the claim was written.
+    async fn correct_migration(&self, claim: &PersistentVolumeClaim) -> Result<bool, Stop> {
+        let provisioner = claim.annotation(STORAGE_PROVISIONER).or_else(|| claim.annotation(BETA_STORAGE_PROVISIONER));
+        let Some(edit) = annotation_edit(provisioner, claim.annotation(MIGRATED_TO)) else { return Ok(false) };
+        let mut draft = Draft::read(&self.claims, &self.writer, claim).await?;
+        draft.put(None, |object| annotated(object, &[(MIGRATED_TO, edit.value())])).await?;
+        Ok(true)
+    }
+
+    async fn put_claim_status(&self, claim: &PersistentVolumeClaim, edit: Option<StatusEdit<'_>>) -> Result<(), Stop> {
+        let Some(edit) = edit else { return Ok(()) };
+        let mut draft = Draft::read(&self.claims, &self.writer, claim).await?;
+        draft.put_status(|object| with_status(object, &edit)).await
+    }
+
+    /// Gives a claim the default class.
+    async fn assign_class(&self, claim: &PersistentVolumeClaim, class: &str) -> Result<Outcome, Stop> {
+        let assigned = async {
+            let mut draft = Draft::read(&self.claims, &self.writer, claim).await?;
+            draft.put(None, |object| with_class(object, class)).await
+        };
+        let result = assigned.await;
+        if !matches!(result, Err(Stop::Outdated)) {
+            self.operations.class_assigned(result.is_ok());
+        }
+        result.map(|()| Outcome::Done)
+    }
+
+    /// Binds a claim to a volume that no other claim may take in the meantime.
+    async fn bind_held(
+        &self,
+        claim: &Arc<PersistentVolumeClaim>,
+        volume: &Arc<PersistentVolume>,
+        is_found: bool,
+    ) -> Result<Outcome, Stop> {
+        let is_settled = next_bind_write(claim, volume) == BindWrite::ClaimStatus
+            && bound_status(claim, volume).map_err(Stop::Error)?.is_none();
+        if is_settled && !is_found {
+            self.stop_waiting(&claim.meta.key());
+            return Ok(Outcome::Done);
+        }
+        let name = &volume.meta.name;
+        if !is_found && !self.matcher.hold(name, &claim.meta.key()) {
+            return Ok(Outcome::RequeueWithBackoff);
+        }
+        let mut written = None;
+        let result = self.bind(claim, volume, &mut written).await;
+        let current = self.volumes.get(&volume.meta.key());
+        if let Some(waiting) = self.matcher.release(name, written, current.as_deref()) {
+            self.claim_queue.add(waiting);
+        }
+        match &result {
+            Ok(()) if is_found => self.operations.provision_succeeded(&claim.meta.key()),
+            Err(Stop::Failed(_) | Stop::Error(_)) if is_found => self.operations.provision_failed(&claim.meta.key()),
+            _ => {}
+        }
+        result?;
+        self.stop_waiting(&claim.meta.key());
+        Ok(Outcome::Done)
+    }
+
+    /// Makes the writes of a binding that are still missing. `written` is set to the version of the volume after a write
+    /// to it.
+    async fn bind(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: &PersistentVolume,
+        written: &mut Option<u64>,
+    ) -> Result<(), Stop> {
+        let mut claim_draft = None;
+        let needs_reference = matches!(next_bind_write(claim, volume), BindWrite::VolumeReference { .. });
+        if needs_reference {
+            // A claim that is bound already, which this cache does not show yet, must not take a second volume.
+            claim_draft = Some(Draft::read(&self.claims, &self.writer, claim).await?);
+        }
+        let bound_volume = self.bind_volume(claim, volume, written).await?;
+        let volume = bound_volume.as_ref().unwrap_or(volume);
+        if next_bind_write(claim, volume) == BindWrite::ClaimStatus
+            && bound_status(claim, volume).map_err(Stop::Error)?.is_none()
+        {
+            return Ok(());
+        }
+        let mut draft = match claim_draft {
+            Some(draft) => draft,
+            None => Draft::read(&self.claims, &self.writer, claim).await?,
+        };
+        if let BindWrite::ClaimReference { by_controller } = next_bind_write(claim, volume) {
+            draft.put(None, |object| referring_to_volume(object, volume, by_controller)).await?;
+        }
+        let bound = draft.record.clone();
+        if let Some(edit) = bound_status(&bound, volume).map_err(Stop::Error)? {
+            draft.put_status(|object| with_status(object, &edit)).await?;
+        }
+        debug!(claim = %claim.meta.key(), volume = &*volume.meta.name, "bound claim");
+        Ok(())
+    }
+
+    /// Makes the missing writes to the volume. Returns the volume if it was written.
+    async fn bind_volume(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: &PersistentVolume,
+        written: &mut Option<u64>,
+    ) -> Result<Option<PersistentVolume>, Stop> {
+        let write = next_bind_write(claim, volume);
+        if !matches!(write, BindWrite::VolumeReference { .. } | BindWrite::VolumePhase) {
+            return Ok(None);
+        }
+        let mut draft = Draft::read(&self.volumes, &self.writer, volume).await?;
+        if let BindWrite::VolumeReference { by_controller } = write {
+            draft.put(None, |object| referring_to_claim(object, claim, by_controller)).await?;
+            *written = draft.written_version();
+        }
+        if draft.record.phase != VolumePhase::Bound {
+            draft.put_status(|object| with_phase(object, VolumePhase::Bound, "")).await?;
+            *written = draft.written_version();
+        }
+        Ok(Some(draft.record.clone()))
+    }
+}
+
+impl Binder {
+    /// Records an event about a claim that cannot be provisioned, and waits.
+    pub fn wait_for_class(&self, claim: &PersistentVolumeClaim, message: String) -> Outcome {
+        self.notices.record_waiting(claim, &Notice::warning("ProvisioningFailed", message));
+        Outcome::RequeueAfter(self.settings.sync_period)
+    }
+}

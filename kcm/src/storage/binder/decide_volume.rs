@@ -1,0 +1,149 @@
+//! The next step for a volume.
+//!
+//! Upstream: pkg/controller/volume/persistentvolume, syncVolume and reclaimVolume.
+
+use kinds::persistent_volume::{MIGRATED_TO, PROVISIONED_BY, Phase, ReclaimPolicy, Source};
+use kinds::{PersistentVolume, PersistentVolumeClaim, Uid};
+
+use super::decide_claim::Notice;
+use super::names::{HOST_PATH, IN_TREE, NFS};
+
+/// The next step for a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeStep {
+    /// Set the phase, unless it is already right.
+    SetPhase(Phase),
+    /// Its claim has not got the volume's name yet: reconcile the claim.
+    ReconcileClaim,
+    /// Claim and volume refer to each other but cannot be bound: events about the volume and the claim.
+    Mismatch(Notice, Notice),
+    /// Its claim no longer exists, or has another volume: set the phase Released, then reclaim it.
+    Reclaim,
+    /// Its claim has another volume: make it available again.
+    Unbind,
+}
+
+/// Returns the uid of the claim that a volume is bound to; `None` if it is free or reserved by name.
+pub fn claim_uid(volume: &PersistentVolume) -> Option<&Uid> {
+    volume.claim.as_ref().and_then(|claim| claim.uid.as_ref())
+}
+
+/// Reports whether the API server has to be read because the cache may be behind. A volume that is already released or
+/// failed is not released by a stale cache.
+pub fn needs_uncached_claim(volume: &PersistentVolume, cached: Option<&PersistentVolumeClaim>) -> bool {
+    let Some(uid) = claim_uid(volume) else { return false };
+    !is_reclaimable(volume.phase) && cached.is_none_or(|claim| claim.meta.uid != *uid)
+}
+
+/// Reports whether the volume was already released.
+pub fn is_reclaimable(phase: Phase) -> bool {
+    matches!(phase, Phase::Released | Phase::Failed)
+}
+
+/// Decides the next step for a volume whose claim reference's claim is `claim`.
+pub fn next_step(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> VolumeStep {
+    let Some(uid) = claim_uid(volume) else {
+        return VolumeStep::SetPhase(Phase::Available);
+    };
+    let Some(claim) = claim.filter(|claim| claim.meta.uid == *uid) else { return VolumeStep::Reclaim };
+    if claim.volume_name.is_empty() {
+        if claim.volume_mode == volume.volume_mode {
+            return VolumeStep::ReconcileClaim;
+        }
+        let (name, other) = (&*volume.meta.name, &*claim.meta.name);
+        let why = "due to incompatible volumeMode.";
+        let on_volume = format!("Cannot bind PersistentVolume to requested PersistentVolumeClaim {other:?} {why}");
+        let on_claim = format!("Cannot bind PersistentVolume {name:?} to requested PersistentVolumeClaim {why}");
+        let notice = |message| Notice::warning("VolumeMismatch", message);
+        return VolumeStep::Mismatch(notice(on_volume), notice(on_claim));
+    }
+    if claim.volume_name == volume.meta.name {
+        return VolumeStep::SetPhase(Phase::Bound);
+    }
+    if volume.annotation(PROVISIONED_BY).is_some() && volume.reclaim_policy == ReclaimPolicy::Delete {
+        return VolumeStep::Reclaim;
+    }
+    VolumeStep::Unbind
+}
+
+/// Reports whether a volume may be wiped or deleted: it has the uid of a claim that no longer exists or has another
+/// volume. `claim` must have been read from the API server.
+pub fn is_released(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> bool {
+    let Some(uid) = claim_uid(volume) else { return false };
+    match claim.filter(|claim| claim.meta.uid == *uid) {
+        None => true,
+        Some(claim) => !claim.volume_name.is_empty() && claim.volume_name != volume.meta.name,
+    }
+}
+
+/// What has to be done with a released volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reclaim {
+    /// Nothing here: it is retained, or an external provisioner deletes it.
+    Leave,
+    /// Delete the directory of a host-path volume, then the volume.
+    DeleteHostPath(String),
+    /// Delete its data, then make it available again.
+    Recycle(RecyclePlugin),
+    /// It cannot be reclaimed: phase Failed, and this event.
+    Fail(Notice),
+}
+
+/// A plugin that can wipe volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecyclePlugin {
+    /// A directory of a node.
+    HostPath,
+    /// A directory of an NFS server.
+    Nfs,
+}
+
+/// Decides how to reclaim a released volume.
+pub fn reclaim(volume: &PersistentVolume) -> Reclaim {
+    if volume.annotation(MIGRATED_TO).is_some_and(|driver| !driver.is_empty()) {
+        return Reclaim::Leave;
+    }
+    match volume.reclaim_policy {
+        ReclaimPolicy::Retain => Reclaim::Leave,
+        ReclaimPolicy::Unknown => Reclaim::Fail(Notice::warning(
+            "VolumeUnknownReclaimPolicy",
+            "Volume has unrecognized PersistentVolumeReclaimPolicy",
+        )),
+        ReclaimPolicy::Recycle => match &volume.source {
+            Source::HostPath { .. } => Reclaim::Recycle(RecyclePlugin::HostPath),
+            Source::Nfs { .. } => Reclaim::Recycle(RecyclePlugin::Nfs),
+            Source::Csi { .. } | Source::Other { .. } | Source::None => {
+                Reclaim::Fail(Notice::warning("VolumeFailedRecycle", "No recycler plugin found for the volume!"))
+            }
+        },
+        ReclaimPolicy::Delete => delete(volume),
+    }
+}
+
+fn delete(volume: &PersistentVolume) -> Reclaim {
+    let name = &*volume.meta.name;
+    let fail = |why: String| Reclaim::Fail(Notice::warning("VolumeFailedDelete", why));
+    let fail_lookup = |why| fail(format!("error getting deleter volume plugin for volume {name:?}: {why}"));
+    let provisioner = volume.annotation(PROVISIONED_BY).filter(|provisioner| !provisioner.is_empty());
+    match (provisioner, &volume.source) {
+        (Some(HOST_PATH) | None, Source::HostPath { path }) if !stands_down(volume, provisioner) => {
+            Reclaim::DeleteHostPath(path.to_string())
+        }
+        (Some(HOST_PATH), _) => {
+            fail(format!("failed to create deleter for volume {name:?}: spec.PersistentVolume.Spec.HostPath is nil"))
+        }
+        (Some(NFS), _) => fail(NOT_DELETABLE.to_owned()),
+        (Some(provisioner), _) if provisioner.starts_with(IN_TREE) => fail(format!("{NO_PLUGIN} name: {provisioner}")),
+        (None, Source::Nfs { .. }) if !stands_down(volume, provisioner) => fail_lookup(NOT_DELETABLE),
+        (None, Source::Other { .. } | Source::None) if !stands_down(volume, provisioner) => fail_lookup(NO_PLUGIN),
+        _ => Reclaim::Leave,
+    }
+}
+
+const NO_PLUGIN: &str = "no volume plugin matched";
+const NOT_DELETABLE: &str = "no deletable volume plugin matched";
+
+/// A volume without a provisioner that has the annotation of a migration, even an empty one, is not this controller's.
+fn stands_down(volume: &PersistentVolume, provisioner: Option<&str>) -> bool {
+    provisioner.is_none() && volume.annotation(MIGRATED_TO).is_some()
+}

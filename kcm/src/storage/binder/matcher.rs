@@ -1,0 +1,87 @@
+//! Volumes and waiting claims under one lock, so that a volume cannot become free between a search and the wait for it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kinds::meta::ObjectKey;
+use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
+use runtime::store::Change;
+
+use super::decide_claim::Search;
+use super::volume_index::{Bucket, VolumeIndex, is_free};
+use super::waiting::WaitingClaims;
+
+/// Volumes that claims may have, and claims that wait for one.
+#[derive(Debug, Default)]
+pub struct Matcher(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    volumes: VolumeIndex,
+    waiting: WaitingClaims,
+}
+
+impl Matcher {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies a change of a volume. Returns the claim that should search again, if the volume became free.
+    pub fn apply(&self, change: &Change<'_, PersistentVolume>) -> Option<ObjectKey> {
+        let mut state = self.lock();
+        state.volumes.apply(change.old, change.new);
+        let new = change.new.filter(|new| is_free(new))?;
+        let fits_more = change.old.is_none_or(|old| !is_free(old) || has_other_fit(old, new));
+        if fits_more { state.waiting.wake_for(new) } else { None }
+    }
+
+    /// Searches the best volume for a claim and hides it from other claims until [`Matcher::release`]. If there is none,
+    /// the claim waits until a volume becomes free.
+    pub fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
+        let mut state = self.lock();
+        let key = claim.meta.key();
+        if state.volumes.is_holder(&key) {
+            return Search::Busy;
+        }
+        let Some(volume) = state.volumes.find(claim, is_delayed).cloned() else {
+            state.waiting.add(claim, is_delayed);
+            return Search::Nothing;
+        };
+        if state.volumes.hold(&volume.meta.name, &key) { Search::Found(volume) } else { Search::Busy }
+    }
+
+    /// Hides a volume from other claims until [`Matcher::release`]. Returns false if one of both is being bound.
+    pub fn hold(&self, volume: &Str, claim: &ObjectKey) -> bool {
+        self.lock().volumes.hold(volume, claim)
+    }
+
+    /// Ends a hold; see [`VolumeIndex::release`]. Returns the claim that should search again, if the volume is still
+    /// free.
+    pub fn release(&self, volume: &Str, written: Option<u64>, current: Option<&PersistentVolume>) -> Option<ObjectKey> {
+        let mut state = self.lock();
+        state.volumes.release(volume, written, current.map(|volume| volume.meta.version));
+        let is_usable = written.is_none();
+        current.filter(|volume| is_usable && is_free(volume)).and_then(|volume| state.waiting.wake_for(volume))
+    }
+
+    /// Removes a claim that was deleted, or no longer waits.
+    pub fn stop_waiting(&self, claim: &ObjectKey) {
+        self.lock().waiting.remove(claim);
+    }
+
+    /// Returns the claims that wait in a class.
+    pub fn waiting_in(&self, class: &str) -> Vec<ObjectKey> {
+        self.lock().waiting.of_class(class)
+    }
+
+    /// Returns the names of the volumes that refer to a claim of this name.
+    pub fn reserved_for(&self, claim: &ObjectKey) -> Vec<Str> {
+        self.lock().volumes.reserved_for(claim).map(|volume| volume.meta.name.clone()).collect()
+    }
+}
+
+/// Reports whether a free volume has changed so that other claims may fit.
+fn has_other_fit(old: &PersistentVolume, new: &PersistentVolume) -> bool {
+    Bucket::of_volume(old) != Bucket::of_volume(new)
+        || (&old.capacity, &old.access_modes) != (&new.capacity, &new.access_modes)
+        || old.meta.labels != new.meta.labels
+}

@@ -1,0 +1,198 @@
+//! Counts and durations under upstream's names.
+//!
+//! Upstream: pkg/controller/volume/persistentvolume/metrics.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume::{MIGRATED_TO, PROVISIONED_BY, Phase as VolumePhase, ReclaimPolicy, Source};
+use kinds::persistent_volume_claim::Phase as ClaimPhase;
+use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use runtime::metrics::{Count, Counts, Histograms, Labels, Metrics, gauges};
+use runtime::store::Store;
+use tokio::time::Instant;
+
+use super::names::{HOST_PATH, IN_TREE, NFS};
+
+/// Upper bounds in seconds.
+const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+const NO_PLUGIN: &str = "N/A";
+
+#[derive(Debug, Clone)]
+struct Started {
+    plugin: String,
+    at: Instant,
+}
+
+/// Provisioning and deletion of volumes, from the first attempt to the end.
+#[derive(Debug)]
+pub struct Operations {
+    durations: Histograms<2>,
+    errors: Counts<2>,
+    assigned_classes: Count,
+    failed_classes: Count,
+    provisions: Mutex<HashMap<ObjectKey, Started>>,
+    deletions: Mutex<HashMap<Str, Started>>,
+}
+
+fn labels(plugin: &str, operation: &str) -> [(&'static str, String); 2] {
+    [("plugin_name", plugin.to_owned()), ("operation_name", operation.to_owned())]
+}
+
+impl Operations {
+    /// No operations yet; they are counted among these metrics.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            durations: metrics.histograms(
+                "volume_operation_total_seconds",
+                "Total volume operation end to end duration in seconds",
+                BOUNDS.to_vec(),
+            ),
+            errors: metrics.counts("volume_operation_errors", "Total volume operation errors"),
+            assigned_classes: metrics.count(
+                "retroactive_storageclass",
+                "Total number of retroactive StorageClass assignments to persistent volume claim",
+            ),
+            failed_classes: metrics.count(
+                "retroactive_storageclass_errors",
+                "Total number of failed retroactive StorageClass assignments to persistent volume claim",
+            ),
+            provisions: Mutex::default(),
+            deletions: Mutex::default(),
+        }
+    }
+
+    /// A claim got the default class, or could not be written.
+    pub fn class_assigned(&self, is_success: bool) {
+        self.assigned_classes.add();
+        if !is_success {
+            self.failed_classes.add();
+        }
+    }
+
+    /// A volume is requested for a claim; only the first call for a claim counts.
+    pub fn provision_started(&self, claim: &PersistentVolumeClaim, plugin: &str) {
+        let mut provisions = self.provisions.lock().unwrap_or_else(PoisonError::into_inner);
+        provisions.entry(claim.meta.key()).or_insert_with(|| Started { plugin: plugin.to_owned(), at: Instant::now() });
+    }
+
+    /// A claim was bound after a search.
+    pub fn provision_succeeded(&self, claim: &ObjectKey) {
+        if let Some(started) = self.provisions.lock().unwrap_or_else(PoisonError::into_inner).remove(claim) {
+            self.durations.observe(labels(&started.plugin, "provision"), started.at.elapsed().as_secs_f64());
+        }
+    }
+
+    /// An attempt to provide a volume for a claim failed.
+    pub fn provision_failed(&self, claim: &ObjectKey) {
+        if let Some(started) = self.provisions.lock().unwrap_or_else(PoisonError::into_inner).get(claim) {
+            self.errors.add(labels(&started.plugin, "provision"));
+        }
+    }
+
+    /// A claim was deleted.
+    pub fn forget_provision(&self, claim: &ObjectKey) {
+        self.provisions.lock().unwrap_or_else(PoisonError::into_inner).remove(claim);
+    }
+
+    /// A volume is reclaimed; only the first call for a volume with the policy Delete counts.
+    pub fn reclaim_started(&self, volume: &PersistentVolume) {
+        let is_migrated = volume.annotation(MIGRATED_TO).is_some_and(|driver| !driver.is_empty());
+        if volume.reclaim_policy == ReclaimPolicy::Delete && !is_migrated {
+            let mut deletions = self.deletions.lock().unwrap_or_else(PoisonError::into_inner);
+            deletions
+                .entry(volume.meta.name.clone())
+                .or_insert_with(|| Started { plugin: deleting_plugin(volume), at: Instant::now() });
+        }
+    }
+
+    /// An attempt to delete a volume's storage failed.
+    pub fn reclaim_failed(&self, volume: &Str) {
+        if let Some(started) = self.deletions.lock().unwrap_or_else(PoisonError::into_inner).get(volume) {
+            self.errors.add(labels(&started.plugin, "delete"));
+        }
+    }
+
+    /// A volume was deleted.
+    pub fn volume_deleted(&self, volume: &Str) {
+        if let Some(started) = self.deletions.lock().unwrap_or_else(PoisonError::into_inner).remove(volume) {
+            self.durations.observe(labels(&started.plugin, "delete"), started.at.elapsed().as_secs_f64());
+        }
+    }
+}
+
+/// Returns the component that deletes a volume.
+fn deleting_plugin(volume: &PersistentVolume) -> String {
+    match (volume.annotation(PROVISIONED_BY).filter(|name| !name.is_empty()), &volume.source) {
+        (Some(HOST_PATH), _) | (None, Source::HostPath { .. }) => HOST_PATH,
+        (Some(name), _) if !name.starts_with(IN_TREE) => name,
+        (None, Source::Csi { driver, .. }) => driver,
+        _ => NO_PLUGIN,
+    }
+    .to_owned()
+}
+
+/// Numbers of volumes and claims, counted when they are read.
+pub struct Totals {
+    /// Volumes.
+    pub volumes: Arc<Store<PersistentVolume>>,
+    /// Claims.
+    pub claims: Arc<Store<PersistentVolumeClaim>>,
+}
+
+impl fmt::Debug for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Totals")
+    }
+}
+
+/// Returns the plugin of a volume as upstream 1.37.0 names it: only compiled-in plugins have a name.
+fn source_plugin(volume: &PersistentVolume) -> &'static str {
+    match volume.source {
+        Source::HostPath { .. } => HOST_PATH,
+        Source::Nfs { .. } => NFS,
+        _ => NO_PLUGIN,
+    }
+}
+
+fn count<const N: usize>(all: impl Iterator<Item = Labels<N>>) -> impl Iterator<Item = (Labels<N>, f64)> {
+    let mut counts: BTreeMap<Labels<N>, f64> = BTreeMap::new();
+    all.for_each(|labels| *counts.entry(labels).or_default() += 1.0);
+    counts.into_iter()
+}
+
+impl Collector for Totals {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let volumes = self.volumes.all();
+        let by_plugin = volumes.iter().map(|volume| {
+            [("plugin_name", source_plugin(volume).to_owned()), ("volume_mode", volume.volume_mode.name().to_owned())]
+        });
+        let help = "Gauge measuring total number of persistent volumes";
+        gauges(&mut encoder, "pv_collector_total_pv_count", help, count(by_plugin))?;
+        for (name, is_bound) in [("bound", true), ("unbound", false)] {
+            let of_phase = volumes.iter().filter(|volume| (volume.phase == VolumePhase::Bound) == is_bound);
+            let by_class = of_phase.map(|volume| [("storage_class", volume.spec_class.to_string())]);
+            let help = format!("Gauge measuring number of persistent volume currently {name}");
+            gauges(&mut encoder, &format!("pv_collector_{name}_pv_count"), &help, count(by_class))?;
+        }
+        drop(volumes);
+        let claims = self.claims.all();
+        for (name, is_bound) in [("bound", true), ("unbound", false)] {
+            let of_phase = claims.iter().filter(|claim| (claim.phase == ClaimPhase::Bound) == is_bound);
+            let by_class = of_phase.map(|claim| {
+                [
+                    ("namespace", claim.meta.namespace.to_string()),
+                    ("storage_class", claim.class().to_owned()),
+                    ("volume_attributes_class", claim.attributes_class.to_string()),
+                ]
+            });
+            let help = format!("Gauge measuring number of persistent volume claim currently {name}");
+            gauges(&mut encoder, &format!("pv_collector_{name}_pvc_count"), &help, count(by_class))?;
+        }
+        Ok(())
+    }
+}

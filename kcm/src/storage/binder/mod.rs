@@ -1,0 +1,147 @@
+//! persistentvolume-binder-controller: binds claims to volumes, requests volumes from provisioners, and reclaims volumes
+//! whose claims were deleted.
+//!
+//! A binding is two references: the volume's to the claim, then the claim's to the volume. Every write carries the
+//! version that was decided on, so that neither a crash between writes nor a cache that is behind can bind a claim or a
+//! volume twice. Follows upstream pkg/controller/volume/persistentvolume.
+
+mod binder;
+mod claim_sync;
+mod decide_claim;
+mod decide_volume;
+mod draft;
+mod host_path;
+mod keys;
+mod matcher;
+mod metrics;
+mod names;
+mod notices;
+mod provision;
+mod reclaim;
+mod recycle;
+mod recycler_pod;
+mod references;
+#[cfg(test)]
+mod tests;
+mod upkeep;
+mod volume_index;
+mod volume_sync;
+mod waiting;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Sections, StorageClass};
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
+
+use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
+use crate::storage::indexes::{claims_by_volume, pods_by_claim};
+use binder::{Binder, Settings};
+use claim_sync::Claims;
+use matcher::Matcher;
+use metrics::{Operations, Totals};
+use notices::Notices;
+use recycler_pod::Recyclers;
+use volume_sync::Volumes;
+
+/// Name of the event source.
+const COMPONENT: &str = "persistentvolume-controller";
+
+/// Claims, and volumes, that are reconciled at the same time. Upstream has one worker each, which limits it to some 30
+/// bindings a second; here a volume is reserved for one claim before it is written.
+const WORKERS: usize = 20;
+
+/// A shorter period, or none, would reconcile claims that wait without a pause.
+const SHORTEST_SYNC_PERIOD: Duration = Duration::from_millis(100);
+
+/// Times the requests per second of other controllers: a binding takes four writes and two reads.
+const QPS: u16 = 5;
+/// Times the requests of other controllers that may be sent at once.
+const BURST: u32 = 5;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "persistentvolume-binder-controller",
+    service_account: "persistent-volume-binder",
+    prepare,
+    watches,
+    writes: &[
+        Write { verb: Verb::Create, group: "", resource: "persistentvolumes" },
+        Write { verb: Verb::Update, group: "", resource: "persistentvolumes" },
+        Write { verb: Verb::Delete, group: "", resource: "persistentvolumes" },
+        Write { verb: Verb::Update, group: "", resource: "persistentvolumes/status" },
+        Write { verb: Verb::Update, group: "", resource: "persistentvolumeclaims" },
+        Write { verb: Verb::Update, group: "", resource: "persistentvolumeclaims/status" },
+        Write { verb: Verb::Create, group: "", resource: "pods" },
+        Write { verb: Verb::Delete, group: "", resource: "pods" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    queues: &[QueueKeys::of("claims", "PersistentVolumeClaim"), QueueKeys::of("volumes", "PersistentVolume")],
+    finalizers: &[Finalizer {
+        name: names::CONTROLLER_FINALIZER,
+        removed: "once the storage of the released volume was deleted",
+    }],
+    start,
+    ..Descriptor::NONE
+};
+
+fn prepare(context: &mut Context) -> anyhow::Result<Start> {
+    Recyclers::read(&context.options.values)?;
+    Ok(Start::Run)
+}
+
+fn has_host_path(context: &Context) -> bool {
+    context.options.values.get_bool("enable-hostpath-provisioner")
+}
+
+fn watches(builder: &mut Builder, context: &Context) {
+    builder.need::<PersistentVolume>(Sections::default(), &[]);
+    builder.need::<PersistentVolumeClaim>(Sections::default(), &[claims_by_volume()]);
+    builder.need::<StorageClass>(Sections::default(), &[]);
+    builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim()]);
+    if has_host_path(context) {
+        builder.need::<Node>(Sections::default(), &[]);
+    }
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let values = &context.options.values;
+    let registry = manager.registry();
+    let binder = Arc::new(Binder {
+        claims: registry.store::<PersistentVolumeClaim>(),
+        volumes: registry.store::<PersistentVolume>(),
+        classes: registry.store::<StorageClass>(),
+        pods: registry.store::<Pod>(),
+        nodes: has_host_path(context).then(|| registry.store::<Node>()),
+        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS, BURST),
+        claim_queue: Queue::new(QueueOptions::named("claims")),
+        volume_queue: Queue::new(QueueOptions::named("volumes")),
+        matcher: Arc::new(Matcher::default()),
+        operations: Operations::new(manager.metrics()),
+        notices: Notices::new(manager.recorder(COMPONENT, DESCRIPTOR.service_account)),
+        recycling: Default::default(),
+        settings: Settings {
+            sync_period: values.get_duration("pvclaimbinder-sync-period").max(SHORTEST_SYNC_PERIOD),
+            is_dynamic: values.get_bool("enable-dynamic-provisioning"),
+            has_host_path: has_host_path(context),
+            recyclers: Recyclers::read(values).map_err(|error| format!("{error:#}")),
+        },
+    });
+    manager.collect(Totals { volumes: binder.volumes.clone(), claims: binder.claims.clone() });
+    keys::subscribe(&keys::Wiring {
+        claims: &binder.claims,
+        volumes: &binder.volumes,
+        classes: &binder.classes,
+        pods: &binder.pods,
+        claim_queue: &binder.claim_queue,
+        volume_queue: &binder.volume_queue,
+        matcher: &binder.matcher,
+    });
+    let work = WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None };
+    manager.add(work, binder.claim_queue.clone(), Arc::new(Claims(binder.clone())));
+    manager.add(work, binder.volume_queue.clone(), Arc::new(Volumes(binder)));
+}

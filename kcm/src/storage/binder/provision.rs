@@ -1,0 +1,249 @@
+//! Provisioning: requests to external provisioners, and directories of the host.
+//!
+//! Upstream: pkg/controller/volume/persistentvolume, provisionClaim.
+
+use std::sync::Arc;
+
+use kinds::access_modes::VolumeMode;
+use kinds::head::annotated;
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume::{BOUND_BY_CONTROLLER, MIGRATED_TO, PROVISIONED_BY, ReclaimPolicy};
+use kinds::persistent_volume_claim::{BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
+use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use runtime::worker::Outcome;
+use runtime::write::WriteError;
+use serde_json::{Value, json};
+use tracing::info;
+
+use super::binder::Binder;
+use super::decide_claim::{Cluster, Notice};
+use super::draft::{Draft, Stop};
+use super::host_path;
+use super::names::{CONTROLLER_FINALIZER, CREATED_BY, HOST_PATH, IN_TREE, NFS, YES};
+use crate::storage::migration::of_plugin;
+
+/// How a class provisions volumes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Provisioning {
+    /// By a provisioner of this name outside this process.
+    External(String),
+    /// As directories of the host.
+    HostPath,
+    /// Not at all: the message of the event.
+    Impossible(String),
+}
+
+/// Decides how a class provisions volumes.
+pub fn provisioning(class: &StorageClass) -> Provisioning {
+    let name = &*class.provisioner;
+    match name {
+        HOST_PATH => Provisioning::HostPath,
+        NFS => Provisioning::Impossible("no provisionable volume plugin matched".to_owned()),
+        _ => match of_plugin(name) {
+            Some(migrated) => Provisioning::External(migrated.driver.to_owned()),
+            None if name.starts_with(IN_TREE) => {
+                Provisioning::Impossible(format!("no volume plugin matched name: {name}"))
+            }
+            None => Provisioning::External(name.to_owned()),
+        },
+    }
+}
+
+/// Returns the name of the volume that is provisioned for a claim.
+fn volume_name(claim: &PersistentVolumeClaim) -> String {
+    format!("pvc-{}", claim.meta.uid)
+}
+
+/// Returns why a class or claim is not for the host-path provisioner.
+fn host_path_problem(claim: &PersistentVolumeClaim, class: &StorageClass, is_enabled: bool) -> Option<String> {
+    if !class.mount_options.is_empty() {
+        let options: Vec<&str> = class.mount_options.iter().map(|option| &**option).collect();
+        let (name, options) = (&*class.meta.name, options.join(" "));
+        return Some(format!(
+            "Mount options are not supported by the provisioner but StorageClass {name:?} has mount options [{options}]"
+        ));
+    }
+    if !is_enabled {
+        let why = format!("provisioning in volume plugin {HOST_PATH:?} is disabled");
+        return Some(format!("Failed to create provisioner: {why}"));
+    }
+    if claim.volume_mode == VolumeMode::Block {
+        return Some(provisioning_failed(class, &format!("{HOST_PATH} does not support block volume provisioning")));
+    }
+    None
+}
+
+fn provisioning_failed(class: &StorageClass, why: &str) -> String {
+    format!("Failed to provision volume with StorageClass {:?}: {why}", &*class.meta.name)
+}
+
+/// Returns the volume of a directory, already bound to its claim.
+fn host_path_volume(claim: &PersistentVolumeClaim, class: &StorageClass, path: &str) -> Value {
+    let is_deleted = class.reclaim_policy == ReclaimPolicy::Delete;
+    let finalizers: &[&str] = if is_deleted { &[CONTROLLER_FINALIZER] } else { &[] };
+    let modes: Vec<&str> = match &*claim.access_modes {
+        [] => vec!["ReadWriteOnce"],
+        modes => modes.iter().map(|mode| &**mode).collect(),
+    };
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {
+            "name": volume_name(claim),
+            "annotations": {
+                BOUND_BY_CONTROLLER: YES, PROVISIONED_BY: HOST_PATH, CREATED_BY: "hostpath-dynamic-provisioner",
+            },
+            "finalizers": finalizers,
+        },
+        "spec": {
+            "capacity": {"storage": &*claim.request},
+            "accessModes": modes,
+            "persistentVolumeReclaimPolicy": if is_deleted { "Delete" } else { "Retain" },
+            "storageClassName": claim.class(),
+            "hostPath": {"path": path},
+            "claimRef": {
+                "kind": "PersistentVolumeClaim", "apiVersion": "v1",
+                "namespace": &*claim.meta.namespace, "name": &*claim.meta.name,
+                "uid": claim.meta.uid.to_string(), "resourceVersion": claim.meta.version.to_string(),
+            },
+        },
+    })
+}
+
+impl Binder {
+    /// Asks for a volume to be provisioned for a claim.
+    pub async fn provision(&self, claim: &Arc<PersistentVolumeClaim>, class: &str) -> Result<Outcome, Stop> {
+        let later = Outcome::RequeueAfter(self.settings.sync_period);
+        if !self.settings.is_dynamic {
+            return Ok(later);
+        }
+        let Some(class) = self.class(class) else {
+            return Ok(self.wait_for_class(claim, format!("storageclass.storage.k8s.io {class:?} not found")));
+        };
+        match provisioning(&class) {
+            Provisioning::Impossible(why) => Ok(self.wait_for_class(claim, why)),
+            Provisioning::External(provisioner) => {
+                self.operations.provision_started(claim, &provisioner);
+                self.request_volume(claim, &provisioner).await?;
+                let message = format!(
+                    "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually \
+                     by the system administrator. If volume creation is delayed, please verify that the provisioner is \
+                     running and correctly registered."
+                );
+                self.notices.record_waiting(&**claim, &Notice::normal("ExternalProvisioning", message));
+                Ok(later)
+            }
+            Provisioning::HostPath => {
+                self.operations.provision_started(claim, HOST_PATH);
+                self.provision_directory(claim, &class).await?;
+                Ok(later)
+            }
+        }
+    }
+
+    /// Sets the annotations that request a volume, unless they are set.
+    async fn request_volume(&self, claim: &PersistentVolumeClaim, provisioner: &str) -> Result<(), Stop> {
+        if claim.annotation(STORAGE_PROVISIONER) == Some(provisioner) {
+            return Ok(());
+        }
+        let written = async {
+            let mut draft = Draft::read(&self.claims, &self.writer, claim).await?;
+            let edits = [
+                (STORAGE_PROVISIONER, Some(provisioner)),
+                (BETA_STORAGE_PROVISIONER, Some(provisioner)),
+                (MIGRATED_TO, None),
+            ];
+            draft.put(None, |object| annotated(object, &edits)).await
+        };
+        let result = written.await;
+        if let Err(Stop::Failed(error)) = &result {
+            self.operations.provision_failed(&claim.meta.key());
+            let message = format!("Error saving claim: {error}");
+            self.notices.record_waiting(claim, &Notice::warning("ProvisioningFailed", message));
+        }
+        result
+    }
+
+    async fn provision_directory(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), Stop> {
+        if claim.has_data_source {
+            let why = "is not a CSI plugin. Only CSI plugin can provision a claim with a datasource";
+            return Err(self.fail_provisioning(claim, format!("plugin {HOST_PATH:?} {why}")));
+        }
+        if claim.annotation(STORAGE_PROVISIONER) != Some(HOST_PATH) {
+            // The claim comes back with the annotations.
+            return self.request_volume(claim, HOST_PATH).await;
+        }
+        let name = volume_name(claim);
+        let key = ObjectKey::new("", name.as_str());
+        match self.writer.get(&PersistentVolume::RESOURCE, &key).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(Stop::Failed(error)),
+        }
+        if let Some(problem) = host_path_problem(claim, class, self.settings.has_host_path) {
+            return Err(self.fail_provisioning(claim, problem));
+        }
+        if let Some(node) = claim.annotation(SELECTED_NODE).filter(|node| !node.is_empty())
+            && !self.has_node(node)
+        {
+            let why = format!("node {node:?} not found");
+            return Err(self.fail_provisioning(claim, format!("Failed to get target node: {why}")));
+        }
+        let path = host_path::directory(&claim.meta.uid.to_string());
+        if let Err(error) = create_directory(path.clone()).await {
+            self.release_node(claim).await?;
+            return Err(self.fail_provisioning(claim, provisioning_failed(class, &error)));
+        }
+        let volume = host_path_volume(claim, class, &path);
+        match self.writer.create_json(&PersistentVolume::RESOURCE, "", &volume).await {
+            Ok(_) => {}
+            Err(error) if error.is_already_exists() => return Ok(()),
+            Err(error) => return Err(self.clean_up(claim, &path, error).await),
+        }
+        info!(claim = %claim.meta.key(), volume = name, path, "provisioned host-path volume");
+        let message = format!("Successfully provisioned volume {name} using {HOST_PATH}");
+        self.notices.record(claim, &Notice::normal("ProvisioningSucceeded", message));
+        Ok(())
+    }
+
+    /// Deletes the directory of a volume that the API server refused. After a lost answer the volume may exist, so that
+    /// the directory stays for the next attempt.
+    async fn clean_up(&self, claim: &PersistentVolumeClaim, path: &str, error: WriteError) -> Stop {
+        if error.refused().is_none() {
+            return Stop::Failed(error);
+        }
+        let key = claim.meta.key();
+        let message = format!("Error creating provisioned PV object for claim {key}: {error}. Deleting the volume.");
+        let stop = self.fail_provisioning(claim, message);
+        let path = path.to_owned();
+        if let Err(problem) = tokio::task::spawn_blocking(move || host_path::delete(&path)).await.unwrap_or(Ok(())) {
+            let message =
+                format!("Error cleaning provisioned volume for claim {key}: {problem}. Please delete manually.");
+            self.notices.record(claim, &Notice::warning("ProvisioningCleanupFailed", message));
+        }
+        stop
+    }
+
+    /// Removes the node that the scheduler chose, so that it chooses again.
+    async fn release_node(&self, claim: &PersistentVolumeClaim) -> Result<(), Stop> {
+        if claim.annotation(SELECTED_NODE).is_none() {
+            return Ok(());
+        }
+        let mut draft = Draft::read(&self.claims, &self.writer, claim).await?;
+        draft.put(None, |object| annotated(object, &[(SELECTED_NODE, None)])).await
+    }
+
+    fn fail_provisioning(&self, claim: &PersistentVolumeClaim, message: String) -> Stop {
+        self.operations.provision_failed(&claim.meta.key());
+        self.notices.record_waiting(claim, &Notice::warning("ProvisioningFailed", message.as_str()));
+        Stop::Error(message)
+    }
+}
+
+async fn create_directory(path: String) -> Result<(), String> {
+    let created = tokio::task::spawn_blocking(move || host_path::create(&path)).await;
+    match created {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,111 @@
+//! Released volumes: deleted, wiped, or left to others.
+//!
+//! Upstream: pkg/controller/volume/persistentvolume, reclaimVolume.
+
+use kinds::head::without_finalizers;
+use kinds::{Kind, PersistentVolume};
+use runtime::worker::Outcome;
+use tracing::info;
+
+use super::binder::Binder;
+use super::decide_claim::Notice;
+use super::decide_volume::{Reclaim, RecyclePlugin, is_released, reclaim};
+use super::draft::{Draft, Stop};
+use super::host_path;
+use super::names::{CONTROLLER_FINALIZER, HOST_PATH};
+use super::recycle::Progress;
+use super::volume_index::claim_key;
+
+impl Binder {
+    /// Reclaims a volume that is released or failed.
+    pub async fn reclaim(&self, volume: &PersistentVolume) -> Result<Outcome, Stop> {
+        self.operations.reclaim_started(volume);
+        match reclaim(volume) {
+            Reclaim::Leave => Ok(Outcome::Done),
+            Reclaim::Fail(notice) => {
+                self.fail_volume(volume, &notice).await?;
+                Ok(Outcome::RequeueAfter(self.settings.sync_period))
+            }
+            Reclaim::DeleteHostPath(path) => self.delete_directory(volume, path).await,
+            Reclaim::Recycle(plugin) => self.recycle(volume, plugin).await,
+        }
+    }
+
+    /// Reads a volume and its claim from the API server. Returns the volume if its data may be deleted.
+    ///
+    /// A cache that is behind must not delete data: the version of the volume, and with it the reclaim policy, has to be
+    /// the one that was decided on, and its claim must no longer exist or have another volume.
+    async fn confirm_release<'a>(
+        &'a self,
+        volume: &PersistentVolume,
+    ) -> Result<Option<Draft<'a, PersistentVolume>>, Stop> {
+        let draft = Draft::read(&self.volumes, &self.writer, volume).await?;
+        let Some(key) = claim_key(volume) else { return Ok(None) };
+        let claim = self.uncached_claim(&key).await?;
+        Ok(is_released(&draft.record, claim.as_ref()).then_some(draft))
+    }
+
+    async fn delete_directory(&self, volume: &PersistentVolume, path: String) -> Result<Outcome, Stop> {
+        let Some(mut draft) = self.confirm_release(volume).await? else { return Ok(Outcome::Done) };
+        let name = &volume.meta.name;
+        let deleted = tokio::task::spawn_blocking(move || host_path::delete(&path)).await;
+        if let Err(why) = deleted.unwrap_or_else(|error| Err(error.to_string())) {
+            drop(draft);
+            self.operations.reclaim_failed(name);
+            self.fail_volume(volume, &Notice::warning("VolumeFailedDelete", why.as_str())).await?;
+            return Err(Stop::Error(why));
+        }
+        if draft.record.meta.finalizers.iter().any(|finalizer| &**finalizer == CONTROLLER_FINALIZER) {
+            draft.put(None, |object| without_finalizers(object, &[CONTROLLER_FINALIZER])).await?;
+        }
+        info!(volume = &**name, plugin = HOST_PATH, "deleting volume: its storage was deleted");
+        let deletion = self.writer.delete(&PersistentVolume::RESOURCE, &volume.meta.key(), &volume.meta.uid).await;
+        match deletion {
+            Err(error) if !error.is_gone() => Err(Stop::Failed(error)),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    async fn recycle(&self, volume: &PersistentVolume, plugin: RecyclePlugin) -> Result<Outcome, Stop> {
+        let later = Ok(Outcome::RequeueAfter(self.settings.sync_period));
+        let name = &volume.meta.name;
+        if let Some(left) = self.recycling.pause(name, self.settings.sync_period) {
+            return Ok(Outcome::RequeueAfter(left));
+        }
+        let Some(draft) = self.confirm_release(volume).await? else { return Ok(Outcome::Done) };
+        drop(draft);
+        if let Some(notice) = self.pods_in_the_way(volume) {
+            self.notices.record_waiting(volume, &notice);
+            return later;
+        }
+        match self.run_recycler(volume, plugin).await? {
+            Progress::Running => later,
+            Progress::Failed(why) => {
+                self.recycling.set_failed(name);
+                let notice = Notice::warning("VolumeFailedRecycle", format!("Recycle failed: {why}"));
+                self.fail_volume(volume, &notice).await?;
+                later
+            }
+            Progress::Succeeded => {
+                info!(volume = &**name, "volume was recycled");
+                self.recycling.forget(name);
+                self.notices.record(volume, &Notice::normal("VolumeRecycled", "Volume recycled"));
+                self.unbind(volume).await?;
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
+    /// Returns the event that says which pods still use a released volume. Pods that use a new claim of the same name do
+    /// not use this volume.
+    fn pods_in_the_way(&self, volume: &PersistentVolume) -> Option<Notice> {
+        let key = claim_key(volume)?;
+        if self.claims.get(&key).is_some() {
+            return None;
+        }
+        let mut pods: Vec<String> = self.pods_using(&key).iter().map(|pod| pod.meta.key().to_string()).collect();
+        pods.sort_unstable();
+        let message = format!("Volume is used by pods: {}", pods.join(","));
+        (!pods.is_empty()).then(|| Notice::normal("VolumeFailedRecycle", message))
+    }
+}

@@ -1,0 +1,161 @@
+//! Pods that wipe released volumes: created, awaited and deleted, one step for each reconcile.
+//!
+//! Upstream: pkg/volume/util/recyclerclient. Upstream blocks a background task until the pod has ended; here the change
+//! of the pod requeues the volume.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use kinds::meta::{ObjectKey, Uid};
+use kinds::persistent_volume::Source;
+use kinds::pod::Phase;
+use kinds::{Kind, PersistentVolume, Pod, Str};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::info;
+
+use super::binder::Binder;
+use super::decide_volume::RecyclePlugin;
+use super::draft::Stop;
+use super::recycler_pod::{Recycler, pod_name};
+
+/// How far a volume has been wiped.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The pod runs; its end requeues the volume.
+    Running,
+    /// The volume is empty.
+    Succeeded,
+    /// The volume may not be empty; it is tried again later.
+    Failed(String),
+}
+
+/// A pod that this process has created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Run {
+    volume: Uid,
+    pod: Uid,
+    version: u64,
+}
+
+/// Pods that wipe volumes, by volume. Pods of an earlier process are not trusted: they may have ended before a later
+/// claim wrote to the volume.
+#[derive(Debug, Default)]
+pub struct Recycling {
+    runs: Mutex<HashMap<Str, Run>>,
+    failed: Mutex<HashMap<Str, Instant>>,
+}
+
+impl Recycling {
+    fn get(&self, volume: &PersistentVolume) -> Option<Run> {
+        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.get(&volume.meta.name).filter(|run| run.volume == volume.meta.uid).cloned()
+    }
+
+    fn insert(&self, volume: &Str, run: Run) {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.clone(), run);
+    }
+
+    /// Returns how long a volume has to wait since its pod failed; the failure itself requeues the volume, too.
+    pub fn pause(&self, volume: &Str, pause: Duration) -> Option<Duration> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).get(volume).copied();
+        failed.and_then(|at| (at + pause).checked_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    }
+
+    /// Starts a pause after a failure.
+    pub fn set_failed(&self, volume: &Str) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.clone(), Instant::now());
+    }
+
+    fn end_run(&self, volume: &Str) {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).remove(volume);
+    }
+
+    /// Forgets a volume that was deleted or wiped.
+    pub fn forget(&self, volume: &Str) {
+        self.end_run(volume);
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).remove(volume);
+    }
+}
+
+fn source(volume: &PersistentVolume) -> Option<Value> {
+    match &volume.source {
+        Source::HostPath { path } => Some(json!({"hostPath": {"path": &**path}})),
+        Source::Nfs { server, path } => Some(json!({"nfs": {"server": &**server, "path": &**path}})),
+        _ => None,
+    }
+}
+
+impl Binder {
+    /// Creates the pod that wipes a volume, or looks how far it is.
+    pub async fn run_recycler(&self, volume: &PersistentVolume, plugin: RecyclePlugin) -> Result<Progress, Stop> {
+        let recycler = match &self.settings.recyclers {
+            Ok(recyclers) => recyclers.of(plugin),
+            Err(problem) => return Ok(Progress::Failed(problem.clone())),
+        };
+        let key = ObjectKey::new(recycler.namespace(), pod_name(&volume.meta.name));
+        let Some(run) = self.recycling.get(volume) else { return self.start_recycler(volume, recycler, &key).await };
+        let Some(end) = self.end_of_recycler(&key, &run).await? else { return Ok(Progress::Running) };
+        self.recycling.end_run(&volume.meta.name);
+        let deleted = self.writer.delete(&Pod::RESOURCE, &key, &run.pod).await;
+        match (end, deleted) {
+            (Err(why), _) => Ok(Progress::Failed(format!("failed to recycle volume: {why}"))),
+            (Ok(()), Err(error)) if !error.is_gone() => {
+                Ok(Progress::Failed(format!("failed to delete recycler pod: {error}")))
+            }
+            (Ok(()), _) => Ok(Progress::Succeeded),
+        }
+    }
+
+    async fn start_recycler(
+        &self,
+        volume: &PersistentVolume,
+        recycler: &Recycler,
+        key: &ObjectKey,
+    ) -> Result<Progress, Stop> {
+        let Some(source) = source(volume) else { return Ok(Progress::Failed("volume has no such source".into())) };
+        let pod = recycler.pod(&volume.meta.name, &source, volume.storage());
+        let answer = match self.writer.create_json(&Pod::RESOURCE, &key.namespace, &pod).await {
+            Ok(answer) => answer,
+            Err(error) if error.is_already_exists() => return self.delete_old_recycler(key).await,
+            Err(error) if error.refused().is_some() => {
+                return Ok(Progress::Failed(format!("unexpected error creating recycler pod: {error}")));
+            }
+            Err(error) => return Err(Stop::Failed(error)),
+        };
+        let created = answer.meta().map_err(runtime::write::WriteError::from)?;
+        info!(volume = &*volume.meta.name, pod = %key, "wiping released volume");
+        let run = Run { volume: volume.meta.uid.clone(), pod: created.uid, version: created.version };
+        self.recycling.insert(&volume.meta.name, run);
+        Ok(Progress::Running)
+    }
+
+    async fn delete_old_recycler(&self, key: &ObjectKey) -> Result<Progress, Stop> {
+        let old = self.writer.get(&Pod::RESOURCE, key).await?.meta().map_err(runtime::write::WriteError::from)?;
+        match self.writer.delete(&Pod::RESOURCE, key, &old.uid).await {
+            Err(error) if !error.is_gone() => {
+                Ok(Progress::Failed(format!("failed to delete old recycler pod {key}: {error}")))
+            }
+            _ => Ok(Progress::Failed("old recycler pod found, will retry later".to_owned())),
+        }
+    }
+
+    /// Returns how a pod has ended; `None` while it runs.
+    async fn end_of_recycler(&self, key: &ObjectKey, run: &Run) -> Result<Option<Result<(), String>>, Stop> {
+        let Some(pod) = self.pods.get_with_uid(&key.namespace, &key.name, &run.pod) else {
+            // A pod that the cache does not show yet still runs.
+            let is_current = self.pods.progress().version() >= run.version;
+            return Ok(is_current.then(|| Err("recycler pod was deleted".to_owned())));
+        };
+        Ok(match pod.phase {
+            Phase::Succeeded => Some(Ok(())),
+            Phase::Failed => {
+                let current = self.writer.get_json(&Pod::RESOURCE, key).await?;
+                let message = current["status"]["message"].as_str().unwrap_or("pod failed, pod.Status.Message unknown");
+                Some(Err(message.to_owned()))
+            }
+            _ => None,
+        })
+    }
+}

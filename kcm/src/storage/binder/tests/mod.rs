@@ -1,0 +1,7 @@
+//! Tables of decisions, the index, and random histories.
+
+pub mod builders;
+mod claim_table;
+mod index;
+mod model;
+mod volume_table;

@@ -1,0 +1,149 @@
+//! Annotations and finalizers that record which component provisions and deletes a volume.
+//!
+//! Upstream: pkg/controller/volume/persistentvolume, updateMigrationAnnotationsAndFinalizers.
+
+use kinds::head::{with_finalizer, without_finalizers};
+use kinds::wire::WireError;
+
+use super::names::{CONTROLLER_FINALIZER, EXTERNAL_FINALIZER, IN_TREE};
+use crate::storage::migration::of_plugin;
+
+/// Change of the annotation that names the CSI driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MigrationEdit {
+    /// The provisioner is migrated and the annotation says something else.
+    Set(&'static str),
+    /// The provisioner is not migrated, but the annotation is present.
+    Remove,
+}
+
+impl MigrationEdit {
+    /// Returns the annotation's new value.
+    pub fn value(self) -> Option<&'static str> {
+        match self {
+            Self::Set(driver) => Some(driver),
+            Self::Remove => None,
+        }
+    }
+}
+
+/// Compares the annotation with the object's provisioner. Objects without a provisioner are left alone.
+pub fn annotation_edit(provisioner: Option<&str>, migrated_to: Option<&str>) -> Option<MigrationEdit> {
+    match (of_plugin(provisioner?).map(|migrated| migrated.driver), migrated_to) {
+        (Some(driver), current) if current != Some(driver) => Some(MigrationEdit::Set(driver)),
+        (None, Some(current)) if !current.is_empty() => Some(MigrationEdit::Remove),
+        _ => None,
+    }
+}
+
+/// Changes of a volume's finalizers: what to add and to remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FinalizerEdit {
+    /// The finalizer of this controller is missing.
+    pub add_own: bool,
+    /// The finalizer of this controller must not be there.
+    pub remove_own: bool,
+    /// The finalizer of external provisioners must not be there.
+    pub remove_external: bool,
+}
+
+impl FinalizerEdit {
+    /// Reports whether there is nothing to change.
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Returns a copy of an object with the changed finalizers.
+    ///
+    /// # Errors
+    /// When `object` is not well-formed.
+    pub fn apply(self, object: &[u8]) -> Result<Vec<u8>, WireError> {
+        let all = [(self.remove_own, CONTROLLER_FINALIZER), (self.remove_external, EXTERNAL_FINALIZER)];
+        let removed: Vec<&str> = all.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, name)| name).collect();
+        let kept = without_finalizers(object, &removed)?;
+        if self.add_own { with_finalizer(&kept, CONTROLLER_FINALIZER) } else { Ok(kept) }
+    }
+}
+
+/// Compares a volume's finalizers with its provisioner and reclaim policy.
+///
+/// Only volumes of in-tree provisioners are changed. No finalizer is added to a volume that is being deleted: the API
+/// server rejects that, and the rejection would block the volume's reconciles for ever.
+pub fn finalizer_edit(
+    provisioner: Option<&str>,
+    is_delete_policy: bool,
+    is_deleting: bool,
+    has: impl Fn(&str) -> bool,
+) -> FinalizerEdit {
+    let Some(provisioner) = provisioner else { return FinalizerEdit::default() };
+    let has_own = has(CONTROLLER_FINALIZER);
+    if of_plugin(provisioner).is_some() {
+        return FinalizerEdit { remove_own: has_own, ..FinalizerEdit::default() };
+    }
+    if !provisioner.starts_with(IN_TREE) {
+        return FinalizerEdit::default();
+    }
+    FinalizerEdit {
+        add_own: is_delete_policy && !has_own && !is_deleting,
+        remove_own: !is_delete_policy && has_own,
+        remove_external: has(EXTERNAL_FINALIZER),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::PersistentVolume;
+
+    use super::*;
+    use crate::storage::binder::tests::builders::{read, volume};
+
+    #[test]
+    fn annotation_follows_the_provisioner() {
+        let ebs = Some("ebs.csi.aws.com");
+        for (case, provisioner, migrated_to, expected) in [
+            ("migrated", Some("kubernetes.io/aws-ebs"), None, Some(MigrationEdit::Set("ebs.csi.aws.com"))),
+            (
+                "migrated, other value",
+                Some("kubernetes.io/aws-ebs"),
+                Some("x"),
+                Some(MigrationEdit::Set("ebs.csi.aws.com")),
+            ),
+            ("migrated, right value", Some("kubernetes.io/aws-ebs"), ebs, None),
+            ("not migrated", Some("kubernetes.io/host-path"), ebs, Some(MigrationEdit::Remove)),
+            ("not migrated, empty value", Some("kubernetes.io/host-path"), Some(""), None),
+            ("not migrated, no annotation", Some("kubernetes.io/host-path"), None, None),
+            ("CSI", Some("ebs.csi.aws.com"), ebs, Some(MigrationEdit::Remove)),
+            ("no provisioner", None, ebs, None),
+        ] {
+            assert_eq!(annotation_edit(provisioner, migrated_to), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn finalizers_follow_provisioner_and_policy() {
+        const OWN: &str = CONTROLLER_FINALIZER;
+        const EXTERNAL: &str = EXTERNAL_FINALIZER;
+        let host_path = Some("kubernetes.io/host-path");
+        let migrated = Some("kubernetes.io/gce-pd");
+        for (case, provisioner, is_delete, is_deleting, before, after) in [
+            ("external provisioner", Some("csi.example.com"), true, false, &[EXTERNAL][..], &[EXTERNAL][..]),
+            ("no provisioner", None, true, false, &[EXTERNAL], &[EXTERNAL]),
+            ("in-tree with Delete", host_path, true, false, &["custom"], &["custom", OWN]),
+            ("in-tree with Delete, has it", host_path, true, false, &[OWN, "custom"], &[OWN, "custom"]),
+            ("in-tree with both", host_path, true, false, &[EXTERNAL, OWN], &[OWN]),
+            ("in-tree with external only", host_path, true, false, &[EXTERNAL], &[OWN]),
+            ("in-tree with Retain", host_path, false, false, &[OWN], &[]),
+            ("in-tree with Retain, none", host_path, false, false, &[], &[]),
+            ("in-tree being deleted", host_path, true, true, &["custom"], &["custom"]),
+            ("migrated with both", migrated, true, false, &[OWN, EXTERNAL], &[EXTERNAL]),
+            ("migrated with none", migrated, true, false, &[], &[]),
+        ] {
+            let edit = finalizer_edit(provisioner, is_delete, is_deleting, |name| before.contains(&name));
+            let object = volume("a").with(|volume| volume.head.finalizers = before.to_vec()).object();
+            let edited: std::sync::Arc<PersistentVolume> = read(&edit.apply(&object).expect("well-formed"));
+            let finalizers: Vec<&str> = edited.meta.finalizers.iter().map(|name| &**name).collect();
+            assert_eq!(finalizers, after, "{case}");
+            assert_eq!(edit.is_empty(), before == after, "{case}");
+        }
+    }
+}

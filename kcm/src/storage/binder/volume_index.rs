@@ -1,0 +1,223 @@
+//! Free and reserved volumes, ordered so that a search does not look at volumes that cannot match.
+//!
+//! Upstream: pkg/controller/volume/persistentvolume, persistentVolumeOrderedIndex; component-helpers/storage/volume,
+//! FindMatchingVolume. Upstream breaks ties at random; here the first name wins.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use kinds::access_modes::{AccessModes, VolumeMode};
+use kinds::amount::Amount;
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume::Phase;
+use kinds::selector::Selector;
+use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
+
+/// Properties of a volume that must be equal to the claim's.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Bucket {
+    class: Str,
+    attributes_class: Str,
+    volume_mode: VolumeMode,
+}
+
+impl Bucket {
+    /// The bucket that a volume is in.
+    pub fn of_volume(volume: &PersistentVolume) -> Self {
+        Self {
+            class: volume.class().into(),
+            attributes_class: volume.attributes_class.clone(),
+            volume_mode: volume.volume_mode,
+        }
+    }
+
+    /// The bucket whose volumes a claim may have.
+    pub fn of_claim(claim: &PersistentVolumeClaim) -> Self {
+        Self {
+            class: claim.class().into(),
+            attributes_class: claim.attributes_class.clone(),
+            volume_mode: claim.volume_mode,
+        }
+    }
+}
+
+/// Volumes with the same access modes, the smallest first.
+type BySize = BTreeMap<(Amount, Str), Arc<PersistentVolume>>;
+
+/// Volumes of a bucket by number of access modes, then by the modes.
+type ByModes = BTreeMap<(u32, AccessModes), BySize>;
+
+/// Why a volume is hidden from other claims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// A write has not been answered yet.
+    Writing,
+    /// The volume was written at this version; older records are outdated.
+    Written(u64),
+}
+
+/// Volumes that claims may be bound to.
+#[derive(Debug, Default)]
+pub struct VolumeIndex {
+    free: HashMap<Bucket, ByModes>,
+    reserved: HashMap<ObjectKey, BTreeMap<Str, Arc<PersistentVolume>>>,
+    holds: HashMap<Str, (Hold, ObjectKey)>,
+    holders: HashSet<ObjectKey>,
+}
+
+/// Returns the storage that a claim requests.
+pub fn requested(claim: &PersistentVolumeClaim) -> Amount {
+    claim.requested().unwrap_or(Amount::ZERO)
+}
+
+/// Reports whether a volume's labels satisfy a claim's selector; without a selector all do.
+pub fn selects(selector: Option<&Selector>, volume: &PersistentVolume) -> bool {
+    selector.is_none_or(|selector| selector.matches(&volume.meta.labels))
+}
+
+/// Reports whether any claim may have this volume.
+pub fn is_free(volume: &PersistentVolume) -> bool {
+    volume.phase == Phase::Available && volume.claim.is_none() && !volume.meta.is_deleting()
+}
+
+/// Returns the key of the claim that a volume refers to.
+pub fn claim_key(volume: &PersistentVolume) -> Option<ObjectKey> {
+    volume.claim.as_ref().map(|claim| ObjectKey::new(claim.namespace.clone(), claim.name.clone()))
+}
+
+impl VolumeIndex {
+    /// Applies a change of a volume.
+    pub fn apply(&mut self, old: Option<&Arc<PersistentVolume>>, new: Option<&Arc<PersistentVolume>>) {
+        if let Some(old) = old {
+            self.remove(old);
+        }
+        let Some(name) = new.or(old).map(|volume| volume.meta.name.clone()) else { return };
+        let Some(new) = new else {
+            self.remove_hold(&name);
+            return;
+        };
+        // The history of the API server may have been replaced by an older one, in which the written version never comes.
+        let goes_back = old.is_some_and(|old| old.meta.version > new.meta.version);
+        let is_current = |hold: &Hold| matches!(hold, Hold::Written(at) if new.meta.version >= *at || goes_back);
+        if self.holds.get(&name).is_some_and(|(hold, _)| is_current(hold)) {
+            self.remove_hold(&name);
+        }
+        self.insert(new);
+    }
+
+    fn insert(&mut self, volume: &Arc<PersistentVolume>) {
+        let name = volume.meta.name.clone();
+        if let Some(key) = claim_key(volume) {
+            self.reserved.entry(key).or_default().insert(name, volume.clone());
+        } else if let Some((modes, size)) = place(volume) {
+            let free = self.free.entry(Bucket::of_volume(volume)).or_default();
+            free.entry(modes).or_default().insert((size, name), volume.clone());
+        }
+    }
+
+    fn remove(&mut self, volume: &PersistentVolume) {
+        if let Some(key) = claim_key(volume) {
+            if let Some(reserved) = self.reserved.get_mut(&key) {
+                reserved.remove(&volume.meta.name);
+                if reserved.is_empty() {
+                    self.reserved.remove(&key);
+                }
+            }
+        } else if let Some((modes, size)) = place(volume) {
+            let bucket = Bucket::of_volume(volume);
+            let Some(by_modes) = self.free.get_mut(&bucket) else { return };
+            if let Some(by_size) = by_modes.get_mut(&modes) {
+                by_size.remove(&(size, volume.meta.name.clone()));
+                if by_size.is_empty() {
+                    by_modes.remove(&modes);
+                }
+            }
+            if by_modes.is_empty() {
+                self.free.remove(&bucket);
+            }
+        }
+    }
+
+    /// Returns the volumes that refer to a claim of this name, whatever its uid.
+    pub fn reserved_for(&self, claim: &ObjectKey) -> impl Iterator<Item = &Arc<PersistentVolume>> {
+        self.reserved.get(claim).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Returns the best volume for a claim: of those with the fewest access modes the one that is reserved for the
+    /// claim, or the smallest. A delayed claim only gets a volume that is reserved for it.
+    pub fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Option<&Arc<PersistentVolume>> {
+        let reserved = self.find_reserved(claim);
+        if is_delayed {
+            return reserved;
+        }
+        let order = |volume: &PersistentVolume| (volume.modes().len(), volume.modes());
+        let limit = reserved.map(|volume| order(volume));
+        self.find_free(claim, limit).or(reserved)
+    }
+
+    fn find_reserved(&self, claim: &PersistentVolumeClaim) -> Option<&Arc<PersistentVolume>> {
+        let key = claim.meta.key();
+        let usable = self.reserved_for(&key).filter(|volume| {
+            volume.points_at(&claim.meta)
+                && volume.storage().is_some_and(|capacity| capacity >= requested(claim))
+                && volume.modes().contains(claim.modes())
+                && volume.volume_mode == claim.volume_mode
+                && volume.attributes_class == claim.attributes_class
+                && !volume.meta.is_deleting()
+        });
+        usable.min_by_key(|volume| (volume.modes().len(), volume.modes()))
+    }
+
+    /// Searches sets of access modes before `limit`, where a reserved volume would win.
+    fn find_free(
+        &self,
+        claim: &PersistentVolumeClaim,
+        limit: Option<(u32, AccessModes)>,
+    ) -> Option<&Arc<PersistentVolume>> {
+        let sets = self.free.get(&Bucket::of_claim(claim))?.iter();
+        let searched = sets.take_while(|(order, _)| limit.is_none_or(|limit| **order < limit));
+        let (modes, smallest) = (claim.modes(), (requested(claim), Str::from("")));
+        let mut fitting = searched
+            .filter(|((_, set), _)| set.contains(modes))
+            .flat_map(|(_, by_size)| by_size.range(smallest.clone()..).map(|(_, volume)| volume));
+        let is_held = |volume: &PersistentVolume| self.holds.contains_key(&volume.meta.name);
+        fitting.find(|volume| selects(claim.selector.as_deref(), volume) && !is_held(volume))
+    }
+
+    /// Hides a volume from other claims while it is bound to this one. Returns false if the volume is hidden already, or
+    /// the claim is being bound to another one.
+    pub fn hold(&mut self, volume: &Str, claim: &ObjectKey) -> bool {
+        if self.holds.contains_key(volume) || !self.holders.insert(claim.clone()) {
+            return false;
+        }
+        self.holds.insert(volume.clone(), (Hold::Writing, claim.clone()));
+        true
+    }
+
+    /// Reports whether a claim is being bound, or was bound so recently that the volume's record is outdated.
+    pub fn is_holder(&self, claim: &ObjectKey) -> bool {
+        self.holders.contains(claim)
+    }
+
+    /// Ends a hold. After a write, the volume stays hidden until a record of the written version has arrived; `current`
+    /// is the version of the present record.
+    pub fn release(&mut self, volume: &Str, written: Option<u64>, current: Option<u64>) {
+        let outdated = written.zip(current).filter(|(written, current)| current < written);
+        match (outdated, self.holds.get_mut(volume)) {
+            (Some((written, _)), Some((hold, _))) => *hold = Hold::Written(written),
+            _ => self.remove_hold(volume),
+        }
+    }
+
+    fn remove_hold(&mut self, volume: &Str) {
+        if let Some((_, claim)) = self.holds.remove(volume) {
+            self.holders.remove(&claim);
+        }
+    }
+}
+
+/// Returns where a free volume is found.
+fn place(volume: &PersistentVolume) -> Option<((u32, AccessModes), Amount)> {
+    let modes = volume.modes();
+    is_free(volume).then(|| volume.storage()).flatten().map(|size| ((modes.len(), modes), size))
+}

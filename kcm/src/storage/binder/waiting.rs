@@ -1,0 +1,98 @@
+//! Claims that found no volume, ordered so that a volume that becomes free wakes a claim that it fits.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use kinds::access_modes::AccessModes;
+use kinds::amount::Amount;
+use kinds::meta::ObjectKey;
+use kinds::selector::Selector;
+use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
+
+use super::volume_index::{Bucket, requested, selects};
+
+/// Sorts behind all namespaces, which are ASCII.
+const AFTER_ALL_NAMESPACES: &str = "\u{10ffff}";
+
+#[derive(Debug)]
+struct Need {
+    modes: AccessModes,
+    selector: Option<Box<Selector>>,
+}
+
+/// Where a claim waits.
+#[derive(Debug)]
+struct Place {
+    /// `None` if volumes do not wake it: it is delayed, or was woken and has not searched since.
+    need: Option<(Bucket, Amount)>,
+    class: Str,
+}
+
+/// Claims that wait for a volume or a class.
+#[derive(Debug, Default)]
+pub struct WaitingClaims {
+    by_need: HashMap<Bucket, BTreeMap<(Amount, ObjectKey), Need>>,
+    by_class: HashMap<Str, BTreeSet<ObjectKey>>,
+    places: HashMap<ObjectKey, Place>,
+}
+
+impl WaitingClaims {
+    /// Adds a claim that found no volume. Volumes do not wake a delayed claim.
+    pub fn add(&mut self, claim: &PersistentVolumeClaim, is_delayed: bool) {
+        let key = claim.meta.key();
+        self.remove(&key);
+        let class = Str::from(claim.class());
+        self.by_class.entry(class.clone()).or_default().insert(key.clone());
+        let need = (!is_delayed).then(|| (Bucket::of_claim(claim), requested(claim)));
+        if let Some((bucket, request)) = &need {
+            let waiter = Need { modes: claim.modes(), selector: claim.selector.clone() };
+            self.by_need.entry(bucket.clone()).or_default().insert((*request, key.clone()), waiter);
+        }
+        self.places.insert(key, Place { need, class });
+    }
+
+    /// Removes a claim that was deleted or found a volume.
+    pub fn remove(&mut self, key: &ObjectKey) {
+        let Some(place) = self.places.remove(key) else { return };
+        if let Some(keys) = self.by_class.get_mut(&place.class) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_class.remove(&place.class);
+            }
+        }
+        if let Some((bucket, request)) = place.need {
+            self.remove_need(&bucket, request, key);
+        }
+    }
+
+    fn remove_need(&mut self, bucket: &Bucket, request: Amount, key: &ObjectKey) {
+        if let Some(needs) = self.by_need.get_mut(bucket) {
+            needs.remove(&(request, key.clone()));
+            if needs.is_empty() {
+                self.by_need.remove(bucket);
+            }
+        }
+    }
+
+    /// Returns the claim with the largest request that a free volume fits and that was not woken yet.
+    ///
+    /// One claim for each volume is enough: a claim that finds another volume leaves this one to the claim that the other
+    /// one wakes, and waiting claims also search again periodically.
+    pub fn wake_for(&mut self, volume: &PersistentVolume) -> Option<ObjectKey> {
+        let bucket = Bucket::of_volume(volume);
+        let after_fitting = (volume.storage()?, ObjectKey::new(AFTER_ALL_NAMESPACES, ""));
+        let modes = volume.modes();
+        let fits = |need: &Need| modes.contains(need.modes) && selects(need.selector.as_deref(), volume);
+        let mut fitting = self.by_need.get(&bucket)?.range(..after_fitting).rev();
+        let (request, key) = fitting.find(|(_, need)| fits(need)).map(|(at, _)| at.clone())?;
+        self.remove_need(&bucket, request, &key);
+        if let Some(place) = self.places.get_mut(&key) {
+            place.need = None;
+        }
+        Some(key)
+    }
+
+    /// Returns the claims that wait in a class, delayed ones too.
+    pub fn of_class(&self, class: &str) -> Vec<ObjectKey> {
+        self.by_class.get(class).into_iter().flatten().cloned().collect()
+    }
+}

@@ -1,0 +1,296 @@
+//! ephemeral-volume-controller: creates the claims that the generic ephemeral volumes of pods stand for.
+//!
+//! A claim is deleted with its pod by the garbage collector. Upstream: pkg/controller/volume/ephemeral.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume_claim::for_ephemeral_volume;
+use kinds::pod::ClaimVolume;
+use kinds::{DecodeError, Kind, Meta, PersistentVolumeClaim, Pod, Sections};
+use runtime::consistency::Consistency;
+use runtime::events::{EventType, Recorder, about};
+use runtime::manager::Manager;
+use runtime::metrics::Count;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Change, Store};
+use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::write::{Answer, WriteError, Writer};
+use tracing::debug;
+
+use super::indexes::{pods_by_claim, using_claim};
+use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+
+const EVENT_SOURCE: &str = "ephemeral_volume";
+const QUEUE: &str = "ephemeral_volume";
+const HELP: &str = "Number of PersistentVolumeClaim creation requests";
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "ephemeral-volume-controller",
+    service_account: "ephemeral-volume-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Create, group: "", resource: "persistentvolumeclaims" },
+        Write { verb: Verb::Create, group: "", resource: "events" },
+        Write { verb: Verb::Patch, group: "", resource: "events" },
+    ],
+    queues: &[QueueKeys::of(QUEUE, "Pod")],
+    start,
+    ..Descriptor::NONE
+};
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim()]);
+    builder.need::<PersistentVolumeClaim>(Sections::default(), &[]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let queue = Queue::new(QueueOptions::named(QUEUE));
+    let pods = manager.registry().store::<Pod>();
+    let claims = manager.registry().store::<PersistentVolumeClaim>();
+    let changed = queue.clone();
+    pods.subscribe(move |change| {
+        if let Some(pod) = added_pod(change) {
+            changed.add(pod.meta.key());
+        }
+    });
+    let (changed, users) = (queue.clone(), pods.clone());
+    claims.subscribe(move |change| {
+        if let Some(claim) = deleted_claim(change) {
+            let key = using_claim(&claim.meta.namespace, &claim.meta.name);
+            let pods = users.by_index(&pods_by_claim(), key).into_iter().filter(|pod| needs_claims(pod));
+            pods.for_each(|pod| changed.add(pod.meta.key()));
+        }
+    });
+    let metrics = manager.metrics();
+    let reconciler = Arc::new(EphemeralVolumes {
+        created: metrics.count("ephemeral_volume_controller_create", HELP),
+        failed: metrics.count("ephemeral_volume_controller_create_failures", HELP),
+        pods,
+        claims,
+        writer: manager.writer(DESCRIPTOR.service_account),
+        recorder: manager.recorder(EVENT_SOURCE, DESCRIPTOR.service_account),
+        consistency: Consistency::default(),
+        queue: queue.clone(),
+    });
+    let workers = context.workers("concurrent-ephemeralvolume-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+}
+
+// Keys
+
+/// Reports whether a pod is not being deleted and has a generic ephemeral volume.
+fn needs_claims(pod: &Pod) -> bool {
+    !pod.meta.is_deleting() && ephemeral_volumes(pod).next().is_some()
+}
+
+fn ephemeral_volumes(pod: &Pod) -> impl Iterator<Item = &ClaimVolume> {
+    pod.volumes.iter().flat_map(|volumes| &volumes.claims).filter(|volume| volume.is_ephemeral)
+}
+
+/// Returns a pod that is new, or new under an old name, and needs claims. The volumes of a pod never change, so that its
+/// updates do not matter.
+fn added_pod<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
+    let is_known = |new: &Pod| change.old.is_some_and(|old| old.meta.uid == new.meta.uid);
+    change.new.filter(|new| !is_known(new) && needs_claims(new))
+}
+
+/// Returns a claim that was deleted, or replaced by another one of its name.
+fn deleted_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a Arc<PersistentVolumeClaim>> {
+    let is_there = |old: &PersistentVolumeClaim| change.new.is_some_and(|new| new.meta.uid == old.meta.uid);
+    change.old.filter(|old| !is_there(old))
+}
+
+// Sync
+
+/// Why a pod has no claim for one of its volumes.
+#[derive(Debug, thiserror::Error)]
+enum VolumeError {
+    /// The claim's name is taken.
+    #[error("PVC {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)")]
+    NotOwner { namespace: String, claim: String, pod: String },
+    /// The claim could not be created.
+    #[error("create PVC {claim}: {error}")]
+    Create { claim: String, error: WriteError },
+    /// The pod could not be read.
+    #[error(transparent)]
+    Read(#[from] WriteError),
+}
+
+impl From<DecodeError> for VolumeError {
+    fn from(error: DecodeError) -> Self {
+        Self::Read(error.into())
+    }
+}
+
+fn not_owner(pod: &Pod, claim: &str) -> VolumeError {
+    VolumeError::NotOwner {
+        namespace: pod.meta.namespace.to_string(),
+        claim: claim.to_owned(),
+        pod: pod.meta.name.to_string(),
+    }
+}
+
+struct EphemeralVolumes {
+    pods: Arc<Store<Pod>>,
+    claims: Arc<Store<PersistentVolumeClaim>>,
+    writer: Writer,
+    recorder: Recorder,
+    consistency: Consistency,
+    queue: Arc<Queue<ObjectKey>>,
+    created: Count,
+    failed: Count,
+}
+
+impl Reconcile for EphemeralVolumes {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl EphemeralVolumes {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(pod) = self.pods.get(key).filter(|pod| needs_claims(pod)) else {
+            self.consistency.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.consistency.caught_up(key, &self.claims, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
+        }
+        // Read from the API server once, and only if a claim is missing.
+        let mut fresh = None;
+        for volume in ephemeral_volumes(&pod) {
+            if let Err(error) = self.provide(&pod, volume, &mut fresh).await {
+                let message = format!("ephemeral volume {}: {error}", volume.volume);
+                self.recorder.event(&about(&*pod), EventType::Warning, "FailedBinding", message);
+                return Err(reconcile_error(&volume.volume, error));
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn provide(&self, pod: &Pod, volume: &ClaimVolume, fresh: &mut Option<Answer>) -> Result<(), VolumeError> {
+        let key = ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone());
+        if let Some(claim) = self.claims.get(&key) {
+            return require_owner(pod, &claim.meta);
+        }
+        if fresh.is_none() {
+            *fresh = self.read_pod(pod).await?;
+        }
+        // The pod was deleted in the meantime: its claim would only have to be deleted again.
+        let Some(answer) = fresh else { return Ok(()) };
+        let made = for_ephemeral_volume(answer.object()?, &volume.volume, &volume.claim, &pod.controller_ref());
+        let Some(object) = made.map_err(DecodeError::from)? else { return Ok(()) };
+        debug!(claim = %key, "creating the claim of an ephemeral volume");
+        self.created.add();
+        match self.writer.create(&PersistentVolumeClaim::RESOURCE, &key.namespace, &object, false).await {
+            Ok(answer) => {
+                self.consistency.wrote(&pod.meta.key(), &self.claims, answer.meta()?.version);
+                Ok(())
+            }
+            // Perhaps created by this controller, by an attempt whose answer was lost or that the cache does not show yet.
+            Err(error) if error.is_already_exists() => {
+                let owned = self.read_owner(pod, &key).await;
+                owned.inspect_err(|_| self.failed.add())
+            }
+            Err(error) => {
+                self.failed.add();
+                Err(VolumeError::Create { claim: key.name.to_string(), error })
+            }
+        }
+    }
+
+    /// Returns the pod as the API server has it; `None` if it is another one or is being deleted.
+    async fn read_pod(&self, pod: &Pod) -> Result<Option<Answer>, VolumeError> {
+        let answer = match self.writer.get(&Pod::RESOURCE, &pod.meta.key()).await {
+            Err(error) if error.is_not_found() => return Ok(None),
+            answer => answer?,
+        };
+        let meta = answer.meta()?;
+        Ok((meta.uid == pod.meta.uid && !meta.is_deleting()).then_some(answer))
+    }
+
+    async fn read_owner(&self, pod: &Pod, claim: &ObjectKey) -> Result<(), VolumeError> {
+        let meta = self.writer.get(&PersistentVolumeClaim::RESOURCE, claim).await?.meta()?;
+        require_owner(pod, &meta)?;
+        self.consistency.wrote(&pod.meta.key(), &self.claims, meta.version);
+        Ok(())
+    }
+}
+
+fn require_owner(pod: &Pod, claim: &Meta) -> Result<(), VolumeError> {
+    if claim.is_controlled_by(&pod.meta.uid) { Ok(()) } else { Err(not_owner(pod, &claim.name)) }
+}
+
+/// An error that the API server answers with because the namespace is being deleted is not worth a retry.
+fn reconcile_error(volume: &str, error: VolumeError) -> ReconcileError {
+    let terminal = match &error {
+        VolumeError::Create { error, .. } => error.is_namespace_terminating(),
+        VolumeError::NotOwner { .. } | VolumeError::Read(_) => false,
+    };
+    ReconcileError { message: format!("ephemeral volume {volume}: {error}"), terminal }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::testing::{claim, deleting, own, pod_with, pod_with_ephemeral, recreated};
+
+    #[test]
+    fn only_new_pods_with_ephemeral_volumes_are_reconciled() {
+        let plain = Arc::new(pod_with("web", &["data"]));
+        let ephemeral = Arc::new(pod_with_ephemeral("web"));
+        let mut doomed = pod_with_ephemeral("web");
+        deleting(&mut doomed.meta, &[]);
+        let doomed = Arc::new(doomed);
+        let mut another = pod_with_ephemeral("web");
+        recreated(&mut another.meta);
+        let another = Arc::new(another);
+        for (name, old, new, expected) in [
+            ("created", None, Some(&ephemeral), true),
+            ("without ephemeral volume", None, Some(&plain), false),
+            ("created and being deleted", None, Some(&doomed), false),
+            ("updated", Some(&ephemeral), Some(&ephemeral), false),
+            ("deleted", Some(&ephemeral), None, false),
+            ("replaced", Some(&ephemeral), Some(&another), true),
+        ] {
+            assert_eq!(added_pod(&Change { old, new }).is_some(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_deleted_claims_wake_their_pods() {
+        let old = Arc::new(claim("data"));
+        let mut another = claim("data");
+        recreated(&mut another.meta);
+        let another = Arc::new(another);
+        for (name, before, now, expected) in [
+            ("created", None, Some(&old), false),
+            ("updated", Some(&old), Some(&old), false),
+            ("deleted", Some(&old), None, true),
+            ("replaced", Some(&old), Some(&another), true),
+        ] {
+            assert_eq!(deleted_claim(&Change { old: before, new: now }).is_some(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn claim_of_another_owner_is_an_error() {
+        let pod = pod_with_ephemeral("web");
+        let mut claim = claim("web-data");
+        let error = require_owner(&pod, &claim.meta).expect_err("nothing owns it");
+        assert_eq!(error.to_string(), "PVC default/web-data was not created for pod default/web (pod is not owner)");
+        own(&mut claim.meta, &pod);
+        assert!(require_owner(&pod, &claim.meta).is_ok());
+        let mut other = pod_with_ephemeral("web");
+        recreated(&mut other.meta);
+        assert!(require_owner(&other, &claim.meta).is_err());
+    }
+}

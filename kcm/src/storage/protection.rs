@@ -1,0 +1,102 @@
+//! Finalizers that keep an object while something uses it.
+
+use kinds::{Decode, DecodeError, Kind, Meta, metadata_edit};
+use runtime::consistency::Consistency;
+use runtime::store::Store;
+use runtime::write::{WriteError, Writer};
+
+/// What an object's protecting finalizer needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing: it is there, or the object is being deleted without it.
+    Nothing,
+    /// It is missing and has to be added.
+    Addition,
+    /// The object is being deleted: the finalizer has to be removed once nothing uses the object.
+    Removal,
+}
+
+/// Returns what a finalizer of an object needs.
+pub fn need(meta: &Meta, finalizer: &str) -> Need {
+    let is_there = meta.finalizers.iter().any(|name| &**name == finalizer);
+    match (meta.is_deleting(), is_there) {
+        (false, false) => Need::Addition,
+        (true, true) => Need::Removal,
+        _ => Need::Nothing,
+    }
+}
+
+/// A finalizer of the objects of one kind.
+pub struct Guard<'a, K: Kind> {
+    /// The finalizer.
+    pub finalizer: &'static str,
+    /// Writes it.
+    pub writer: &'a Writer,
+    /// The objects.
+    pub store: &'a Store<K>,
+    /// What was written and is not in the store yet.
+    pub consistency: &'a Consistency,
+}
+
+impl<K: Kind> Guard<'_, K> {
+    /// Adds or removes the finalizer if the object, as the API server has it now, still is the one that was `seen` and
+    /// still has this need. `is_unused` decides on the removal once more.
+    ///
+    /// The PUT is made from what the API server returned, so that fields that this program does not know survive.
+    pub async fn write(&self, seen: &Meta, need: Need, is_unused: impl Fn(&K) -> bool) -> Result<(), WriteError> {
+        let key = seen.key();
+        let answer = match self.writer.get(&K::RESOURCE, &key).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            answer => answer?,
+        };
+        let fresh: K = answer.decode(self.store.decoding())?;
+        let is_current = fresh.meta().uid == seen.uid && self::need(fresh.meta(), self.finalizer) == need;
+        if !is_current || need == Need::Removal && !is_unused(&fresh) {
+            return Ok(());
+        }
+        let object = answer.object()?;
+        let edited = match need {
+            Need::Nothing => return Ok(()),
+            Need::Addition => metadata_edit::with_finalizer(object, self.finalizer),
+            Need::Removal => metadata_edit::without_finalizers(object, &[self.finalizer]),
+        };
+        let answer = self.writer.replace(&K::RESOURCE, &key, None, &edited.map_err(DecodeError::from)?).await;
+        match answer {
+            Ok(answer) => {
+                self.consistency.wrote(&key, self.store, answer.meta()?.version);
+                Ok(())
+            }
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// How objects are decoded that are read once and dropped.
+pub fn decode_once(sections: kinds::Sections) -> Decode {
+    Decode { interner: std::sync::Arc::default(), sections }
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::Time;
+    use runtime::testing::meta;
+
+    use super::*;
+
+    #[test]
+    fn finalizer_is_added_to_living_objects_and_removed_from_deleted_ones() {
+        for (deleting, finalizers, expected) in [
+            (false, &[][..], Need::Addition),
+            (false, &["other"], Need::Addition),
+            (false, &["other", "ours"], Need::Nothing),
+            (true, &["ours", "other"], Need::Removal),
+            (true, &["other"], Need::Nothing),
+        ] {
+            let mut object = meta("", "a", 1);
+            object.deletion = Time(i64::from(deleting));
+            object.finalizers = finalizers.iter().map(|name| (*name).into()).collect();
+            assert_eq!(need(&object, "ours"), expected, "{deleting} {finalizers:?}");
+        }
+    }
+}

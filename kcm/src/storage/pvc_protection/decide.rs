@@ -1,0 +1,62 @@
+//! Whether a pod uses a claim, and what follows for the claim.
+
+use kinds::persistent_volume_claim::Phase;
+use kinds::pod::ClaimVolume;
+use kinds::{PersistentVolumeClaim, Pod};
+
+/// Reports whether a pod keeps a claim from being deleted: it is on a node and has a volume of the claim, even if it has
+/// finished. A kubelet starts no pod with a claim that is being deleted, so that pods without a node do not count.
+///
+/// A generic ephemeral volume no longer counts once the kubelet has stopped the pod or the pod was deleted with force.
+/// Otherwise a finalizer of the pod that waits for the claim could never be removed.
+pub fn blocks_deletion(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let is_shut_down = pod.meta.is_deleting() && pod.volumes.as_ref().is_some_and(|volumes| volumes.has_no_grace);
+    !pod.node.is_empty() && volumes(pod, claim).any(|volume| !volume.is_ephemeral || !is_shut_down)
+}
+
+/// Reports whether a pod that has not finished refers to a claim, on a node or not.
+pub fn refers(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    !pod.has_released_volumes() && volumes(pod, claim).next().is_some()
+}
+
+/// Returns the pod's volumes that stand for the claim. A generic ephemeral volume does so only if the pod controls the
+/// claim.
+fn volumes<'a>(pod: &'a Pod, claim: &'a PersistentVolumeClaim) -> impl Iterator<Item = &'a ClaimVolume> {
+    let is_same_namespace = pod.meta.namespace == claim.meta.namespace;
+    let all = pod.volumes.iter().flat_map(|volumes| &volumes.claims).filter(move |_| is_same_namespace);
+    all.filter(|volume| {
+        volume.claim == claim.meta.name && (!volume.is_ephemeral || claim.meta.is_controlled_by(&pod.meta.uid))
+    })
+}
+
+/// Reports whether the condition `Unused` of a claim is maintained: it is bound and not being deleted.
+pub fn is_tracked(claim: &PersistentVolumeClaim) -> bool {
+    claim.phase == Phase::Bound && !claim.meta.is_deleting()
+}
+
+/// What to do about the condition `Unused` of a tracked claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnusedStep {
+    /// It is right.
+    Keep,
+    /// It has to be written with this status.
+    Write(bool),
+    /// The cache shows no user: the API server's pods decide.
+    ListPods,
+}
+
+/// Decides on the condition by the pods of the cache.
+pub fn after_cache(claim: &PersistentVolumeClaim, is_used: bool) -> UnusedStep {
+    match (is_used, claim.unused) {
+        (true, Some(false)) => UnusedStep::Keep,
+        (true, _) => UnusedStep::Write(false),
+        // A pod that the cache does not show yet wakes the claim when it arrives.
+        (false, Some(true)) => UnusedStep::Keep,
+        (false, _) => UnusedStep::ListPods,
+    }
+}
+
+/// Decides on the condition by the pods of the API server. Returns the status to write.
+pub fn after_list(claim: &PersistentVolumeClaim, is_used: bool) -> Option<bool> {
+    (claim.unused != Some(!is_used)).then_some(!is_used)
+}

@@ -1,0 +1,62 @@
+//! Maps changes of claims and pods to the claims that have to be reconciled.
+
+use std::sync::Arc;
+
+use kinds::meta::ObjectKey;
+use kinds::{PersistentVolumeClaim, Pod};
+use runtime::queue::Queue;
+use runtime::store::Change;
+
+use super::FINALIZER;
+use crate::storage::protection::{Need, need};
+
+/// Adds keys to the queue.
+pub struct Keys {
+    /// The queue of claims.
+    pub queue: Arc<Queue<ObjectKey>>,
+    /// The condition `Unused` is maintained.
+    pub tracks_unused: bool,
+}
+
+impl Keys {
+    /// Adds a claim that lacks the condition, or whose finalizer has to be added or may be removed.
+    pub fn claim_changed(&self, change: &Change<'_, PersistentVolumeClaim>) {
+        let Some(claim) = change.new else { return };
+        if self.tracks_unused && claim.unused.is_none() || need(&claim.meta, FINALIZER) != Need::Nothing {
+            self.queue.add(claim.meta.key());
+        }
+    }
+
+    /// Adds the claims of a pod that started or stopped to use them. A change can also replace one pod by another one of
+    /// its name; then the claims of both are added.
+    pub fn pod_changed(&self, change: &Change<'_, Pod>) {
+        match (change.old, change.new) {
+            (Some(old), Some(new)) if old.meta.uid == new.meta.uid => {
+                if use_of(old) != use_of(new) && self.matters(new) {
+                    self.add_claims(new);
+                }
+            }
+            (old, new) => {
+                old.into_iter().for_each(|pod| self.add_claims(pod));
+                new.filter(|pod| self.matters(pod)).into_iter().for_each(|pod| self.add_claims(pod));
+            }
+        }
+    }
+
+    /// Without the condition, only pods that do not use their claims can lead to a write.
+    fn matters(&self, pod: &Pod) -> bool {
+        self.tracks_unused || pod.node.is_empty() || pod.has_released_volumes()
+    }
+
+    fn add_claims(&self, pod: &Pod) {
+        for volume in pod.volumes.iter().flat_map(|volumes| &volumes.claims) {
+            self.queue.add(ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone()));
+        }
+    }
+}
+
+/// Everything about a pod that decides whether it uses its claims. Its volumes never change.
+fn use_of(pod: &Pod) -> (bool, bool, bool, bool) {
+    let has_no_grace = pod.volumes.as_ref().is_some_and(|volumes| volumes.has_no_grace);
+    (pod.node.is_empty(), pod.has_released_volumes(), pod.meta.is_deleting(), has_no_grace)
+}

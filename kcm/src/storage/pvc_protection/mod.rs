@@ -1,0 +1,78 @@
+//! persistentvolumeclaim-protection-controller: keeps a claim that is being deleted while a pod on a node uses it, and
+//! maintains the condition `Unused` of bound claims.
+//!
+//! Upstream: pkg/controller/volume/pvcprotection.
+
+mod decide;
+mod keys;
+mod shared_read;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use kinds::{PersistentVolumeClaim, Pod, Sections};
+use runtime::consistency::Consistency;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
+
+use super::indexes::pods_by_claim;
+use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
+use keys::Keys;
+use sync::Protection;
+
+const FINALIZER: &str = "kubernetes.io/pvc-protection";
+const QUEUE: &str = "pvcprotection";
+
+/// Gate of the condition `Unused`.
+const UNUSED_GATE: &str = "PersistentVolumeClaimUnusedSinceTime";
+
+/// Number of workers. Claims of one namespace that are reconciled at the same time share one list of its pods, so that
+/// many workers mean few lists. Writes are limited by the client's rate.
+const WORKERS: usize = 64;
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "persistentvolumeclaim-protection-controller",
+    service_account: "pvc-protection-controller",
+    watches,
+    writes: &[
+        Write { verb: Verb::Update, group: "", resource: "persistentvolumeclaims" },
+        Write { verb: Verb::Update, group: "", resource: "persistentvolumeclaims/status" },
+    ],
+    queues: &[QueueKeys::of(QUEUE, "PersistentVolumeClaim")],
+    finalizers: &[Finalizer { name: FINALIZER, removed: "once no pod on a node uses the claim" }],
+    start,
+    ..Descriptor::NONE
+};
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<PersistentVolumeClaim>(Sections::default(), &[]);
+    builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim()]);
+}
+
+fn start(manager: &mut Manager, context: &Context) {
+    let queue = Queue::new(QueueOptions::named(QUEUE));
+    let claims = manager.registry().store::<PersistentVolumeClaim>();
+    let pods = manager.registry().store::<Pod>();
+    let tracks_unused = context.options.gates.enabled(UNUSED_GATE);
+    let keys = Arc::new(Keys { queue: queue.clone(), tracks_unused });
+    let of_claims = keys.clone();
+    claims.subscribe(move |change| of_claims.claim_changed(change));
+    pods.subscribe(move |change| keys.pod_changed(change));
+    let writer = manager.writer(DESCRIPTOR.service_account);
+    let reconciler = Arc::new(Protection {
+        claims,
+        pods,
+        users: sync::live_users(writer.clone()),
+        writer,
+        consistency: Consistency::default(),
+        queue: queue.clone(),
+        clock: context.clock.clone(),
+        tracks_unused,
+    });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+}

@@ -1,0 +1,138 @@
+//! Reads that several callers share if they ask for them at the same time.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use kinds::Str;
+
+type Read<V> = Shared<BoxFuture<'static, Result<Arc<V>, Arc<str>>>>;
+type Slots<V> = Mutex<HashMap<Str, Slot<V>>>;
+
+struct Slot<V> {
+    has_begun: Arc<AtomicBool>,
+    read: Read<V>,
+}
+
+/// Reads something of a namespace. A read always begins after the call that receives its result. Calls that arrive while
+/// one is in progress share the next one.
+pub struct SharedReads<V> {
+    read: Arc<dyn Fn(Str) -> BoxFuture<'static, Result<V, String>> + Send + Sync>,
+    slots: Arc<Slots<V>>,
+}
+
+impl<V: Send + Sync + 'static> SharedReads<V> {
+    /// Reads by this function.
+    pub fn new(read: impl Fn(Str) -> BoxFuture<'static, Result<V, String>> + Send + Sync + 'static) -> Self {
+        Self { read: Arc::new(read), slots: Arc::default() }
+    }
+
+    /// Returns what a read of the namespace results in that has not begun yet. A failure is shared like a success; the
+    /// next call reads again.
+    pub async fn get(&self, namespace: &Str) -> Result<Arc<V>, Arc<str>> {
+        let read = {
+            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let current = slots.get(namespace);
+            match current.filter(|slot| !slot.has_begun.load(Ordering::SeqCst)) {
+                Some(waiting) => waiting.read.clone(),
+                None => {
+                    let slot = self.next(namespace, current.map(|slot| slot.read.clone()));
+                    let read = slot.read.clone();
+                    slots.insert(namespace.clone(), slot);
+                    read
+                }
+            }
+        };
+        read.await
+    }
+
+    fn next(&self, namespace: &Str, previous: Option<Read<V>>) -> Slot<V> {
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let (begun, namespace) = (has_begun.clone(), namespace.clone());
+        let (function, slots) = (self.read.clone(), self.slots.clone());
+        let read = async move {
+            if let Some(previous) = previous {
+                let _ = previous.await;
+            }
+            begun.store(true, Ordering::SeqCst);
+            let result = function(namespace.clone()).await;
+            let mut slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
+            if slots.get(&namespace).is_some_and(|slot| Arc::ptr_eq(&slot.has_begun, &begun)) {
+                slots.remove(&namespace);
+            }
+            result.map(Arc::new).map_err(Arc::from)
+        };
+        Slot { has_begun, read: read.boxed().shared() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use futures::future::join_all;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    /// Reads that count themselves and wait for a permit each.
+    fn counted() -> (Arc<SharedReads<usize>>, Arc<Semaphore>, Arc<AtomicUsize>) {
+        let (permits, count) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (gate, counter) = (permits.clone(), count.clone());
+        let reads = SharedReads::new(move |namespace: Str| {
+            let (gate, counter) = (gate.clone(), counter.clone());
+            async move {
+                let number = counter.fetch_add(1, Ordering::SeqCst) + 1;
+                gate.acquire().await.expect("it stays open").forget();
+                if &*namespace == "broken" { Err("no answer".to_owned()) } else { Ok(number) }
+            }
+            .boxed()
+        });
+        (Arc::new(reads), permits, count)
+    }
+
+    #[tokio::test]
+    async fn calls_during_a_read_share_the_next_one() {
+        let (reads, permits, count) = counted();
+        let get = |reads: Arc<SharedReads<usize>>| {
+            tokio::spawn(async move { *reads.get(&"shop".into()).await.expect("it succeeds") })
+        };
+        let first = get(reads.clone());
+        while count.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        let later: Vec<_> = (0..10).map(|_| get(reads.clone())).collect();
+        tokio::task::yield_now().await;
+        permits.add_permits(2);
+        assert_eq!(first.await.expect("it ends"), 1);
+        for number in join_all(later).await {
+            assert_eq!(number.expect("it ends"), 2);
+        }
+        assert!(reads.slots.lock().expect("it is whole").is_empty(), "nothing is kept");
+    }
+
+    #[tokio::test]
+    async fn failed_read_is_not_kept() {
+        let (reads, permits, count) = counted();
+        permits.add_permits(2);
+        for _ in 0..2 {
+            assert_eq!(&*reads.get(&"broken".into()).await.expect_err("it fails"), "no answer");
+        }
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn namespaces_do_not_wait_for_each_other() {
+        let (reads, permits, count) = counted();
+        let other = reads.clone();
+        let first = tokio::spawn(async move { other.get(&"shop".into()).await });
+        let second = tokio::spawn(async move { reads.get(&"bank".into()).await });
+        while count.load(Ordering::SeqCst) < 2 {
+            tokio::task::yield_now().await;
+        }
+        permits.add_permits(2);
+        assert!(first.await.expect("it ends").is_ok() && second.await.expect("it ends").is_ok());
+    }
+}

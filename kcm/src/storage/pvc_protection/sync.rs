@@ -1,0 +1,163 @@
+//! One reconcile of a claim: its condition `Unused`, then its finalizer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume_claim::{UNUSED, with_condition};
+use kinds::{DecodeError, Kind, PersistentVolumeClaim, Pod, Str, Time};
+use runtime::consistency::Consistency;
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
+use runtime::write::{WriteError, Writer};
+use tracing::debug;
+
+use super::FINALIZER;
+use super::decide::{self, UnusedStep};
+use super::shared_read::SharedReads;
+use crate::context::Clock;
+use crate::storage::indexes::{pods_by_claim, using_claim};
+use crate::storage::protection::{Guard, Need, decode_once, need};
+
+/// The pods of a namespace by the claims that they use.
+pub type Users = HashMap<Str, Vec<Arc<Pod>>>;
+
+/// Reads the users of claims from the API server, so that no pod is missed that the cache does not show yet.
+pub fn live_users(writer: Writer) -> SharedReads<Users> {
+    SharedReads::new(move |namespace| {
+        let writer = writer.clone();
+        async move { list_users(&writer, &namespace).await.map_err(|error| error.to_string()) }.boxed()
+    })
+}
+
+async fn list_users(writer: &Writer, namespace: &str) -> Result<Users, WriteError> {
+    let decode = decode_once(Pod::VOLUMES);
+    let (mut users, mut unreadable) = (Users::new(), None);
+    let visit = |object: &[u8]| match Pod::decode(&decode, object) {
+        Ok(pod) => {
+            let pod = Arc::new(pod);
+            for volume in pod.volumes.iter().flat_map(|volumes| &volumes.claims) {
+                users.entry(volume.claim.clone()).or_default().push(pod.clone());
+            }
+        }
+        Err(error) => unreadable = Some(error),
+    };
+    writer.list_each(&Pod::RESOURCE, namespace, visit).await?;
+    // A pod that cannot be read may use any claim.
+    unreadable.map_or(Ok(users), |error| Err(error.into()))
+}
+
+/// Reconciles claims.
+pub struct Protection {
+    /// All claims.
+    pub claims: Arc<Store<PersistentVolumeClaim>>,
+    /// All pods.
+    pub pods: Arc<Store<Pod>>,
+    /// The users of claims as the API server has them.
+    pub users: SharedReads<Users>,
+    /// Writes claims.
+    pub writer: Writer,
+    /// What was written and is not in the cache yet.
+    pub consistency: Consistency,
+    /// The queue of claims.
+    pub queue: Arc<Queue<ObjectKey>>,
+    /// The time of day.
+    pub clock: Clock,
+    /// The condition `Unused` is maintained.
+    pub tracks_unused: bool,
+}
+
+impl Reconcile for Protection {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+type IsUser = fn(&Pod, &PersistentVolumeClaim) -> bool;
+
+impl Protection {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(claim) = self.claims.get(key) else {
+            self.consistency.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.consistency.caught_up(key, &self.claims, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
+        }
+        if self.tracks_unused && decide::is_tracked(&claim) {
+            self.maintain_condition(&claim).await?;
+        }
+        let need = need(&claim.meta, FINALIZER);
+        if need == Need::Removal {
+            let is_user = decide::blocks_deletion;
+            if self.is_used_in_cache(&claim, is_user) || self.is_used(&claim, is_user).await? {
+                debug!(claim = %key, "keeping the finalizer: a pod uses the claim");
+                return Ok(Outcome::Done);
+            }
+        }
+        if need != Need::Nothing {
+            let (writer, store, consistency) = (&self.writer, &*self.claims, &self.consistency);
+            let guard = Guard { finalizer: FINALIZER, writer, store, consistency };
+            guard.write(&claim.meta, need, |_| true).await?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn is_used_in_cache(&self, claim: &PersistentVolumeClaim, is_user: IsUser) -> bool {
+        let key = using_claim(&claim.meta.namespace, &claim.meta.name);
+        self.pods.by_index(&pods_by_claim(), key).iter().any(|pod| is_user(pod, claim))
+    }
+
+    async fn is_used(&self, claim: &PersistentVolumeClaim, is_user: IsUser) -> Result<bool, ReconcileError> {
+        let users = self.users.get(&claim.meta.namespace).await;
+        let users = users.map_err(|error| ReconcileError::new(format!("live list of pods failed: {error}")))?;
+        Ok(users.get(&claim.meta.name).is_some_and(|pods| pods.iter().any(|pod| is_user(pod, claim))))
+    }
+
+    async fn maintain_condition(&self, claim: &PersistentVolumeClaim) -> Result<(), ReconcileError> {
+        let unused = match decide::after_cache(claim, self.is_used_in_cache(claim, decide::refers)) {
+            UnusedStep::Keep => return Ok(()),
+            UnusedStep::Write(unused) => unused,
+            UnusedStep::ListPods => match decide::after_list(claim, self.is_used(claim, decide::refers).await?) {
+                Some(unused) => unused,
+                None => return Ok(()),
+            },
+        };
+        Ok(self.write_condition(claim, unused).await?)
+    }
+
+    /// Writes the condition if the claim, as the API server has it now, still is tracked and lacks it.
+    async fn write_condition(&self, seen: &PersistentVolumeClaim, unused: bool) -> Result<(), WriteError> {
+        let (resource, key) = (&PersistentVolumeClaim::RESOURCE, seen.meta.key());
+        let answer = match self.writer.get(resource, &key).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            answer => answer?,
+        };
+        let fresh: PersistentVolumeClaim = answer.decode(self.claims.decoding())?;
+        if fresh.meta.uid != seen.meta.uid || !decide::is_tracked(&fresh) || fresh.unused == Some(unused) {
+            return Ok(());
+        }
+        let condition = if unused {
+            (UNUSED, "True", "NoPodsUsingPVC", "No pods are currently referencing this PVC")
+        } else {
+            (UNUSED, "False", "PodUsingPVC", "A pod is currently referencing this PVC")
+        };
+        let now = Time((self.clock)().as_second());
+        let object = with_condition(answer.object()?, condition, now).map_err(DecodeError::from)?;
+        debug!(claim = %key, unused, "writing the condition Unused");
+        match self.writer.replace(resource, &key, Some("status"), &object).await {
+            Ok(answer) => {
+                self.consistency.wrote(&key, &self.claims, answer.meta()?.version);
+                Ok(())
+            }
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

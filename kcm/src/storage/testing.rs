@@ -1,0 +1,73 @@
+//! Objects for the tests of these controllers.
+
+use std::sync::Arc;
+
+use kinds::meta::OwnerRef;
+use kinds::pod::{ClaimVolume, Phase, Volumes};
+use kinds::schema::{object_meta, persistent_volume, persistent_volume_claim, pod};
+use kinds::wire::Put;
+use kinds::{Decode, Kind, Meta, PersistentVolume, PersistentVolumeClaim, Pod, Sections, Time, Uid};
+
+fn read<K: Kind>(metadata: u32, namespace: &str, name: &str) -> K {
+    let mut object = Vec::new();
+    object.put_message(metadata, |meta| {
+        meta.put_str(object_meta::NAMESPACE, namespace);
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::UID, &format!("{name}-uid"));
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+    });
+    K::decode(&Decode { interner: Arc::default(), sections: Sections::default() }, &object).expect("well-formed")
+}
+
+/// A claim in namespace `default` that nothing has decided on yet.
+pub fn claim(name: &str) -> PersistentVolumeClaim {
+    read(persistent_volume_claim::METADATA, "default", name)
+}
+
+/// A volume that nothing has decided on yet.
+pub fn volume(name: &str) -> PersistentVolume {
+    read(persistent_volume::METADATA, "", name)
+}
+
+/// A running pod on a node in namespace `default`, with volumes of these claims.
+pub fn pod_with(name: &str, claims: &[&str]) -> Pod {
+    let mut pod: Pod = read(pod::METADATA, "default", name);
+    pod.node = "node".into();
+    pod.phase = Phase::Running;
+    let volume = |claim: &&str| ClaimVolume { volume: "data".into(), claim: (*claim).into(), is_ephemeral: false };
+    if !claims.is_empty() {
+        let claims = claims.iter().map(volume).collect();
+        pod.volumes = Some(Box::new(Volumes { claims, is_running: true, has_no_grace: false }));
+    }
+    pod
+}
+
+/// A running pod on a node with a generic ephemeral volume `data`.
+pub fn pod_with_ephemeral(name: &str) -> Pod {
+    let mut pod = pod_with(name, &[&format!("{name}-data")]);
+    pod.volumes.as_mut().expect("it has one").claims[0].is_ephemeral = true;
+    pod
+}
+
+/// Makes a pod the controller of an object.
+pub fn own(meta: &mut Meta, pod: &Pod) {
+    meta.owners = Arc::new([OwnerRef {
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+        name: pod.meta.name.clone(),
+        uid: pod.meta.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }]);
+}
+
+/// Marks an object as being deleted, with these finalizers.
+pub fn deleting(meta: &mut Meta, finalizers: &[&str]) {
+    meta.deletion = Time(1);
+    meta.finalizers = finalizers.iter().map(|name| (*name).into()).collect();
+}
+
+/// Gives an object another uid, as if it had been deleted and created again.
+pub fn recreated(meta: &mut Meta) {
+    meta.uid = Uid::parse("another");
+}

@@ -1,0 +1,203 @@
+//! volumeattributesclass-protection-controller: keeps a VolumeAttributesClass that is being deleted while a volume or a
+//! claim refers to it.
+//!
+//! Upstream: pkg/controller/volume/vacprotection.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, Sections, Str, VolumeAttributesClass};
+use runtime::consistency::Consistency;
+use runtime::manager::Manager;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Change, Store};
+use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::write::{WriteError, Writer};
+use tracing::debug;
+
+use super::indexes::{claims_by_attributes_class, of_attributes_class, volumes_by_attributes_class};
+use super::protection::{Guard, Need, decode_once, need};
+use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
+
+const FINALIZER: &str = "kubernetes.io/vac-protection";
+const QUEUE: &str = "vacprotection";
+
+/// The controller.
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "volumeattributesclass-protection-controller",
+    service_account: "volumeattributesclass-protection-controller",
+    requires: &[VolumeAttributesClass::RESOURCE],
+    watches,
+    writes: &[Write { verb: Verb::Update, group: "storage.k8s.io", resource: "volumeattributesclasses" }],
+    queues: &[QueueKeys::of(QUEUE, "VolumeAttributesClass")],
+    finalizers: &[Finalizer { name: FINALIZER, removed: "once no volume and no claim refers to the class" }],
+    start,
+    ..Descriptor::NONE
+};
+
+fn watches(builder: &mut Builder, _: &Context) {
+    builder.need::<VolumeAttributesClass>(Sections::default(), &[]);
+    builder.need::<PersistentVolume>(Sections::default(), &[volumes_by_attributes_class()]);
+    builder.need::<PersistentVolumeClaim>(Sections::default(), &[claims_by_attributes_class()]);
+}
+
+fn start(manager: &mut Manager, _: &Context) {
+    let queue = Queue::new(QueueOptions::named(QUEUE));
+    let registry = manager.registry();
+    let classes = registry.store::<VolumeAttributesClass>();
+    let volumes = registry.store::<PersistentVolume>();
+    let claims = registry.store::<PersistentVolumeClaim>();
+    let changed = queue.clone();
+    classes.subscribe(move |change| {
+        if let Some(class) = change.new.filter(|class| need(&class.meta, FINALIZER) != Need::Nothing) {
+            changed.add(class.meta.key());
+        }
+    });
+    let changed = queue.clone();
+    volumes.subscribe(move |change| {
+        dropped(change, classes_of_volume).into_iter().for_each(|name| changed.add(ObjectKey::new("", name)));
+    });
+    let changed = queue.clone();
+    claims.subscribe(move |change| {
+        dropped(change, classes_of_claim).into_iter().for_each(|name| changed.add(ObjectKey::new("", name)));
+    });
+    let writer = manager.writer(DESCRIPTOR.service_account);
+    let consistency = Consistency::default();
+    let reconciler = Arc::new(Protection { classes, volumes, claims, writer, consistency, queue: queue.clone() });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+}
+
+fn classes_of_volume(volume: &PersistentVolume) -> Vec<Str> {
+    Some(volume.attributes_class.clone()).filter(|name| !name.is_empty()).into_iter().collect()
+}
+
+fn classes_of_claim(claim: &PersistentVolumeClaim) -> Vec<Str> {
+    claim.attributes_classes().cloned().collect()
+}
+
+/// Returns the classes that an object referred to before the change and no longer refers to.
+fn dropped<K>(change: &Change<'_, K>, classes: fn(&K) -> Vec<Str>) -> Vec<Str> {
+    let now = change.new.map(|new| classes(new)).unwrap_or_default();
+    let mut before = change.old.map(|old| classes(old)).unwrap_or_default();
+    before.retain(|name| !now.contains(name));
+    before
+}
+
+struct Protection {
+    classes: Arc<Store<VolumeAttributesClass>>,
+    volumes: Arc<Store<PersistentVolume>>,
+    claims: Arc<Store<PersistentVolumeClaim>>,
+    writer: Writer,
+    consistency: Consistency,
+    queue: Arc<Queue<ObjectKey>>,
+}
+
+impl Reconcile for Protection {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
+impl Protection {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(class) = self.classes.get(key) else {
+            self.consistency.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let (queue, again) = (self.queue.clone(), key.clone());
+        if !self.consistency.caught_up(key, &self.classes, move || queue.add(again)) {
+            return Ok(Outcome::WaitingForCache);
+        }
+        let need = need(&class.meta, FINALIZER);
+        if need == Need::Nothing {
+            return Ok(Outcome::Done);
+        }
+        if need == Need::Removal && (self.is_used_in_cache(&key.name) || self.is_used(&key.name).await?) {
+            debug!(class = %key, "keeping the finalizer: a volume or a claim refers to the class");
+            return Ok(Outcome::Done);
+        }
+        let (writer, store, consistency) = (&self.writer, &*self.classes, &self.consistency);
+        let guard = Guard { finalizer: FINALIZER, writer, store, consistency };
+        guard.write(&class.meta, need, |_| true).await?;
+        Ok(Outcome::Done)
+    }
+
+    fn is_used_in_cache(&self, class: &str) -> bool {
+        let key = of_attributes_class(class);
+        !self.volumes.by_index(&volumes_by_attributes_class(), key).is_empty()
+            || !self.claims.by_index(&claims_by_attributes_class(), key).is_empty()
+    }
+
+    /// Reads all volumes and claims from the API server. The caches may lag, and a class is deleted seldom enough.
+    async fn is_used(&self, class: &str) -> Result<bool, WriteError> {
+        Ok(self.is_listed(class, classes_of_volume).await? || self.is_listed(class, classes_of_claim).await?)
+    }
+
+    async fn is_listed<K: Kind>(&self, class: &str, classes: fn(&K) -> Vec<Str>) -> Result<bool, WriteError> {
+        let decode = decode_once(Sections::default());
+        let mut found = Ok(false);
+        self.writer
+            .list_each(&K::RESOURCE, "", |object| match (&found, K::decode(&decode, object)) {
+                (Ok(false), Ok(object)) => found = Ok(classes(&object).iter().any(|name| **name == *class)),
+                // What cannot be read may refer to the class.
+                (Ok(_), Err(error)) => found = Err(error),
+                _ => {}
+            })
+            .await?;
+        Ok(found?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::testing::{claim, volume};
+
+    fn claim_of(spec: &str, current: &str, target: &str) -> Arc<PersistentVolumeClaim> {
+        let mut claim = claim("data");
+        claim.attributes_class = spec.into();
+        claim.current_attributes_class = current.into();
+        claim.target_attributes_class = target.into();
+        Arc::new(claim)
+    }
+
+    fn volume_of(class: &str) -> Arc<PersistentVolume> {
+        let mut volume = volume("pv");
+        volume.attributes_class = class.into();
+        Arc::new(volume)
+    }
+
+    #[test]
+    fn class_is_reconciled_when_the_last_reference_of_a_claim_goes() {
+        for (name, old, new, expected) in [
+            ("created", None, Some(claim_of("gold", "", "")), &[][..]),
+            ("deleted", Some(claim_of("gold", "silver", "")), None, &["gold", "silver"]),
+            ("switched", Some(claim_of("gold", "", "")), Some(claim_of("silver", "", "")), &["gold"]),
+            ("still current", Some(claim_of("gold", "gold", "")), Some(claim_of("silver", "gold", "")), &[]),
+            ("still target", Some(claim_of("gold", "", "gold")), Some(claim_of("silver", "", "gold")), &[]),
+            ("modified", Some(claim_of("silver", "gold", "silver")), Some(claim_of("silver", "silver", "")), &["gold"]),
+        ] {
+            let found = dropped(&Change { old: old.as_ref(), new: new.as_ref() }, classes_of_claim);
+            assert_eq!(found.iter().map(|name| &**name).collect::<Vec<_>>(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn class_is_reconciled_when_a_volume_no_longer_refers_to_it() {
+        for (name, old, new, expected) in [
+            ("created", None, Some(volume_of("gold")), &[][..]),
+            ("deleted", Some(volume_of("gold")), None, &["gold"]),
+            ("switched", Some(volume_of("gold")), Some(volume_of("silver")), &["gold"]),
+            ("unchanged", Some(volume_of("gold")), Some(volume_of("gold")), &[]),
+            ("never had one", Some(volume_of("")), None, &[]),
+        ] {
+            let found = dropped(&Change { old: old.as_ref(), new: new.as_ref() }, classes_of_volume);
+            assert_eq!(found.iter().map(|name| &**name).collect::<Vec<_>>(), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! PersistentVolume: its size, class and modes, the claim that it is reserved for, and its phase.
+
+mod edit;
+mod source;
+
+use std::sync::Arc;
+
+use crate::decode::{Decode, DecodeError};
+use crate::intern::{Interner, Labels, Str, label};
+use crate::kind::{Kind, Resource};
+use crate::meta::{Meta, Parts, Uid};
+use crate::value::access_modes::{AccessModes, VolumeMode};
+use crate::value::resource_list::{Amount, named_text};
+use crate::wire::schema::{object_reference, persistent_volume_spec as s, persistent_volume_status as t};
+use crate::wire::{WireError, fields};
+
+pub use edit::{with_claim, with_phase, without_claim, without_claim_uid};
+pub use source::Source;
+
+/// Annotation of a volume or claim whose pointer to the other side was chosen by the binder or the scheduler, so that it
+/// may be rolled back.
+pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+/// Annotation with the provisioner that made a volume.
+pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+/// Annotation with the CSI driver that took a volume or claim over from an in-tree plugin.
+pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+/// Annotation with the capacity before a resize that waits for the node.
+pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
+/// Annotation with the storage class; takes precedence over the field, even if it is empty.
+pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
+/// The annotations that a record keeps.
+const ANNOTATIONS: [&str; 5] =
+    [BOUND_BY_CONTROLLER, PROVISIONED_BY, MIGRATED_TO, PRE_RESIZE_CAPACITY, BETA_STORAGE_CLASS];
+
+/// What becomes of a volume whose claim was deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReclaimPolicy {
+    /// It is kept as it is; the API server's default.
+    #[default]
+    Retain,
+    /// It is deleted with its storage.
+    Delete,
+    /// Its content is deleted, and it becomes available again.
+    Recycle,
+    /// A policy that the API does not have.
+    Unknown,
+}
+
+impl ReclaimPolicy {
+    pub(crate) fn parse(text: &str) -> Self {
+        match text {
+            "Retain" | "" => Self::Retain,
+            "Delete" => Self::Delete,
+            "Recycle" => Self::Recycle,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// `status.phase`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Phase {
+    /// New; also any text that is no phase.
+    #[default]
+    Pending,
+    /// It can be bound.
+    Available,
+    /// It is bound to a claim.
+    Bound,
+    /// Its claim was deleted.
+    Released,
+    /// It could not be reclaimed.
+    Failed,
+}
+
+impl Phase {
+    fn parse(text: &str) -> Self {
+        match text {
+            "Available" => Self::Available,
+            "Bound" => Self::Bound,
+            "Released" => Self::Released,
+            "Failed" => Self::Failed,
+            _ => Self::Pending,
+        }
+    }
+
+    /// Its name in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Available => "Available",
+            Self::Bound => "Bound",
+            Self::Released => "Released",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+/// The claim that a volume is bound to or reserved for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimRef {
+    /// Namespace of the claim.
+    pub namespace: Str,
+    /// Name of the claim.
+    pub name: Str,
+    /// Uid of the claim; `None` if the volume is reserved by name only.
+    pub uid: Option<Uid>,
+}
+
+impl ClaimRef {
+    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let (mut namespace, mut name, mut uid) = ("", "", "");
+        for field in fields(message) {
+            let field = field?;
+            match field.number {
+                object_reference::NAMESPACE => namespace = field.value.str(),
+                object_reference::NAME => name = field.value.str(),
+                object_reference::UID => uid = field.value.str(),
+                _ => {}
+            }
+        }
+        let uid = (!uid.is_empty()).then(|| Uid::parse(uid));
+        Ok(Self { namespace: interner.str(namespace), name: name.into(), uid })
+    }
+
+    /// Reports whether the reference is to this claim: the same name, and the same uid or none.
+    pub fn points_at(&self, claim: &Meta) -> bool {
+        self.namespace == claim.namespace
+            && self.name == claim.name
+            && self.uid.as_ref().is_none_or(|uid| *uid == claim.uid)
+    }
+}
+
+/// A PersistentVolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PersistentVolume {
+    /// Metadata.
+    pub meta: Meta,
+    /// Annotations that controllers of volumes read; see [`PersistentVolume::annotation`].
+    pub annotations: Labels,
+    /// `spec.capacity` of storage as written; empty if absent. The API allows no other resource.
+    pub capacity: Str,
+    /// `spec.accessModes` as written.
+    pub access_modes: Arc<[Str]>,
+    /// The claim that it is bound to or reserved for.
+    pub claim: Option<Box<ClaimRef>>,
+    /// What becomes of it without its claim.
+    pub reclaim_policy: ReclaimPolicy,
+    /// `spec.storageClassName`; see [`PersistentVolume::class`].
+    pub spec_class: Str,
+    /// How it is presented to a container.
+    pub volume_mode: VolumeMode,
+    /// `spec.volumeAttributesClassName`; empty if absent.
+    pub attributes_class: Str,
+    /// The storage behind it.
+    pub source: Source,
+    /// `status.phase`
+    pub phase: Phase,
+}
+
+impl PersistentVolume {
+    /// The value of one of the annotations that the record keeps.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        label(&self.annotations, key)
+    }
+
+    /// Name of the storage class, from the annotation or the field; empty without one.
+    pub fn class(&self) -> &str {
+        self.annotation(BETA_STORAGE_CLASS).unwrap_or(&self.spec_class)
+    }
+
+    /// Capacity of storage; `None` if there is none or it cannot be read.
+    pub fn storage(&self) -> Option<Amount> {
+        Amount::parse(&self.capacity)
+    }
+
+    /// The access modes as a set.
+    pub fn modes(&self) -> AccessModes {
+        AccessModes::of(&*self.access_modes)
+    }
+
+    /// Reports whether it is bound to this claim or reserved for it.
+    pub fn points_at(&self, claim: &Meta) -> bool {
+        self.claim.as_ref().is_some_and(|reference| reference.points_at(claim))
+    }
+
+    fn read_spec(&mut self, interner: &Interner, spec: &[u8]) -> Result<(), WireError> {
+        let mut modes = Vec::new();
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                s::CAPACITY => {
+                    if let ("storage", text) = named_text(field.value.bytes())? {
+                        self.capacity = interner.str(text);
+                    }
+                }
+                s::SOURCE => self.source = Source::read(interner, field.value.bytes())?,
+                s::ACCESS_MODES => modes.push(interner.str(field.value.str())),
+                s::CLAIM_REF => self.claim = Some(Box::new(ClaimRef::decode(interner, field.value.bytes())?)),
+                s::RECLAIM_POLICY => self.reclaim_policy = ReclaimPolicy::parse(field.value.str()),
+                s::STORAGE_CLASS_NAME => self.spec_class = interner.str(field.value.str()),
+                s::VOLUME_MODE => self.volume_mode = VolumeMode::parse(field.value.str()),
+                s::VOLUME_ATTRIBUTES_CLASS_NAME => self.attributes_class = interner.str(field.value.str()),
+                _ => {}
+            }
+        }
+        self.access_modes = interner.list(&modes);
+        Ok(())
+    }
+}
+
+impl Kind for PersistentVolume {
+    const RESOURCE: Resource =
+        Resource { group: "", version: "v1", kind: "PersistentVolume", plural: "persistentvolumes", namespaced: false };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let Parts { meta, spec, status } = Parts::read(object)?;
+        let interner = &context.interner;
+        let mut annotations = Vec::new();
+        let meta = Meta::decode(interner, meta, |key, value| {
+            if ANNOTATIONS.contains(&key) {
+                annotations.push((interner.str(key), interner.str(value)));
+            }
+        })?;
+        let empty = interner.str("");
+        let mut volume = Self {
+            meta,
+            annotations: interner.labels(annotations),
+            capacity: empty.clone(),
+            access_modes: interner.list(&[]),
+            claim: None,
+            reclaim_policy: ReclaimPolicy::default(),
+            spec_class: empty.clone(),
+            volume_mode: VolumeMode::default(),
+            attributes_class: empty,
+            source: Source::None,
+            phase: Phase::default(),
+        };
+        volume.read_spec(interner, spec)?;
+        for field in fields(status) {
+            let field = field?;
+            if field.number == t::PHASE {
+                volume.phase = Phase::parse(field.value.str());
+            }
+        }
+        Ok(volume)
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::Sections;
+    use crate::wire::Put;
+    use crate::wire::schema::{object_meta, persistent_volume as f, quantity};
+
+    #[test]
+    fn volume_is_read_with_its_claim_and_class() {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "pv-1");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+            meta.put_entry(object_meta::ANNOTATIONS, BOUND_BY_CONTROLLER, "yes");
+            meta.put_entry(object_meta::ANNOTATIONS, BETA_STORAGE_CLASS, "");
+            meta.put_entry(object_meta::ANNOTATIONS, "other", "1");
+        });
+        object.put_message(f::SPEC, |spec| {
+            spec.put_message(s::CAPACITY, |entry| {
+                entry.put_str(1, "storage");
+                entry.put_message(2, |message| message.put_str(quantity::STRING, "10Gi"));
+            });
+            spec.put_str(s::ACCESS_MODES, "ReadOnlyMany");
+            spec.put_str(s::ACCESS_MODES, "ReadWriteOnce");
+            spec.put_message(s::CLAIM_REF, |out| {
+                out.put_str(object_reference::NAMESPACE, "shop");
+                out.put_str(object_reference::NAME, "data");
+                out.put_str(object_reference::UID, "u-1");
+            });
+            spec.put_str(s::RECLAIM_POLICY, "Delete");
+            spec.put_str(s::STORAGE_CLASS_NAME, "gold");
+            spec.put_str(s::VOLUME_MODE, "Block");
+        });
+        object.put_message(f::STATUS, |status| status.put_str(t::PHASE, "Bound"));
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        let volume = PersistentVolume::decode(&context, &object).expect("well-formed");
+        assert_eq!((volume.class(), &*volume.spec_class, volume.annotations.len()), ("", "gold", 2));
+        assert_eq!(volume.storage(), Amount::parse("10240Mi"));
+        assert_eq!(volume.modes().to_string(), "RWO,ROX");
+        assert_eq!(
+            (volume.volume_mode, volume.reclaim_policy, volume.phase),
+            (VolumeMode::Block, ReclaimPolicy::Delete, Phase::Bound)
+        );
+        let claim = volume.claim.as_deref().expect("it has one");
+        assert_eq!((&*claim.namespace, &*claim.name, claim.uid.clone()), ("shop", "data", Some(Uid::parse("u-1"))));
+    }
+
+    #[test]
+    fn reference_points_at_a_claim_of_its_name_and_uid_or_no_uid() {
+        let mut message = Vec::new();
+        message.put_str(object_meta::NAME, "data");
+        message.put_str(object_meta::NAMESPACE, "shop");
+        message.put_str(object_meta::UID, "u-1");
+        message.put_str(object_meta::RESOURCE_VERSION, "1");
+        let claim = Meta::decode(&Interner::default(), &message, |_, _| {}).expect("well-formed");
+        for (namespace, name, uid, expected) in [
+            ("shop", "data", Some("u-1"), true),
+            ("shop", "data", None, true),
+            ("shop", "data", Some("u-2"), false),
+            ("shop", "logs", None, false),
+            ("other", "data", Some("u-1"), false),
+        ] {
+            let reference = ClaimRef { namespace: namespace.into(), name: name.into(), uid: uid.map(Uid::parse) };
+            assert_eq!(reference.points_at(&claim), expected, "{reference:?}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The storage behind a volume.
+
+use crate::intern::{Interner, Str};
+use crate::wire::schema::{
+    csi_persistent_volume_source as csi, host_path_volume_source as host_path, nfs_volume_source as nfs,
+    persistent_volume_source as s,
+};
+use crate::wire::{WireError, fields, find};
+
+/// The storage behind a volume: the one field that is set in `PersistentVolumeSource`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Source {
+    /// No source, or none that this program knows.
+    #[default]
+    None,
+    /// A CSI driver's volume.
+    Csi {
+        /// Name of the driver.
+        driver: Str,
+        /// The driver's own name of the volume.
+        handle: Str,
+    },
+    /// A folder of the host.
+    HostPath {
+        /// The folder.
+        path: Str,
+    },
+    /// A folder of an NFS server.
+    Nfs {
+        /// Name or address of the server.
+        server: Str,
+        /// The exported folder.
+        path: Str,
+    },
+    /// Any other source, as it is. These are rare, so that they are kept whole.
+    Other {
+        /// Its field number in `PersistentVolumeSource`.
+        field: u32,
+        /// Its message.
+        raw: Box<[u8]>,
+    },
+}
+
+impl Source {
+    /// Reads a `PersistentVolumeSource` message. If several sources are set, which the API refuses, the last one counts.
+    pub fn read(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+        let mut source = Self::None;
+        for field in fields(message) {
+            let field = field?;
+            let inner = field.value.bytes();
+            source = match field.number {
+                s::CSI => Self::Csi {
+                    driver: interner.str(text(inner, csi::DRIVER)),
+                    handle: text(inner, csi::VOLUME_HANDLE).into(),
+                },
+                s::HOST_PATH => Self::HostPath { path: text(inner, host_path::PATH).into() },
+                s::NFS => {
+                    Self::Nfs { server: interner.str(text(inner, nfs::SERVER)), path: text(inner, nfs::PATH).into() }
+                }
+                number => Self::Other { field: number, raw: inner.into() },
+            };
+        }
+        Ok(source)
+    }
+
+    /// The CSI driver and the driver's name of the volume, if this is a CSI volume.
+    pub fn csi(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Csi { driver, handle } => Some((driver, handle)),
+            _ => None,
+        }
+    }
+
+    /// Its field number in `PersistentVolumeSource`; 0 for none.
+    pub fn field(&self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Csi { .. } => s::CSI,
+            Self::HostPath { .. } => s::HOST_PATH,
+            Self::Nfs { .. } => s::NFS,
+            Self::Other { field, .. } => *field,
+        }
+    }
+}
+
+fn text(message: &[u8], number: u32) -> &str {
+    std::str::from_utf8(find(message, number)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Put;
+
+    #[test]
+    fn source_is_the_field_that_is_set() {
+        let message = |number, fill: fn(&mut Vec<u8>)| {
+            let mut message = Vec::new();
+            message.put_message(number, fill);
+            message
+        };
+        let csi = message(s::CSI, |out| {
+            out.put_str(csi::DRIVER, "disk.example.com");
+            out.put_str(csi::VOLUME_HANDLE, "vol-1");
+        });
+        let host = message(s::HOST_PATH, |out| out.put_str(host_path::PATH, "/tmp/data"));
+        let share = message(s::NFS, |out| {
+            out.put_str(nfs::SERVER, "nas");
+            out.put_str(nfs::PATH, "/export");
+        });
+        let cinder = message(s::CINDER, |out| out.put_str(1, "vol-2"));
+        for (message, expected, field) in [
+            (&csi, Source::Csi { driver: "disk.example.com".into(), handle: "vol-1".into() }, s::CSI),
+            (&host, Source::HostPath { path: "/tmp/data".into() }, s::HOST_PATH),
+            (&share, Source::Nfs { server: "nas".into(), path: "/export".into() }, s::NFS),
+            (&cinder, Source::Other { field: s::CINDER, raw: b"\x0a\x05vol-2"[..].into() }, s::CINDER),
+            (&Vec::new(), Source::None, 0),
+        ] {
+            let read = Source::read(&Interner::default(), message).expect("well-formed");
+            assert_eq!((read.field(), &read), (field, &expected));
+        }
+        let read = Source::read(&Interner::default(), &csi).expect("well-formed");
+        assert_eq!(read.csi(), Some(("disk.example.com", "vol-1")));
+    }
+}

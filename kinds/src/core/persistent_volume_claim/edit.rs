@@ -1,0 +1,188 @@
+//! Changed copies of a PersistentVolumeClaim for a PUT. Each function takes and returns a whole object (the inside of the
+//! envelope), so that edits can be chained; fields that this program does not know survive.
+
+use super::Phase;
+use crate::intern::Str;
+use crate::meta::Time;
+use crate::wire::schema::{
+    persistent_volume_claim as f, persistent_volume_claim_condition as c, persistent_volume_claim_spec as s,
+    persistent_volume_claim_status as t, quantity,
+};
+use crate::wire::splice::{replaced, with_part};
+use crate::wire::{Put, WireError, copy_fields, find};
+
+/// Returns a copy of the claim with this `spec.volumeName`.
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn with_volume_name(object: &[u8], volume: &str) -> Result<Vec<u8>, WireError> {
+    with_part(object, f::SPEC, |spec| replaced(spec, &[s::VOLUME_NAME], |out| out.put_str(s::VOLUME_NAME, volume)))
+}
+
+/// Returns a copy of the claim with this `spec.storageClassName`.
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn with_class(object: &[u8], class: &str) -> Result<Vec<u8>, WireError> {
+    with_part(object, f::SPEC, |spec| {
+        replaced(spec, &[s::STORAGE_CLASS_NAME], |out| out.put_str(s::STORAGE_CLASS_NAME, class))
+    })
+}
+
+/// Changes to a claim's status; `None` keeps a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StatusEdit<'a> {
+    /// `phase`
+    pub phase: Option<Phase>,
+    /// `accessModes`; removed if empty.
+    pub access_modes: Option<&'a [Str]>,
+    /// `capacity`: this amount of storage and nothing else; removed if empty.
+    pub capacity: Option<&'a str>,
+    /// `currentVolumeAttributesClassName`; removed if empty.
+    pub attributes_class: Option<&'a str>,
+}
+
+impl StatusEdit<'_> {
+    fn replaced_fields(&self) -> Vec<u32> {
+        let fields = [
+            (t::PHASE, self.phase.is_some()),
+            (t::ACCESS_MODES, self.access_modes.is_some()),
+            (t::CAPACITY, self.capacity.is_some()),
+            (t::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, self.attributes_class.is_some()),
+        ];
+        fields.into_iter().filter(|(_, is_set)| *is_set).map(|(number, _)| number).collect()
+    }
+
+    fn put(&self, status: &mut Vec<u8>) {
+        if let Some(phase) = self.phase {
+            status.put_str(t::PHASE, phase.name());
+        }
+        for mode in self.access_modes.unwrap_or_default() {
+            status.put_str(t::ACCESS_MODES, mode);
+        }
+        if let Some(amount) = self.capacity.filter(|amount| !amount.is_empty()) {
+            status.put_message(t::CAPACITY, |entry| {
+                entry.put_str(1, "storage");
+                entry.put_message(2, |message| message.put_str(quantity::STRING, amount));
+            });
+        }
+        if let Some(class) = self.attributes_class.filter(|class| !class.is_empty()) {
+            status.put_str(t::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, class);
+        }
+    }
+}
+
+/// Returns a copy of the claim with a changed status.
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn with_status(object: &[u8], edit: &StatusEdit<'_>) -> Result<Vec<u8>, WireError> {
+    with_part(object, f::STATUS, |status| replaced(status, &edit.replaced_fields(), |out| edit.put(out)))
+}
+
+/// Returns a copy of the claim with this condition instead of the one of its type; all others keep their order. The time
+/// of its last probe is not set.
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn with_condition(
+    object: &[u8],
+    (kind, status, reason, message): (&str, &str, &str, &str),
+    transition: Time,
+) -> Result<Vec<u8>, WireError> {
+    with_part(object, f::STATUS, |part| {
+        let mut copy = Vec::with_capacity(part.len() + 128);
+        copy_fields(part, &mut copy, |field| {
+            field.number != t::CONDITIONS || find(field.value.bytes(), c::TYPE) != kind.as_bytes()
+        })?;
+        copy.put_message(t::CONDITIONS, |out| {
+            out.put_str(c::TYPE, kind);
+            out.put_str(c::STATUS, status);
+            transition.put(out, c::LAST_TRANSITION_TIME);
+            out.put_str(c::REASON, reason);
+            out.put_str(c::MESSAGE, message);
+        });
+        Ok(copy)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::core::persistent_volume_claim::{PersistentVolumeClaim, UNUSED};
+    use crate::decode::{Decode, Sections};
+    use crate::kind::Kind;
+    use crate::wire::fields;
+    use crate::wire::schema::object_meta;
+
+    fn object() -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "data");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        });
+        object.put_message(f::STATUS, |status| {
+            status.put_str(t::PHASE, "Pending");
+            status.put_message(t::CONDITIONS, |out| out.put_str(c::TYPE, "Resizing"));
+            status.put_str(10, "health");
+        });
+        object
+    }
+
+    fn read(object: &[u8]) -> PersistentVolumeClaim {
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        PersistentVolumeClaim::decode(&context, object).expect("well-formed")
+    }
+
+    #[test]
+    fn binding_sets_the_volume_class_and_status() {
+        let modes: [Str; 2] = ["ReadWriteOnce".into(), "ReadOnlyMany".into()];
+        let edit = StatusEdit {
+            phase: Some(Phase::Bound),
+            access_modes: Some(&modes),
+            capacity: Some("10Gi"),
+            attributes_class: Some("fast"),
+        };
+        let named =
+            with_volume_name(&with_class(&object(), "gold").expect("well-formed"), "pv-1").expect("well-formed");
+        let bound = with_status(&named, &edit).expect("well-formed");
+        let claim = read(&bound);
+        assert_eq!((&*claim.volume_name, claim.class(), claim.phase), ("pv-1", "gold", Phase::Bound));
+        assert_eq!(
+            (&*claim.status_modes, &*claim.capacity, &*claim.current_attributes_class),
+            (&modes[..], "10Gi", "fast")
+        );
+        assert_eq!(find(find(&bound, f::STATUS), 10), b"health");
+
+        let cleared = StatusEdit {
+            phase: Some(Phase::Lost),
+            access_modes: Some(&[]),
+            capacity: Some(""),
+            attributes_class: Some(""),
+        };
+        let lost = read(&with_status(&bound, &cleared).expect("well-formed"));
+        assert_eq!(
+            (lost.phase, lost.status_modes.len(), &*lost.capacity, &*lost.current_attributes_class),
+            (Phase::Lost, 0, "", "")
+        );
+
+        let kept = read(&with_status(&bound, &StatusEdit::default()).expect("well-formed"));
+        assert_eq!(kept, claim);
+    }
+
+    #[test]
+    fn condition_replaces_the_one_of_its_type_only() {
+        let first =
+            with_condition(&object(), (UNUSED, "True", "NoPodsUsingPVC", "unused"), Time(5)).expect("well-formed");
+        let second = with_condition(&first, (UNUSED, "False", "PodUsingPVC", "used"), Time(9)).expect("well-formed");
+        assert_eq!((read(&first).unused, read(&second).unused), (Some(true), Some(false)));
+        let conditions: Vec<_> =
+            fields(find(&second, f::STATUS)).flatten().filter(|field| field.number == t::CONDITIONS).collect();
+        assert_eq!(conditions.len(), 2);
+        assert_eq!(find(conditions[0].value.bytes(), c::TYPE), b"Resizing");
+        assert_eq!(Time::decode(find(conditions[1].value.bytes(), c::LAST_TRANSITION_TIME)), Ok(Time(9)));
+        assert_eq!(find(find(&second, f::STATUS), 10), b"health");
+    }
+}

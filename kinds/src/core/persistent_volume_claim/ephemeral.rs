@@ -1,0 +1,108 @@
+//! The claim that a generic ephemeral volume of a pod stands for.
+
+use crate::meta::OwnerRef;
+use crate::wire::schema::{
+    claim_template as template, ephemeral_volume_source as ephemeral, object_meta as m, persistent_volume_claim as f,
+    pod, pod_spec, volume, volume_source,
+};
+use crate::wire::{Put, WireError, copy_fields, fields, find};
+
+/// Returns the claim for the generic ephemeral volume with this name, to be created: labels, annotations and spec of the
+/// template in `pod`, a whole Pod, owned by that pod. `None` if the pod has no such volume.
+///
+/// # Errors
+/// When `pod` is not well-formed.
+pub fn for_ephemeral_volume(
+    pod: &[u8],
+    volume_name: &str,
+    claim_name: &str,
+    owner: &OwnerRef,
+) -> Result<Option<Vec<u8>>, WireError> {
+    let spec = find(pod, pod::SPEC);
+    for field in fields(spec) {
+        let field = field?;
+        let message = field.value.bytes();
+        if field.number != pod_spec::VOLUMES || find(message, volume::NAME) != volume_name.as_bytes() {
+            continue;
+        }
+        let source = find(find(message, volume::VOLUME_SOURCE), volume_source::EPHEMERAL);
+        let given = find(source, ephemeral::VOLUME_CLAIM_TEMPLATE);
+        if given.is_empty() {
+            return Ok(None);
+        }
+        let namespace = find(find(pod, pod::METADATA), m::NAMESPACE);
+        let mut meta = Vec::new();
+        meta.put_str(m::NAME, claim_name);
+        meta.put_bytes(m::NAMESPACE, namespace);
+        copy_fields(find(given, template::METADATA), &mut meta, |field| {
+            matches!(field.number, m::LABELS | m::ANNOTATIONS)
+        })?;
+        owner.put(&mut meta, m::OWNER_REFERENCES);
+        let mut claim = Vec::new();
+        claim.put_bytes(f::METADATA, &meta);
+        claim.put_bytes(f::SPEC, find(given, template::SPEC));
+        return Ok(Some(claim));
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::core::persistent_volume_claim::PersistentVolumeClaim;
+    use crate::decode::{Decode, Sections};
+    use crate::kind::Kind;
+    use crate::meta::Uid;
+    use crate::wire::schema::persistent_volume_claim_spec as s;
+
+    #[test]
+    fn claim_has_labels_annotations_and_spec_of_its_template() {
+        let mut object = Vec::new();
+        object.put_message(pod::METADATA, |meta| {
+            meta.put_str(m::NAME, "web");
+            meta.put_str(m::NAMESPACE, "shop");
+        });
+        object.put_message(pod::SPEC, |spec| {
+            spec.put_message(pod_spec::VOLUMES, |out| out.put_str(volume::NAME, "tmp"));
+            spec.put_message(pod_spec::VOLUMES, |out| {
+                out.put_str(volume::NAME, "scratch");
+                out.put_message(volume::VOLUME_SOURCE, |source| {
+                    source.put_message(volume_source::EPHEMERAL, |source| {
+                        source.put_message(ephemeral::VOLUME_CLAIM_TEMPLATE, |out| {
+                            out.put_message(template::METADATA, |meta| {
+                                meta.put_entry(m::LABELS, "app", "web");
+                                meta.put_str(m::FINALIZERS, "not copied");
+                            });
+                            out.put_message(template::SPEC, |spec| spec.put_str(s::STORAGE_CLASS_NAME, "gold"));
+                        });
+                    });
+                });
+            });
+        });
+        let owner = OwnerRef {
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+            name: "web".into(),
+            uid: Uid::parse("u-1"),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        };
+        let make = |volume| for_ephemeral_volume(&object, volume, "web-scratch", &owner).expect("well-formed");
+        let mut created = make("scratch").expect("it is ephemeral");
+        let meta = find(&created, f::METADATA).to_vec();
+        created.put_message(f::METADATA, |out| {
+            out.extend(meta);
+            out.put_str(m::RESOURCE_VERSION, "1");
+        });
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        let claim = PersistentVolumeClaim::decode(&context, &created).expect("well-formed");
+        assert_eq!((claim.meta.key().to_string().as_str(), claim.class()), ("shop/web-scratch", "gold"));
+        assert_eq!(
+            (claim.meta.labels.len(), claim.meta.finalizers.len(), &*claim.meta.owners),
+            (1, 0, &[owner.clone()][..])
+        );
+        assert_eq!((make("tmp"), make("absent")), (None, None));
+    }
+}

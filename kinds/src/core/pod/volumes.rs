@@ -1,0 +1,151 @@
+//! The claims behind a pod's volumes, and whether the pod may still use them.
+
+use crate::intern::{Interner, Str};
+use crate::wire::schema::{
+    claim_volume_source, container_state, container_status, object_meta, pod_spec, pod_status, volume, volume_source,
+};
+use crate::wire::{WireError, fields, find};
+
+/// The claims behind a pod's volumes, and whether the pod may still use them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volumes {
+    /// The volumes that stand for a claim, in the order of the spec.
+    pub claims: Box<[ClaimVolume]>,
+    /// An init, regular or ephemeral container runs.
+    pub is_running: bool,
+    /// `metadata.deletionGracePeriodSeconds` is 0: it was deleted with force, or its kubelet has stopped it.
+    pub has_no_grace: bool,
+}
+
+/// A volume that stands for a claim in the pod's namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimVolume {
+    /// Name of the volume.
+    pub volume: Str,
+    /// Name of the claim; for a generic ephemeral volume `<pod>-<volume>`.
+    pub claim: Str,
+    /// It is a generic ephemeral volume: the claim counts only if this pod controls it.
+    pub is_ephemeral: bool,
+}
+
+/// Reads the claims of a pod; `None` without any.
+pub(super) fn read(
+    interner: &Interner,
+    pod: &str,
+    (meta, spec, status): (&[u8], &[u8], &[u8]),
+) -> Result<Option<Box<Volumes>>, WireError> {
+    let mut claims = Vec::new();
+    for field in fields(spec) {
+        let field = field?;
+        if field.number == pod_spec::VOLUMES {
+            claims.extend(read_volume(interner, pod, field.value.bytes())?);
+        }
+    }
+    if claims.is_empty() {
+        return Ok(None);
+    }
+    let has_no_grace = fields(meta)
+        .flatten()
+        .any(|field| field.number == object_meta::DELETION_GRACE_PERIOD_SECONDS && field.value.i64() == 0);
+    Ok(Some(Box::new(Volumes { claims: claims.into(), is_running: is_running(status)?, has_no_grace })))
+}
+
+fn read_volume(interner: &Interner, pod: &str, message: &[u8]) -> Result<Option<ClaimVolume>, WireError> {
+    let name = std::str::from_utf8(find(message, volume::NAME)).unwrap_or_default();
+    for source in fields(find(message, volume::VOLUME_SOURCE)) {
+        let source = source?;
+        let (claim, is_ephemeral) = match source.number {
+            volume_source::PERSISTENT_VOLUME_CLAIM => {
+                let claim = find(source.value.bytes(), claim_volume_source::CLAIM_NAME);
+                (std::str::from_utf8(claim).unwrap_or_default().into(), false)
+            }
+            volume_source::EPHEMERAL => (format!("{pod}-{name}").into(), true),
+            _ => continue,
+        };
+        return Ok(Some(ClaimVolume { volume: interner.str(name), claim, is_ephemeral }));
+    }
+    Ok(None)
+}
+
+fn is_running(status: &[u8]) -> Result<bool, WireError> {
+    for field in fields(status) {
+        let field = field?;
+        let is_container = matches!(
+            field.number,
+            pod_status::CONTAINER_STATUSES
+                | pod_status::INIT_CONTAINER_STATUSES
+                | pod_status::EPHEMERAL_CONTAINER_STATUSES
+        );
+        if is_container {
+            let state = find(field.value.bytes(), container_status::STATE);
+            // An empty `running` is one of unknown start, so that its presence counts and not its content.
+            if fields(state).flatten().any(|field| field.number == container_state::RUNNING) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Put;
+
+    fn spec() -> Vec<u8> {
+        let mut spec = Vec::new();
+        let mut add = |name: &str, number: u32, fill: fn(&mut Vec<u8>)| {
+            spec.put_message(pod_spec::VOLUMES, |message| {
+                message.put_str(volume::NAME, name);
+                message.put_message(volume::VOLUME_SOURCE, |source| source.put_message(number, fill));
+            });
+        };
+        add("data", volume_source::PERSISTENT_VOLUME_CLAIM, |out| {
+            out.put_str(claim_volume_source::CLAIM_NAME, "claim")
+        });
+        add("tmp", volume_source::EMPTY_DIR, |_| {});
+        add("scratch", volume_source::EPHEMERAL, |_| {});
+        spec
+    }
+
+    fn read(meta: &[u8], spec: &[u8], status: &[u8]) -> Option<Box<Volumes>> {
+        super::read(&Interner::default(), "web", (meta, spec, status)).expect("well-formed")
+    }
+
+    #[test]
+    fn claims_and_generic_ephemeral_volumes_are_read() {
+        let volumes = read(&[], &spec(), &[]).expect("it has claims");
+        let read: Vec<_> = volumes.claims.iter().map(|one| (&*one.volume, &*one.claim, one.is_ephemeral)).collect();
+        assert_eq!(read, [("data", "claim", false), ("scratch", "web-scratch", true)]);
+        assert!(!volumes.is_running && !volumes.has_no_grace);
+        assert_eq!(super::read(&Interner::default(), "web", (&[], &[], &[])), Ok(None));
+    }
+
+    #[test]
+    fn one_running_container_of_any_sort_counts() {
+        for sort in [
+            pod_status::CONTAINER_STATUSES,
+            pod_status::INIT_CONTAINER_STATUSES,
+            pod_status::EPHEMERAL_CONTAINER_STATUSES,
+        ] {
+            for (state, expected) in [(container_state::RUNNING, true), (container_state::TERMINATED, false)] {
+                let mut status = Vec::new();
+                status.put_message(sort, |out| {
+                    out.put_message(container_status::STATE, |out| out.put_message(state, |_| {}))
+                });
+                assert_eq!(read(&[], &spec(), &status).expect("it has claims").is_running, expected, "{sort} {state}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_grace_period_of_zero_is_none() {
+        for (seconds, expected) in [(None, false), (Some(0), true), (Some(30), false)] {
+            let mut meta = Vec::new();
+            if let Some(seconds) = seconds {
+                meta.put_int(object_meta::DELETION_GRACE_PERIOD_SECONDS, seconds);
+            }
+            assert_eq!(read(&meta, &spec(), &[]).expect("it has claims").has_no_grace, expected, "{seconds:?}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! CSINode: the CSI drivers of a node.
+
+use std::sync::Arc;
+
+use crate::decode::{Decode, DecodeError};
+use crate::intern::Str;
+use crate::kind::{Kind, Resource};
+use crate::meta::Meta;
+use crate::wire::schema::{csi_node as f, csi_node_driver as d, csi_node_spec as s};
+use crate::wire::{fields, find};
+
+/// A CSINode. It has the name of its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CsiNode {
+    /// Metadata.
+    pub meta: Meta,
+    /// Names of the drivers that are registered on the node.
+    pub drivers: Arc<[Str]>,
+}
+
+impl Kind for CsiNode {
+    const RESOURCE: Resource =
+        Resource { group: "storage.k8s.io", version: "v1", kind: "CSINode", plural: "csinodes", namespaced: false };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let meta = Meta::decode(&context.interner, find(object, f::METADATA), |_, _| {})?;
+        let mut drivers = Vec::new();
+        for field in fields(find(object, f::SPEC)) {
+            let field = field?;
+            if field.number == s::DRIVERS {
+                let name = std::str::from_utf8(find(field.value.bytes(), d::NAME)).unwrap_or_default();
+                drivers.push(context.interner.str(name));
+            }
+        }
+        Ok(Self { meta, drivers: context.interner.list(&drivers) })
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}

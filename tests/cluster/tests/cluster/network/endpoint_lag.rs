@@ -1,0 +1,151 @@
+//! How soon EndpointSlices follow the readiness of pods.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::{DEADLINE, Effect, Faults, Manager, Rule, Space, Verb, eventually};
+use control_plane::behaviour::{BEHAVIOUR, PENDING};
+use futures::stream::BoxStream;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use serde_json::json;
+use tokio::time::timeout;
+
+/// Pods of the Service. Their number once decided how long a change was delayed.
+const PODS: usize = 60;
+
+/// Changes that arrive one by one.
+const CHANGES: usize = 20;
+
+/// The lag of a change, in round trips of a write and its watch event: the pod's event and the slice's write with its
+/// event are two; the rest is room for a busy machine.
+const LAG_IN_ROUND_TRIPS: u32 = 8;
+
+/// The states of objects of a kind, from now on.
+struct Changes<K>(BoxStream<'static, Result<WatchEvent<K>, kube::Error>>);
+
+impl<K: cluster_tests::Namespaced + 'static> Changes<K> {
+    async fn follow(space: &Space) -> Result<Self> {
+        let api = space.api::<K>();
+        let version = api.list_metadata(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
+        Ok(Self(api.watch(&WatchParams::default(), &version).await?.boxed()))
+    }
+
+    /// Waits until an object satisfies `is_wanted`.
+    async fn until(&mut self, what: &str, mut is_wanted: impl FnMut(&K) -> bool) -> Result<()> {
+        let found = async {
+            while let Some(event) = self.0.try_next().await? {
+                if let WatchEvent::Added(object) | WatchEvent::Modified(object) = &event
+                    && is_wanted(object)
+                {
+                    return Ok(());
+                }
+            }
+            anyhow::bail!("the watch has ended")
+        };
+        timeout(DEADLINE, found).await.with_context(|| format!("not seen: {what}"))?
+    }
+}
+
+fn pod_name(number: usize) -> String {
+    format!("web-{number}")
+}
+
+async fn set_ready(space: &Space, number: usize, ready: bool) -> Result<()> {
+    let status = if ready { "True" } else { "False" };
+    let address = format!("10.9.0.{}", number + 1);
+    let conditions = json!([{"type": "Ready", "status": status, "lastTransitionTime": "2026-01-05T08:30:00Z"}]);
+    let status = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions});
+    space.patch_status::<Pod>(&pod_name(number), json!({"status": status})).await?;
+    Ok(())
+}
+
+/// True if a slice has the pod with this readiness.
+fn shows(slice: &EndpointSlice, number: usize, ready: bool) -> bool {
+    let name = pod_name(number);
+    slice.endpoints.iter().flatten().any(|endpoint| {
+        let is_pod = endpoint.target_ref.as_ref().is_some_and(|target| target.name.as_ref() == Some(&name));
+        is_pod && endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) == Some(ready)
+    })
+}
+
+/// Creates a Service with ready pods that only this test changes, and waits for its slice.
+async fn serve(space: &Space, pods: usize) -> Result<()> {
+    let port = json!([{"name": "web", "port": 80}]);
+    let service = json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": port}});
+    space.create::<Service>(service).await?;
+    let nodes: Api<Node> = Api::all(space.bed.client.clone());
+    let node = nodes.list_metadata(&ListParams::default().limit(1)).await?.items.pop().context("no node")?;
+    for number in 0..pods {
+        let metadata = json!({"name": pod_name(number), "labels": {"app": "web"}, "annotations": {BEHAVIOUR: PENDING}});
+        let containers = json!([{"name": "main", "image": "example.com/image:1"}]);
+        let spec = json!({"nodeName": node.metadata.name, "containers": containers});
+        space.create::<Pod>(json!({"metadata": metadata, "spec": spec})).await?;
+        set_ready(space, number, true).await?;
+    }
+    eventually("all pods are ready in the slice", || async {
+        let slices = space.list::<EndpointSlice>("").await?;
+        ensure!((0..pods).all(|number| slices.iter().any(|slice| shows(slice, number, true))), "{slices:?}");
+        Ok(())
+    })
+    .await
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+pub async fn changes_that_arrive_one_by_one_are_not_delayed(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    serve(&space, PODS).await?;
+    space.create::<ConfigMap>(json!({"metadata": {"name": "probe"}})).await?;
+    let (mut slices, mut probes) = (Changes::<EndpointSlice>::follow(&space).await?, Changes::follow(&space).await?);
+    let (mut lags, mut round_trips) = (Vec::new(), Vec::new());
+    for number in 0..CHANGES {
+        // Measured side by side, because the machine may be busy at any time.
+        let begun = Instant::now();
+        let value = number.to_string();
+        space.patch::<ConfigMap>("probe", json!({"data": {"turn": value}})).await?;
+        let is_new = |probe: &ConfigMap| probe.data.as_ref().is_some_and(|data| data.get("turn") == Some(&value));
+        probes.until("the probe", is_new).await?;
+        round_trips.push(begun.elapsed());
+
+        set_ready(&space, number, false).await?;
+        let begun = Instant::now();
+        slices.until("the unready pod in a slice", |slice| shows(slice, number, false)).await?;
+        lags.push(begun.elapsed());
+    }
+    let (lag, round_trip) = (median(lags), median(round_trips));
+    ensure!(lag < LAG_IN_ROUND_TRIPS * round_trip, "slices lag by {lag:?}, a round trip takes {round_trip:?}");
+    Ok(())
+}
+
+pub async fn changes_during_a_write_share_the_next_one(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    serve(&space, 10).await?;
+    let updates = || faults.count(|call| call.verb == Verb::Update && call.resource == "endpointslices");
+    let slow = Effect::Delay(Duration::from_secs(5));
+    faults.add(Rule::on(Verb::Update, "endpointslices", slow));
+    let before = updates();
+    set_ready(&space, 0, false).await?;
+    eventually("a slow write is in flight", || async {
+        ensure!(updates() == before + 1);
+        Ok(())
+    })
+    .await?;
+    for number in 1..10 {
+        set_ready(&space, number, false).await?;
+    }
+    eventually("no pod is ready", || async {
+        let slices = space.list::<EndpointSlice>("").await?;
+        ensure!((0..10).all(|number| slices.iter().any(|slice| shows(slice, number, false))), "{slices:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(updates() == before + 2, "{} writes for one batch", updates() - before - 1);
+    Ok(())
+}

@@ -1,0 +1,516 @@
+//! What users see of claims and volumes: static and delayed binding, provisioning, reclaiming, and losses.
+//!
+//! Volumes have no namespace. Each test has a class of its own, so that its claims get no volume of another test; the
+//! managers of other tests may write the phases of its volumes, with the same values.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{is_ready, pod, with};
+use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Seen, Space, Verb, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, SUCCEED};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::auth::serviceaccount::strict;
+use crate::robustness::invariants::only_declared;
+use crate::workloads::statefulset::{settled, stateful_set};
+
+const BINDER: &str = "persistentvolume-binder-controller";
+const FLAGS: [&str; 2] = ["--controllers=persistentvolume-binder-controller", "--pvclaimbinder-sync-period=1s"];
+const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+const FAKE_PROVISIONER: &str = "fake.example.com";
+
+/// The volumes and claims of a test.
+struct Storage {
+    space: Space,
+    volumes: Api<PersistentVolume>,
+    class: String,
+}
+
+impl Storage {
+    fn new(space: &Space) -> Self {
+        let volumes = Api::all(space.bed.client.clone());
+        Self { space: space.clone(), volumes, class: space.namespace.clone() }
+    }
+
+    /// Name of a volume, unique among all tests.
+    fn name(&self, volume: &str) -> String {
+        format!("{}-{volume}", self.space.namespace)
+    }
+
+    async fn create_volume(&self, volume: &str, fields: Value) -> Result<PersistentVolume> {
+        let object = json!({
+            "metadata": {"name": self.name(volume)},
+            "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": self.class,
+                "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": "/tmp/never-created"},
+            },
+        });
+        let volume = serde_json::from_value(with(object, fields))?;
+        Ok(self.volumes.create(&PostParams::default(), &volume).await?)
+    }
+
+    async fn create_claim(&self, claim: &str, fields: Value) -> Result<PersistentVolumeClaim> {
+        let object = json!({
+            "metadata": {"name": claim},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": self.class,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        });
+        self.space.create(with(object, fields)).await
+    }
+
+    async fn create_class(&self, provisioner: &str, mode: &str, policy: &str) -> Result<()> {
+        let class: StorageClass = serde_json::from_value(json!({
+            "metadata": {"name": self.class}, "provisioner": provisioner, "volumeBindingMode": mode,
+            "reclaimPolicy": policy,
+        }))?;
+        Api::all(self.space.bed.client.clone()).create(&PostParams::default(), &class).await?;
+        Ok(())
+    }
+
+    async fn volume(&self, volume: &str) -> Result<PersistentVolume> {
+        Ok(self.volumes.get(&self.name(volume)).await?)
+    }
+
+    async fn claim(&self, claim: &str) -> Result<PersistentVolumeClaim> {
+        self.space.get(claim).await
+    }
+
+    async fn patch_volume(&self, volume: &str, patch: Value) -> Result<()> {
+        self.volumes.patch(&self.name(volume), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// Deletes a volume, and removes its finalizers: the protection controller does not run here.
+    async fn delete_volume(&self, volume: &str) -> Result<()> {
+        self.patch_volume(volume, json!({"metadata": {"finalizers": null}})).await?;
+        self.volumes.delete(&self.name(volume), &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// As [`Storage::delete_volume`].
+    async fn delete_claim(&self, claim: &str) -> Result<()> {
+        self.space.patch::<PersistentVolumeClaim>(claim, json!({"metadata": {"finalizers": null}})).await?;
+        self.space.delete::<PersistentVolumeClaim>(claim).await
+    }
+
+    async fn volume_is(&self, volume: &str, phase: &str) -> Result<PersistentVolume> {
+        eventually(format!("volume {volume} is {phase}"), || async {
+            let found = self.volume(volume).await?;
+            ensure!(volume_phase(&found) == phase, "{:?}", found.status);
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn claim_is(&self, claim: &str, phase: &str) -> Result<PersistentVolumeClaim> {
+        eventually(format!("claim {claim} is {phase}"), || async {
+            let found = self.claim(claim).await?;
+            ensure!(claim_phase(&found) == phase, "{:?}", found.status);
+            Ok(found)
+        })
+        .await
+    }
+
+    /// Waits until a claim and a volume are bound to each other, and to nothing else.
+    async fn are_bound(&self, claim: &str, volume: &str) -> Result<(PersistentVolumeClaim, PersistentVolume)> {
+        let claim = self.claim_is(claim, "Bound").await?;
+        let volume = self.volume_is(volume, "Bound").await?;
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone()).context("no reference")?;
+        ensure!(reference.uid == claim.metadata.uid && reference.name == claim.metadata.name, "{reference:?}");
+        let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+        ensure!(named == volume.metadata.name, "{named:?}");
+        let status = claim.status.clone().unwrap_or_default();
+        let size = status.capacity.unwrap_or_default().get("storage").map(|amount| amount.0.clone());
+        ensure!(size.is_some() && status.access_modes.is_some(), "{:?}", claim.status);
+        ensure!(has(&claim.metadata.annotations, BIND_COMPLETED), "{:?}", claim.metadata.annotations);
+        Ok((claim, volume))
+    }
+}
+
+fn volume_phase(volume: &PersistentVolume) -> &str {
+    volume.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+fn has(annotations: &Option<BTreeMap<String, String>>, key: &str) -> bool {
+    annotations.as_ref().is_some_and(|annotations| annotations.contains_key(key))
+}
+
+fn using(pod: Value, claim: &str) -> Value {
+    with(pod, json!({"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]}}))
+}
+
+fn reference(space: &Space, claim: &str) -> Value {
+    json!({"spec": {"claimRef": {"namespace": space.namespace, "name": claim}}})
+}
+
+pub async fn static_volume_is_bound_with_four_writes(space: Space) -> Result<()> {
+    let storage = Storage::new(&space);
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, &FLAGS).await?;
+    storage.create_volume("large", json!({"spec": {"capacity": {"storage": "5Gi"}}})).await?;
+    storage.create_volume("small", json!({})).await?;
+    storage.volume_is("large", "Available").await?;
+    storage.volume_is("small", "Available").await?;
+    storage.create_claim("data", json!({})).await?;
+    let (claim, volume) = storage.are_bound("data", "small").await?;
+    ensure!(
+        has(&claim.metadata.annotations, BOUND_BY_CONTROLLER) && has(&volume.metadata.annotations, BOUND_BY_CONTROLLER)
+    );
+    ensure!(volume_phase(&storage.volume("large").await?) == "Available");
+    during(QUIET, "both are bound", || async {
+        ensure!(claim_phase(&storage.claim("data").await?) == "Bound");
+        Ok(())
+    })
+    .await?;
+    let small = storage.name("small");
+    let is_binding = |call: &Call| call.name == small || call.name == "data";
+    let writes: Vec<String> = faults
+        .seen()
+        .into_iter()
+        .filter(|seen| seen.call.is_deed() && is_binding(&seen.call) && seen.status == Some(200))
+        .map(|seen| seen.call.resource)
+        .collect();
+    // The first phase, Available, may have been written by the manager of another test.
+    let binding =
+        ["persistentvolumes", "persistentvolumes/status", "persistentvolumeclaims", "persistentvolumeclaims/status"];
+    ensure!(writes.ends_with(&binding.map(str::to_owned)) && writes.len() <= 5, "{writes:?}");
+    only_declared(&faults, &[BINDER])
+}
+
+pub async fn reservations_from_either_side_are_kept(space: Space) -> Result<()> {
+    let storage = Storage::new(&space);
+    let _manager = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
+    storage
+        .create_volume("reserved", with(reference(&space, "first"), json!({"spec": {"capacity": {"storage": "9Gi"}}})))
+        .await?;
+    storage.create_volume("free", json!({})).await?;
+    storage.create_volume("named", json!({"spec": {"capacity": {"storage": "9Gi"}}})).await?;
+    storage.create_claim("first", json!({})).await?;
+    let (claim, volume) = storage.are_bound("first", "reserved").await?;
+    ensure!(
+        has(&claim.metadata.annotations, BOUND_BY_CONTROLLER)
+            && !has(&volume.metadata.annotations, BOUND_BY_CONTROLLER)
+    );
+
+    storage.create_claim("second", json!({"spec": {"volumeName": storage.name("named")}})).await?;
+    let (claim, volume) = storage.are_bound("second", "named").await?;
+    ensure!(
+        !has(&claim.metadata.annotations, BOUND_BY_CONTROLLER)
+            && has(&volume.metadata.annotations, BOUND_BY_CONTROLLER)
+    );
+
+    let mismatched =
+        json!({"spec": {"volumeName": storage.name("free"), "resources": {"requests": {"storage": "2Gi"}}}});
+    storage.create_claim("third", mismatched).await?;
+    eventually("the mismatch is reported", || async {
+        let events = space.events("third").await?;
+        let message = "Cannot bind to requested volume";
+        ensure!(
+            events.keys().any(|event| event.contains("Warning VolumeMismatch") && event.contains(message)),
+            "{events:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    ensure!(volume_phase(&storage.volume("free").await?) == "Available");
+    // The reservation by name outlives its claim.
+    storage.delete_claim("first").await?;
+    storage.volume_is("reserved", "Released").await?;
+    Ok(())
+}
+
+pub async fn claim_waits_for_its_pod_and_gets_a_volume_of_the_node(space: Space) -> Result<()> {
+    let storage = Storage::new(&space);
+    let _manager = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
+    storage.create_class("kubernetes.io/no-provisioner", "WaitForFirstConsumer", "Retain").await?;
+    storage.create_claim("data", json!({})).await?;
+    eventually("the claim waits", || async {
+        let events = space.events("data").await?;
+        let waits = "Normal WaitForFirstConsumer waiting for first consumer to be created before binding";
+        ensure!(events.contains_key(waits), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(space.bed.client.clone());
+    let node = nodes.list(&Default::default()).await?.items.into_iter().find_map(|node| node.metadata.name);
+    let node = node.context("no node")?;
+    let terms = json!([{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]);
+    let affinity = json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}});
+    storage.create_volume("local", affinity).await?;
+    storage.volume_is("local", "Available").await?;
+    during(QUIET, "the claim still waits", || async {
+        ensure!(claim_phase(&storage.claim("data").await?) == "Pending");
+        Ok(())
+    })
+    .await?;
+    space.create::<Pod>(using(pod("user", "user"), "data")).await?;
+    storage.are_bound("data", "local").await?;
+    eventually("the pod runs on the node of its volume", || async {
+        let pod: Pod = space.get("user").await?;
+        ensure!(is_ready(&pod), "{:?}", pod.status);
+        ensure!(pod.spec.and_then(|spec| spec.node_name).as_ref() == Some(&node));
+        Ok(())
+    })
+    .await
+}
+
+pub async fn binding_is_completed_after_a_crash_at_each_write(space: Space) -> Result<()> {
+    let writes =
+        ["persistentvolumes", "persistentvolumes/status", "persistentvolumeclaims", "persistentvolumeclaims/status"];
+    for (at, resource) in writes.into_iter().enumerate() {
+        for (how, effect) in [("before", Effect::CrashBeforeAnswer), ("lost", Effect::LostAfter)] {
+            let storage = Storage::new(&space);
+            let (volume, claim) = (format!("pv-{at}-{how}"), format!("data-{at}-{how}"));
+            let name = storage.name(&volume);
+            storage.create_volume(&volume, json!({})).await?;
+            let other = format!("other-{at}-{how}");
+            storage.create_volume(&other, json!({"spec": {"capacity": {"storage": "5Gi"}}})).await?;
+            let first = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
+            storage.volume_is(&volume, "Available").await?;
+            storage.volume_is(&other, "Available").await?;
+            first.stop().await?;
+            let (volume_name, claim_name) = (name.clone(), claim.clone());
+            let concerns = move |call: &Call| {
+                call.verb == Verb::Update
+                    && call.resource == resource
+                    && (call.name == volume_name || call.name == claim_name)
+            };
+            let faults = Faults::script([Rule::new(concerns, effect)]);
+            let manager = Manager::start_with(&space, &faults, &FLAGS).await?;
+            storage.create_claim(&claim, json!({})).await?;
+            if how == "before" {
+                faults.crashes().await;
+                manager.crash().await;
+                let _successor = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
+                storage.are_bound(&claim, &volume).await?;
+            } else {
+                storage.are_bound(&claim, &volume).await?;
+                ensure!(faults.unmet() == 0, "no answer was lost: this proves nothing");
+            }
+            ensure!(volume_phase(&storage.volume(&other).await?) == "Available", "{resource} {how}");
+            storage.delete_volume(&other).await?;
+        }
+    }
+    Ok(())
+}
+
+pub async fn retained_volume_is_released_and_freed_by_its_administrator(space: Space) -> Result<()> {
+    let storage = Storage::new(&space);
+    let _manager = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
+    storage.create_volume("kept", json!({})).await?;
+    storage.create_claim("data", json!({})).await?;
+    storage.are_bound("data", "kept").await?;
+    storage.delete_claim("data").await?;
+    storage.volume_is("kept", "Released").await?;
+    // A new claim of the same name does not get the data of the old one.
+    storage.create_claim("data", json!({})).await?;
+    during(QUIET, "the volume stays released", || async {
+        ensure!(volume_phase(&storage.volume("kept").await?) == "Released");
+        ensure!(claim_phase(&storage.claim("data").await?) == "Pending");
+        Ok(())
+    })
+    .await?;
+    storage.patch_volume("kept", json!({"spec": {"claimRef": null}})).await?;
+    storage.are_bound("data", "kept").await?;
+    Ok(())
+}
+
+pub async fn host_path_volume_is_deleted_with_its_directory(space: Space) -> Result<()> {
+    let storage = Storage::new(&space);
+    let _manager = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
+    let root = format!("/tmp/{}", space.namespace);
+    std::fs::create_dir_all(format!("{root}/kept"))?;
+    std::fs::create_dir_all(format!("{root}/deleted/inner"))?;
+    for (name, policy) in [("kept", "Retain"), ("deleted", "Delete")] {
+        let path = format!("{root}/{name}");
+        let fields = json!({"spec": {"persistentVolumeReclaimPolicy": policy, "hostPath": {"path": path}, "storageClassName": format!("{}-{name}", storage.class)}});
+        storage.create_volume(name, fields).await?;
+        storage.create_claim(name, json!({"spec": {"storageClassName": format!("{}-{name}", storage.class)}})).await?;
+        storage.are_bound(name, name).await?;
+    }
+    // A volume that cannot be deleted: its path is not below /tmp.
+    let fields = json!({"spec": {"persistentVolumeReclaimPolicy": "Delete", "hostPath": {"path": "/nowhere"}}});
+    storage.create_volume("outside", fields).await?;
+    storage.create_claim("outside", json!({})).await?;
+    storage.are_bound("outside", "outside").await?;
+    for name in ["kept", "deleted", "outside"] {
+        storage.delete_claim(name).await?;
+    }
+    eventually("the directory is deleted", || async {
+        ensure!(!Path::new(&format!("{root}/deleted")).exists());
+        Ok(())
+    })
+    .await?;
+    eventually("the volume is deleted, except for its protection", || async {
+        let found = storage.volumes.get_opt(&storage.name("deleted")).await?;
+        ensure!(found.is_none_or(|volume| volume.metadata.deletion_timestamp.is_some()));
+        Ok(())
+    })
+    .await?;
+    storage.volume_is("kept", "Released").await?;
+    ensure!(Path::new(&format!("{root}/kept")).exists(), "retained data was deleted");
+    let failed = storage.volume_is("outside", "Failed").await?;
+    let message = failed.status.and_then(|status| status.message).unwrap_or_default();
+    ensure!(message == "host_path deleter only supports /tmp/.+ but received provided /nowhere", "{message}");
+    std::fs::remove_dir_all(root)?;
+    Ok(())
+}
+
+pub async fn claim_is_lost_with_its_volume_and_recovers(space: Space) -> Result<()> {
+    let storage = Storage::new(&space);
+    let _manager = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
+    storage.create_volume("data", json!({})).await?;
+    storage.create_claim("data", json!({})).await?;
+    storage.are_bound("data", "data").await?;
+    storage.delete_volume("data").await?;
+    let lost = storage.claim_is("data", "Lost").await?;
+    let status = lost.status.unwrap_or_default();
+    ensure!(status.capacity.is_none() && status.access_modes.is_none(), "{status:?}");
+    eventually("the loss is reported once", || async {
+        let events = space.events("data").await?;
+        let loss = "Warning ClaimLost Bound claim has lost its PersistentVolume. Data on the volume is lost!";
+        ensure!(events.get(loss) == Some(&1), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    storage.create_volume("data", json!({})).await?;
+    storage.are_bound("data", "data").await?;
+    Ok(())
+}
+
+/// Creates the volume that the binder has requested for a claim, as an external provisioner does.
+async fn provision(storage: &Storage, claim: &str) -> Result<()> {
+    let requested = eventually(format!("a volume is requested for {claim}"), || async {
+        let found = storage.claim(claim).await?;
+        let annotations = found.metadata.annotations.clone().unwrap_or_default();
+        ensure!(annotations.get(PROVISIONER).map(String::as_str) == Some(FAKE_PROVISIONER), "{annotations:?}");
+        Ok(found)
+    })
+    .await?;
+    let uid = requested.metadata.uid.context("no uid")?;
+    let claim_ref = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": storage.space.namespace, "name": claim,
+        "uid": uid,
+    });
+    let volume = serde_json::from_value(json!({
+        "metadata": {
+            "name": format!("pvc-{uid}"), "annotations": {"pv.kubernetes.io/provisioned-by": FAKE_PROVISIONER},
+        },
+        "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": storage.class,
+            "persistentVolumeReclaimPolicy": "Delete", "claimRef": claim_ref,
+            "csi": {"driver": FAKE_PROVISIONER, "volumeHandle": uid},
+        },
+    }))?;
+    storage.volumes.create(&PostParams::default(), &volume).await?;
+    Ok(())
+}
+
+pub async fn external_provisioner_is_asked_and_its_volume_is_bound(space: Space) -> Result<()> {
+    let storage = Storage::new(&space);
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, &FLAGS).await?;
+    // The claim comes before its class.
+    storage.create_claim("data", json!({})).await?;
+    eventually("the missing class is reported", || async {
+        let events = space.events("data").await?;
+        let missing = format!("Warning ProvisioningFailed storageclass.storage.k8s.io \"{}\" not found", storage.class);
+        ensure!(events.contains_key(&missing), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    storage.create_class(FAKE_PROVISIONER, "Immediate", "Delete").await?;
+    provision(&storage, "data").await?;
+    let bound = storage.claim_is("data", "Bound").await?;
+    let volume = bound.spec.and_then(|spec| spec.volume_name).context("no volume")?;
+    eventually("the wait was reported", || async {
+        let events = space.events("data").await?;
+        let waits = format!("either by the external provisioner '{FAKE_PROVISIONER}' or manually");
+        ensure!(events.keys().any(|event| event.contains(&waits)), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    storage.delete_claim("data").await?;
+    eventually("the volume is released", || async {
+        let found = storage.volumes.get(&volume).await?;
+        ensure!(volume_phase(&found) == "Released", "{:?}", found.status);
+        Ok(())
+    })
+    .await?;
+    // Its deletion is the provisioner's work.
+    during(QUIET, "the volume is left to its provisioner", || async {
+        ensure!(storage.volumes.get(&volume).await?.metadata.deletion_timestamp.is_none());
+        Ok(())
+    })
+    .await?;
+    only_declared(&faults, &[BINDER])
+}
+
+pub async fn stateful_pods_with_claims_start(space: Space) -> Result<()> {
+    let storage = Storage::new(&space);
+    let controllers = format!("--controllers=statefulset-controller,{BINDER}");
+    let flags = [controllers.as_str(), FLAGS[1]];
+    let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
+    storage.create_class(FAKE_PROVISIONER, "WaitForFirstConsumer", "Delete").await?;
+    let template = json!([{
+        "metadata": {"name": "data"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": storage.class,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }]);
+    let set = with(stateful_set("web", 2), json!({"spec": {"volumeClaimTemplates": template}}));
+    space.create::<StatefulSet>(set).await?;
+    provision(&storage, "data-web-0").await?;
+    provision(&storage, "data-web-1").await?;
+    settled(&space, "web", 2, 1).await?;
+    for claim in ["data-web-0", "data-web-1"] {
+        storage.claim_is(claim, "Bound").await?;
+    }
+    Ok(())
+}
+
+pub async fn recycled_volume_is_wiped_by_a_pod_and_free_again(space: Space) -> Result<()> {
+    // The managers of other tests would wipe it, too.
+    let space = strict(&space).await?;
+    let storage = Storage::new(&space);
+    let template = format!("/tmp/{}-recycler.yaml", space.namespace);
+    std::fs::write(
+        &template,
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{namespace: {}, annotations: {{{BEHAVIOUR}: {SUCCEED}}}}}\nspec:\n  \
+             restartPolicy: Never\n  volumes: [{{name: vol}}]\n  containers: [{{name: wipe, image: example.com/wipe}}]\n",
+            space.namespace
+        ),
+    )?;
+    let flag = format!("--pv-recycler-pod-template-filepath-hostpath={template}");
+    let faults = Faults::default();
+    let controllers = format!("--controllers=serviceaccount-controller,{BINDER}");
+    let _manager = Manager::start_with(&space, &faults, &[&controllers, FLAGS[1], &flag]).await?;
+    eventually("pods can be created", || space.get::<ServiceAccount>("default")).await?;
+    storage.create_volume("data", json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle"}})).await?;
+    storage.create_claim("data", json!({})).await?;
+    storage.are_bound("data", "data").await?;
+    storage.delete_claim("data").await?;
+    let freed = storage.volume_is("data", "Available").await?;
+    ensure!(freed.spec.is_some_and(|spec| spec.claim_ref.is_none()), "the volume is still reserved");
+    let pod = format!("recycler-for-{}", storage.name("data"));
+    let wiped = |seen: &&Seen| seen.call.verb == Verb::Delete && seen.call.resource == "pods" && seen.call.name == pod;
+    ensure!(faults.seen().iter().filter(wiped).count() == 1, "the pod was not deleted once");
+    std::fs::remove_file(template)?;
+    only_declared(&faults, &[BINDER])
+}

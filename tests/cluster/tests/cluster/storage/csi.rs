@@ -1,0 +1,216 @@
+//! The life of a volume with a CSI driver and the sidecars of every cluster, from the claim to its end in the driver.
+//!
+//! The tests do the part of the attach-detach controller themselves.
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{is_ready, pod, with};
+use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
+use control_plane::csi::Driver;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
+use serde_json::json;
+
+use super::objects::{
+    ClusterWide, claim, delete_with_force, until_claim_deleted, until_unused, user_on_a_node, volumes,
+};
+use crate::robustness::invariants::only_declared;
+
+const BINDER: &str = "persistentvolume-binder-controller";
+const EPHEMERAL: &str = "ephemeral-volume-controller";
+const EXPANDER: &str = "persistentvolume-expander-controller";
+const VOLUME_PROTECTION: &str = "persistentvolume-protection-controller";
+const CLAIM_PROTECTION: &str = "persistentvolumeclaim-protection-controller";
+
+const CONTROLLERS: [&str; 5] = [BINDER, EPHEMERAL, EXPANDER, VOLUME_PROTECTION, CLAIM_PROTECTION];
+
+/// A CSI driver with its StorageClass and nodes, all named for a test's namespace.
+struct Setup {
+    space: Space,
+    driver: Driver,
+}
+
+impl Setup {
+    async fn start(space: &Space, binding: &str) -> Result<Self> {
+        let name = &space.namespace;
+        let driver = Driver::start(&space.bed.cluster, name, &[]).await?;
+        let info = json!({"metadata": {"name": name}, "spec": {"attachRequired": true}});
+        ClusterWide::<CSIDriver>::of(space).create(info).await?;
+        let class = json!({
+            "metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true, "volumeBindingMode": binding,
+        });
+        ClusterWide::<StorageClass>::of(space).create(class).await?;
+        Ok(Self { space: space.clone(), driver })
+    }
+
+    /// Starts the controllers of volumes for claims of the namespace.
+    async fn start_manager(&self, faults: &Faults) -> Result<Manager> {
+        let flags = format!("--controllers={}", CONTROLLERS.join(","));
+        Manager::start_with(&self.space, faults, &[&flags]).await
+    }
+
+    /// Registers a node on which the driver runs. There is no Node object: csi-attacher reads the CSINode only.
+    async fn add_node(&self, suffix: &str) -> Result<String> {
+        let name = format!("{}-{suffix}", self.space.namespace);
+        let drivers = json!([{"name": self.driver.name(), "nodeID": name}]);
+        let node = json!({"metadata": {"name": name}, "spec": {"drivers": drivers}});
+        ClusterWide::<CSINode>::of(&self.space).create(node).await?;
+        Ok(name)
+    }
+
+    /// Waits until the driver's last action is this one.
+    async fn until_last(&self, action: &str) -> Result<()> {
+        eventually(format!("the driver's last action is {action:?}"), || async {
+            let history = self.driver.history()?;
+            ensure!(history.last().is_some_and(|last| last == action), "{history:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Creates a claim and waits until it is bound to the volume that csi-provisioner made for it.
+    async fn bound_claim(&self, name: &str) -> Result<PersistentVolume> {
+        let (space, class) = (&self.space, &self.space.namespace);
+        let of_class = json!({"spec": {"storageClassName": class}});
+        let made: PersistentVolumeClaim = space.create(with(claim(name), of_class)).await?;
+        let volume = format!("pvc-{}", made.metadata.uid.context("it has a uid")?);
+        eventually(format!("{name} is bound"), || async {
+            let status = space.get::<PersistentVolumeClaim>(name).await?.status.unwrap_or_default();
+            ensure!(status.phase.as_deref() == Some("Bound"), "{status:?}");
+            volumes(space).get(&volume).await
+        })
+        .await
+    }
+
+    /// Asks for a volume to be attached, as the attach-detach controller does.
+    async fn attach(&self, volume: &PersistentVolume, node: &str) -> Result<String> {
+        let name = format!("{node}-attachment");
+        let source = json!({"persistentVolumeName": volume.metadata.name});
+        let spec = json!({"attacher": self.driver.name(), "nodeName": node, "source": source});
+        self.attachments().create(json!({"metadata": {"name": name}, "spec": spec})).await?;
+        Ok(name)
+    }
+
+    fn attachments(&self) -> ClusterWide<VolumeAttachment> {
+        ClusterWide::of(&self.space)
+    }
+}
+
+fn handle(volume: &PersistentVolume) -> Result<String> {
+    let source = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()).context("it is a CSI volume")?;
+    Ok(source.volume_handle.clone())
+}
+
+pub async fn volume_lives_from_its_claim_to_its_end_in_the_driver(space: Space) -> Result<()> {
+    let (setup, faults) = (Setup::start(&space, "Immediate").await?, Faults::default());
+    let manager = setup.start_manager(&faults).await?;
+    let volume = setup.bound_claim("data").await?;
+    let (name, handle) = (volume.metadata.name.clone().context("it has a name")?, handle(&volume)?);
+    setup.until_last(&format!("create {handle} {}", 1 << 30)).await?;
+    until_unused(&space, "data", "True", "NoPodsUsingPVC").await?;
+
+    // A pod uses it on a node.
+    let node = setup.add_node("a").await?;
+    space.create::<Pod>(user_on_a_node("user", "data")).await?;
+    let attachment = setup.attach(&volume, &node).await?;
+    setup.until_last(&format!("attach {handle} {node}")).await?;
+    until_unused(&space, "data", "False", "PodUsingPVC").await?;
+
+    // It grows while it is in use.
+    let more = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+    space.patch::<PersistentVolumeClaim>("data", more).await?;
+    eventually("the claim has its new capacity", || async {
+        let status = space.get::<PersistentVolumeClaim>("data").await?.status.unwrap_or_default();
+        let capacity = status.capacity.unwrap_or_default();
+        ensure!(capacity.get("storage").is_some_and(|capacity| capacity.0 == "2Gi"), "{capacity:?}");
+        Ok(())
+    })
+    .await?;
+    setup.until_last(&format!("expand {handle} {}", 2_u64 << 30)).await?;
+    eventually("the expander said whom it waits for", || async {
+        let events = space.events("data").await?;
+        let wanted = "Normal ExternalExpanding waiting for an external controller to expand this PVC";
+        ensure!(events.contains_key(wanted), "{events:?}");
+        Ok(())
+    })
+    .await?;
+
+    // Claim and volume stay as long as the pod is there, and go with it.
+    space.delete::<PersistentVolumeClaim>("data").await?;
+    during(QUIET, "the claim stays while the pod uses it", || async {
+        ensure!(space.get::<PersistentVolumeClaim>("data").await?.metadata.deletion_timestamp.is_some());
+        Ok(())
+    })
+    .await?;
+    delete_with_force(&space, "user").await?;
+    setup.attachments().delete(&attachment).await?;
+    setup.until_last(&format!("detach {handle} {node}")).await?;
+    until_claim_deleted(&space, "data").await?;
+    setup.until_last(&format!("delete {handle}")).await?;
+    volumes(&space).until_deleted(&name).await?;
+    ensure!(setup.driver.violations()?.is_empty(), "{:?}", setup.driver.violations()?);
+    manager.stop().await?;
+    only_declared(&faults, &[BINDER, CLAIM_PROTECTION])?;
+    setup.driver.stop(&space.bed.cluster)
+}
+
+/// Proves that the bed notices what must never happen.
+pub async fn second_attachment_of_a_single_node_volume_is_detected(space: Space) -> Result<()> {
+    let setup = Setup::start(&space, "Immediate").await?;
+    let _manager = setup.start_manager(&Faults::default()).await?;
+    let volume = setup.bound_claim("data").await?;
+    let handle = handle(&volume)?;
+    let (first, second) = (setup.add_node("a").await?, setup.add_node("b").await?);
+    let attachment = setup.attach(&volume, &first).await?;
+    setup.until_last(&format!("attach {handle} {first}")).await?;
+    let refused = setup.attach(&volume, &second).await?;
+    eventually("a violation", || async {
+        let found = setup.driver.violations()?;
+        let wanted = format!("VIOLATION attach {handle} {second}: it is attached to {first}");
+        ensure!(found.contains(&wanted), "{found:?}");
+        Ok(())
+    })
+    .await?;
+    // Once it is detached from the first node, it is attached to the second one.
+    setup.attachments().delete(&attachment).await?;
+    eventually("it is attached to the second node", || async {
+        let status = setup.attachments().get(&refused).await?.status.unwrap_or_default();
+        ensure!(status.attached, "{status:?}");
+        Ok(())
+    })
+    .await?;
+    setup.driver.stop(&space.bed.cluster)
+}
+
+/// The claim of a generic ephemeral volume waits for the scheduler, which chooses a node for the pod.
+pub async fn first_consumer_gets_its_ephemeral_volume_and_runs(space: Space) -> Result<()> {
+    let (setup, faults) = (Setup::start(&space, "WaitForFirstConsumer").await?, Faults::default());
+    let manager = setup.start_manager(&faults).await?;
+    let class = json!({"metadata": {"name": null}, "spec": {"storageClassName": space.namespace}});
+    let template = with(claim(""), class.clone());
+    space.create::<PersistentVolumeClaim>(with(claim("waiting"), json!({"spec": class["spec"]}))).await?;
+    let volumes_of_pod = json!([{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]);
+    space.create::<Pod>(with(pod("web", "web"), json!({"spec": {"volumes": volumes_of_pod}}))).await?;
+    eventually("the pod runs", || async {
+        let pod: Pod = space.get("web").await?;
+        ensure!(is_ready(&pod), "{:?}", pod.status);
+        Ok(())
+    })
+    .await?;
+    let bound: PersistentVolumeClaim = space.get("web-scratch").await?;
+    let volume = bound.spec.and_then(|spec| spec.volume_name).context("it names its volume")?;
+    let handle = handle(&volumes(&space).get(&volume).await?)?;
+    setup.until_last(&format!("create {handle} {}", 1 << 30)).await?;
+    let events = space.events("waiting").await?;
+    let wanted = "Normal WaitForFirstConsumer waiting for first consumer to be created before binding";
+    ensure!(events.contains_key(wanted), "{events:?}");
+
+    // The garbage collector, which does not run here, would delete the claim with its pod.
+    space.delete::<Pod>("web").await?;
+    space.delete::<PersistentVolumeClaim>("web-scratch").await?;
+    until_claim_deleted(&space, "web-scratch").await?;
+    volumes(&space).until_deleted(&volume).await?;
+    setup.until_last(&format!("delete {handle}")).await?;
+    manager.stop().await?;
+    only_declared(&faults, &[BINDER, EPHEMERAL, CLAIM_PROTECTION])?;
+    setup.driver.stop(&space.bed.cluster)
+}

@@ -1,0 +1,71 @@
+//! Volumes that are too small are left to their resizers, which are named where they took an in-tree plugin over.
+
+use anyhow::{Result, ensure};
+use cluster_tests::objects::with;
+use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use serde_json::{Value, json};
+
+use super::objects::{ClusterWide, bind, claim, volume, volumes};
+use crate::robustness::invariants::only_declared;
+
+const NAME: &str = "persistentvolume-expander-controller";
+const RESIZER: &str = "volume.kubernetes.io/storage-resizer";
+
+/// Creates a claim that is bound to a volume of this source, and requests more than the volume has.
+async fn bound_and_too_small(space: &Space, name: &str, source: Value) -> Result<()> {
+    let class = &space.namespace;
+    let of_class = json!({"spec": {"storageClassName": class}});
+    let volume_name = format!("{class}-{name}");
+    let named = json!({"spec": {"volumeName": volume_name}});
+    let made: PersistentVolumeClaim = space.create(with(with(claim(name), of_class.clone()), named)).await?;
+    let reference = json!({"namespace": class, "name": name, "uid": made.metadata.uid});
+    let volume = with(volume(&volume_name, source), with(of_class, json!({"spec": {"claimRef": reference}})));
+    volumes(space).create(volume).await?;
+    bind(space, name, "1Gi").await?;
+    let more = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+    space.patch::<PersistentVolumeClaim>(name, more).await?;
+    Ok(())
+}
+
+async fn until_event(space: &Space, claim: &str, wanted: &str) -> Result<()> {
+    eventually(format!("event {wanted:?}"), || async {
+        let events = space.events(claim).await?;
+        ensure!(events.contains_key(wanted), "{events:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub async fn expansion_is_left_to_external_resizers(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let class = json!({
+        "metadata": {"name": space.namespace}, "provisioner": "disk.example.com", "allowVolumeExpansion": true,
+    });
+    ClusterWide::<StorageClass>::of(&space).create(class).await?;
+    let manager = Manager::start_with(&space, &faults, &[&format!("--controllers={NAME}")]).await?;
+    let ebs = json!({"awsElasticBlockStore": {"volumeID": "vol-1"}});
+    bound_and_too_small(&space, "ebs", ebs).await?;
+    let csi = json!({"csi": {"driver": "disk.example.com", "volumeHandle": "vol-2"}});
+    bound_and_too_small(&space, "csi", csi).await?;
+    let migrated = "Normal ExternalExpanding CSI migration enabled for kubernetes.io/aws-ebs; waiting for external resizer \
+                    to expand the pvc";
+    until_event(&space, "ebs", migrated).await?;
+    until_event(&space, "csi", "Normal ExternalExpanding waiting for an external controller to expand this PVC")
+        .await?;
+    eventually("the resizer is named", || async {
+        let claim: PersistentVolumeClaim = space.get("ebs").await?;
+        let annotations = claim.metadata.annotations.unwrap_or_default();
+        ensure!(annotations.get(RESIZER).is_some_and(|name| name == "ebs.csi.aws.com"), "{annotations:?}");
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "one write, of the annotation", || async {
+        ensure!(faults.count(cluster_tests::Call::is_deed) == 1, "{:?}", faults.seen());
+        Ok(())
+    })
+    .await?;
+    manager.stop().await?;
+    only_declared(&faults, &[NAME])
+}

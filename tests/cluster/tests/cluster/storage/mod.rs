@@ -1,0 +1,8 @@
+//! Controllers of volumes and claims.
+
+pub mod binder;
+pub mod csi;
+pub mod ephemeral_volume;
+pub mod expander;
+pub mod objects;
+pub mod protection;

@@ -1,0 +1,208 @@
+//! Claims, volumes and VolumeAttributesClasses that are being deleted stay as long as something uses them.
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::with;
+use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, fails, variants};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttributesClass;
+use serde_json::json;
+
+use super::objects::{
+    ClusterWide, bind, claim, delete_with_force, until_claim_deleted, until_unused, unused, user, user_on_a_node,
+    volume, volumes,
+};
+use crate::robustness::invariants::{only_declared, quiet};
+
+const CLAIMS: &str = "persistentvolumeclaim-protection-controller";
+const VOLUMES: &str = "persistentvolume-protection-controller";
+const CLASSES: &str = "volumeattributesclass-protection-controller";
+const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+
+async fn start(space: &Space, faults: &Faults) -> Result<Manager> {
+    Manager::start_with(space, faults, &[&format!("--controllers={CLAIMS}")]).await
+}
+
+/// Makes sure that a claim that is being deleted stays for a while.
+async fn stays(space: &Space, name: &str) -> Result<()> {
+    during(QUIET, format!("claim {name} stays"), || async {
+        let claim: PersistentVolumeClaim = space.get(name).await?;
+        ensure!(claim.metadata.deletion_timestamp.is_some(), "it is not being deleted");
+        ensure!(claim.metadata.finalizers.iter().flatten().any(|name| name == CLAIM_FINALIZER));
+        Ok(())
+    })
+    .await
+}
+
+pub async fn claim_stays_while_a_pod_on_a_node_uses_it(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let manager = start(&space, &faults).await?;
+    for name in ["used", "waited-for", "unused"] {
+        space.create::<PersistentVolumeClaim>(claim(name)).await?;
+    }
+    space.create::<Pod>(user_on_a_node("user", "used")).await?;
+    space.create::<Pod>(user("unscheduled", "waited-for")).await?;
+    for name in ["used", "waited-for", "unused"] {
+        space.delete::<PersistentVolumeClaim>(name).await?;
+    }
+    until_claim_deleted(&space, "waited-for").await?;
+    until_claim_deleted(&space, "unused").await?;
+    stays(&space, "used").await?;
+    // A finished pod keeps it too.
+    space.patch_status::<Pod>("user", json!({"status": {"phase": "Succeeded"}})).await?;
+    stays(&space, "used").await?;
+    delete_with_force(&space, "user").await?;
+    until_claim_deleted(&space, "used").await?;
+    manager.stop().await?;
+    only_declared(&faults, &[CLAIMS])
+}
+
+/// The cache of pods is frozen before the pod is created: only a read of the API server can find it.
+pub async fn pod_that_no_cache_shows_keeps_its_claim(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    space.create::<PersistentVolumeClaim>(claim("data")).await?;
+    let _manager = start(&space, &faults).await?;
+    eventually("it watches", || async {
+        ensure!(faults.most_watches().contains_key("pods"));
+        Ok(())
+    })
+    .await?;
+    faults.freeze("pods");
+    space.create::<Pod>(user_on_a_node("user", "data")).await?;
+    space.delete::<PersistentVolumeClaim>("data").await?;
+    eventually("the pods are read", || async {
+        ensure!(faults.count(|call| call.verb == Verb::List && call.resource == "pods" && is_own(call)) > 0);
+        Ok(())
+    })
+    .await?;
+    stays(&space, "data").await?;
+    faults.thaw("pods");
+    delete_with_force(&space, "user").await?;
+    until_claim_deleted(&space, "data").await
+}
+
+/// A request of this controller itself, not of a watch that all controllers share.
+fn is_own(call: &Call) -> bool {
+    call.account == "pvc-protection-controller"
+}
+
+/// Whatever happens to a write, the finalizer is added to a claim that lacks it and removed from one that nothing uses.
+pub async fn finalizers_come_and_go_however_writes_fail(space: Space) -> Result<()> {
+    let all = fails().map(|(name, effect)| (name.to_owned(), effect)).to_vec();
+    variants(&space, all, |space, effect: Effect| async move {
+        space.create::<PersistentVolumeClaim>(claim("data")).await?;
+        space.patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": ["example.com/kept"]}})).await?;
+        let update = |call: &Call| call.verb == Verb::Update && call.resource == "persistentvolumeclaims";
+        let faults = Faults::script([Rule::new(update, effect.clone())]);
+        let _manager = start(&space, &faults).await?;
+        eventually("the finalizer is added", || async {
+            let claim: PersistentVolumeClaim = space.get("data").await?;
+            let finalizers = claim.metadata.finalizers.unwrap_or_default();
+            ensure!(finalizers == ["example.com/kept", CLAIM_FINALIZER], "{finalizers:?}");
+            Ok(())
+        })
+        .await?;
+        faults.add(Rule::new(update, effect));
+        space.delete::<PersistentVolumeClaim>("data").await?;
+        eventually("the finalizer is removed", || async {
+            let claim: PersistentVolumeClaim = space.get("data").await?;
+            let finalizers = claim.metadata.finalizers.unwrap_or_default();
+            ensure!(finalizers == ["example.com/kept"], "{finalizers:?}");
+            Ok(())
+        })
+        .await?;
+        ensure!(faults.unmet() == 0, "a fault was not met");
+        space.patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": null}})).await?;
+        Ok(())
+    })
+    .await
+}
+
+pub async fn unused_condition_follows_the_pods_of_a_bound_claim(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let manager = start(&space, &faults).await?;
+    space.create::<PersistentVolumeClaim>(claim("data")).await?;
+    space.create::<PersistentVolumeClaim>(claim("pending")).await?;
+    // Fields that the controller does not know, or does not own, survive its PUT.
+    let resizing = json!([{"type": "Resizing", "status": "True", "reason": "kept"}]);
+    let status = json!({"conditions": resizing, "allocatedResourceStatuses": {"storage": "NodeResizePending"}});
+    space.patch_status::<PersistentVolumeClaim>("data", json!({"status": status})).await?;
+    bind(&space, "data", "1Gi").await?;
+    until_unused(&space, "data", "True", "NoPodsUsingPVC").await?;
+    space.create::<Pod>(user("user", "data")).await?;
+    until_unused(&space, "data", "False", "PodUsingPVC").await?;
+    space.patch_status::<Pod>("user", json!({"status": {"phase": "Succeeded"}})).await?;
+    until_unused(&space, "data", "True", "NoPodsUsingPVC").await?;
+    ensure!(unused(&space, "pending").await.is_err(), "a claim that is not bound has no condition");
+    let status = space.get::<PersistentVolumeClaim>("data").await?.status.context("it has a status")?;
+    let kept = status.conditions.iter().flatten().any(|condition| condition.reason.as_deref() == Some("kept"));
+    ensure!(kept && status.allocated_resource_statuses.is_some(), "{status:?}");
+    quiet(&faults).await?;
+    let writes = faults.count(|call| call.resource == "persistentvolumeclaims/status");
+    ensure!(writes == 3, "one write for each change: {:?}", faults.seen());
+    manager.stop().await?;
+    only_declared(&faults, &[CLAIMS])
+}
+
+/// Volumes have no namespace: managers of other tests may write the same.
+pub async fn volume_stays_while_it_is_bound(space: Space) -> Result<()> {
+    let (faults, name) = (Faults::default(), space.namespace.clone());
+    let manager = Manager::start_with(&space, &faults, &[&format!("--controllers={VOLUMES}")]).await?;
+    let volumes = volumes(&space);
+    let named = json!({"spec": {"volumeName": name}});
+    let made: PersistentVolumeClaim = space.create(with(claim("data"), named)).await?;
+    let reference = json!({"namespace": space.namespace, "name": "data", "uid": made.metadata.uid});
+    let source = json!({"hostPath": {"path": "/tmp/never-created"}, "claimRef": reference});
+    volumes.create(volume(&name, source)).await?;
+    bind(&space, "data", "1Gi").await?;
+    volumes.patch_status(&name, json!({"status": {"phase": "Bound"}})).await?;
+    volumes.patch(&name, json!({"metadata": {"finalizers": null}})).await?;
+    eventually("the finalizer is added again", || async {
+        let finalizers = volumes.get(&name).await?.metadata.finalizers.unwrap_or_default();
+        ensure!(finalizers == ["kubernetes.io/pv-protection"], "{finalizers:?}");
+        Ok(())
+    })
+    .await?;
+    volumes.delete(&name).await?;
+    during(QUIET, "it stays while it is bound", || async {
+        ensure!(volumes.get(&name).await?.metadata.deletion_timestamp.is_some());
+        Ok(())
+    })
+    .await?;
+    space.delete::<PersistentVolumeClaim>("data").await?;
+    space.patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": null}})).await?;
+    volumes.patch_status(&name, json!({"status": {"phase": "Released"}})).await?;
+    volumes.until_deleted(&name).await?;
+    manager.stop().await?;
+    only_declared(&faults, &[])
+}
+
+pub async fn attributes_class_stays_while_a_claim_or_volume_refers_to_it(space: Space) -> Result<()> {
+    let (faults, name) = (Faults::default(), space.namespace.clone());
+    let flags = [format!("--controllers={CLASSES}")];
+    let manager = Manager::start_cluster_wide(&space, &faults, &[&flags[0]]).await?;
+    let (classes, volumes) = (ClusterWide::<VolumeAttributesClass>::of(&space), volumes(&space));
+    classes
+        .create(json!({"metadata": {"name": name}, "driverName": "disk.example.com", "parameters": {"iops": "1"}}))
+        .await?;
+    let reference = json!({"spec": {"volumeAttributesClassName": name}});
+    space.create::<PersistentVolumeClaim>(with(claim("data"), reference.clone())).await?;
+    let source = json!({"csi": {"driver": "disk.example.com", "volumeHandle": "vol-1"}});
+    volumes.create(with(volume(&name, source), reference)).await?;
+    classes.delete(&name).await?;
+    let stays = || {
+        during(QUIET, "it stays while something refers to it", || async {
+            ensure!(classes.get(&name).await?.metadata.deletion_timestamp.is_some());
+            Ok(())
+        })
+    };
+    stays().await?;
+    space.delete::<PersistentVolumeClaim>("data").await?;
+    space.patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": null}})).await?;
+    until_claim_deleted(&space, "data").await?;
+    stays().await?;
+    volumes.delete(&name).await?;
+    volumes.patch(&name, json!({"metadata": {"finalizers": null}})).await?;
+    classes.until_deleted(&name).await?;
+    manager.stop().await?;
+    only_declared(&faults, &[CLASSES])
+}

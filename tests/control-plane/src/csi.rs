@@ -1,0 +1,138 @@
+//! CSI drivers for tests, each with the sidecars that run beside every CSI driver of a cluster: csi-provisioner,
+//! csi-attacher and csi-resizer.
+//!
+//! The driver keeps its volumes in memory. It logs each creation, attachment, detachment, expansion and deletion, and
+//! reports requests that would damage data, such as a second attachment of a single-node volume, as violations.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+
+use crate::assets::{self, Program};
+use crate::{ControlPlane, Identity};
+
+/// How long the driver may take to listen on its socket.
+const SOCKET_DEADLINE: Duration = Duration::from_secs(30);
+
+const SIDECARS: [Program; 3] = [Program::CsiProvisioner, Program::CsiAttacher, Program::CsiResizer];
+
+/// The first word of a line that reports a request that would damage data.
+const VIOLATION: &str = "VIOLATION";
+
+/// A running CSI driver with its sidecars. They run until the control plane ends or [`Driver::stop`] is called.
+#[derive(Debug)]
+pub struct Driver {
+    name: String,
+    log: PathBuf,
+}
+
+impl Driver {
+    /// Starts a driver with this name, of at most 40 characters, and its sidecars. `flags` are the driver's own, such as
+    /// `--detach-delay=3s`; `csi/driver/main.go` lists them.
+    ///
+    /// The first call on a machine may build the programs, for minutes.
+    ///
+    /// # Errors
+    /// When a program cannot be built or started.
+    pub async fn start(cluster: &ControlPlane, name: &str, flags: &[&str]) -> Result<Self> {
+        let programs = spawn_blocking(assets::csi).await??;
+        let socket = cluster.folder().join(format!("{name}.sock"));
+        let process = process(Program::CsiDriver, name);
+        let mut arguments = vec![format!("--socket={}", socket.display()), format!("--name={name}")];
+        arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        cluster.run(&process, programs.path(Program::CsiDriver)?, &arguments)?;
+        let deadline = Instant::now() + SOCKET_DEADLINE;
+        while !socket.exists() {
+            cluster.check()?;
+            if Instant::now() > deadline {
+                bail!("the CSI driver {name} has no socket after {} s", SOCKET_DEADLINE.as_secs());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        let kubeconfig = cluster.kubeconfig(Identity::Admin)?;
+        for sidecar in SIDECARS {
+            let arguments = [
+                format!("--kubeconfig={}", kubeconfig.display()),
+                format!("--csi-address={}", socket.display()),
+                "--kube-api-qps=200".to_owned(),
+                "--kube-api-burst=400".to_owned(),
+            ];
+            cluster.run(&self::process(sidecar, name), programs.path(sidecar)?, &arguments)?;
+        }
+        Ok(Self { name: name.to_owned(), log: cluster.log(&process) })
+    }
+
+    /// Its name, the provisioner of its StorageClasses.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it has done, in order, as `<verb> <volume> ...`: `create <volume> <bytes>`, `attach <volume> <node>`,
+    /// `detach <volume> <node>`, `expand <volume> <bytes>`, `delete <volume>`, and violations.
+    ///
+    /// # Errors
+    /// When its log cannot be read.
+    pub fn history(&self) -> Result<Vec<String>> {
+        let text = fs::read_to_string(&self.log).with_context(|| format!("read the log of {}", self.name))?;
+        Ok(events(&text))
+    }
+
+    /// Requests that would have damaged data.
+    ///
+    /// # Errors
+    /// When its log cannot be read.
+    pub fn violations(&self) -> Result<Vec<String>> {
+        let history = self.history()?;
+        Ok(history.into_iter().filter(|event| event.starts_with(VIOLATION)).collect())
+    }
+
+    /// Kills the driver and its sidecars.
+    ///
+    /// # Errors
+    /// When one of them cannot be killed.
+    pub fn stop(self, cluster: &ControlPlane) -> Result<()> {
+        for program in SIDECARS.into_iter().chain([Program::CsiDriver]) {
+            cluster.kill(&process(program, &self.name))?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of a process that belongs to a driver.
+fn process(program: Program, driver: &str) -> String {
+    format!("{}-{driver}", program.file_name())
+}
+
+/// The events in a driver's log, whose lines begin with a date and a time. The last line may not be whole yet.
+fn events(log: &str) -> Vec<String> {
+    const VERBS: [&str; 6] = ["create", "attach", "detach", "expand", "delete", VIOLATION];
+    let whole = log.rfind('\n').map_or("", |end| &log[..end]);
+    let event = |line: &str| {
+        let text = line.splitn(3, ' ').nth(2)?;
+        VERBS.contains(&text.split(' ').next()?).then(|| text.to_owned())
+    };
+    whole.lines().filter_map(event).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_whole_lines_that_begin_with_a_verb() {
+        let log = "2026/11/22 17:00:00 mock.csi.k8s.io listens on csi.sock\n\
+                   2026/11/22 17:00:01 create 1 1073741824\n\
+                   something that the mock prints\n\
+                   2026/11/22 17:00:02 attach 1 node-0\n\
+                   2026/11/22 17:00:03 VIOLATION attach 1 node-1: it is attached to node-0\n\
+                   2026/11/22 17:00:04 detach 1 no";
+        let expected =
+            ["create 1 1073741824", "attach 1 node-0", "VIOLATION attach 1 node-1: it is attached to node-0"];
+        assert_eq!(events(log), expected);
+        assert_eq!(events(""), Vec::<String>::new());
+    }
+}
