@@ -135,7 +135,7 @@ async fn changes_during_a_write_share_the_next_one_as_soon_as_it_ends() {
             }
         }
         assert_eq!(done, writes, "with writes of {takes} ms");
-        if queue.len() > 0 {
+        if !queue.is_empty() {
             write(&queue, takes, &[]).await;
         }
         assert_eq!(now(&queue), None, "the last batch is not written twice");

@@ -268,7 +268,8 @@ mod tests {
         let clients = authority();
         let lists = r#"["X-Remote-User"]"#;
         // (name, data of the ConfigMap, problems, has a client CA, has front proxies)
-        let cases: [(&str, &[(&str, &str)], usize, bool, bool); 5] = [
+        type Entries = &'static [(&'static str, &'static str)];
+        let cases: [(&str, Entries, usize, bool, bool); 5] = [
             ("client CA only", &[("client-ca-file", &clients)], 0, true, false),
             ("nothing", &[], 0, false, false),
             (

@@ -136,7 +136,8 @@ async fn answer_beyond_the_size_limit_is_given_up() {
 #[tokio::test]
 async fn error_leaves_open_if_a_write_was_done_only_when_the_server_cannot_know() {
     const RETRY: &[(&str, &str)] = &[("retry-after", "3")];
-    let cases: [(u16, &'static [(&str, &str)], &str, &str, bool); 13] = [
+    type Headers = &'static [(&'static str, &'static str)];
+    let cases: [(u16, Headers, &str, &str, bool); 13] = [
         (500, &[], "InternalError", "etcdserver: request timed out", true),
         (500, &[], "InternalError", "etcdserver: leader changed", true),
         (500, &[], "ServerTimeout", "the create operation could not be completed at this time", true),

@@ -269,9 +269,12 @@ impl Row {
     }
 }
 
+/// What a row is about.
+type Heading = (Mode, Scenario, Option<Case>, Metric);
+
 /// The medians of all runs, in the order of modes, scenarios and metrics.
 pub fn rows(measurements: &[Measurement]) -> Vec<Row> {
-    let mut groups: BTreeMap<(Mode, Scenario, Option<Case>, Metric), BTreeMap<Subject, Vec<f64>>> = BTreeMap::new();
+    let mut groups: BTreeMap<Heading, BTreeMap<Subject, Vec<f64>>> = BTreeMap::new();
     for measurement in measurements {
         for (metric, value) in &measurement.values {
             let group = groups.entry((measurement.mode, measurement.scenario, measurement.case, *metric)).or_default();

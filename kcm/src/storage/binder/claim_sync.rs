@@ -15,13 +15,13 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
 use tracing::{debug, info};
 
-use super::binder::Binder;
 use super::decide_claim::{
     BindWrite, ClaimStep, Cluster, Notice, Search, bound_status, is_newly_lost, next_bind_write, next_step,
     unbound_status,
 };
 use super::draft::{Draft, Stop};
 use super::keys::volume_key;
+use super::reconciler::Binder;
 use super::references::{referring_to_claim, referring_to_volume};
 use super::upkeep::annotation_edit;
 

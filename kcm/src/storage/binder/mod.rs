@@ -5,7 +5,6 @@
 //! version that was decided on, so that neither a crash between writes nor a cache that is behind can bind a claim or a
 //! volume twice. Follows upstream pkg/controller/volume/persistentvolume.
 
-mod binder;
 mod claim_sync;
 mod decide_claim;
 mod decide_volume;
@@ -18,6 +17,7 @@ mod names;
 mod notices;
 mod provision;
 mod reclaim;
+mod reconciler;
 mod recycle;
 mod recycler_pod;
 mod references;
@@ -39,11 +39,11 @@ use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
 use crate::storage::indexes::{claims_by_volume, pods_by_claim};
-use binder::{Binder, Settings};
 use claim_sync::Claims;
 use matcher::Matcher;
 use metrics::{Operations, Totals};
 use notices::Notices;
+use reconciler::{Binder, Settings};
 use recycler_pod::Recyclers;
 use volume_sync::Volumes;
 

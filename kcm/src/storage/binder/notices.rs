@@ -16,10 +16,13 @@ use super::decide_claim::Notice;
 /// The same event is recorded again after this time.
 const REPEAT: Duration = Duration::from_secs(5 * 60);
 
+/// The last notice of each object, by kind and key, and its time.
+type LastNotices = HashMap<(&'static str, ObjectKey), (Notice, Instant)>;
+
 /// The last event of each object that waits.
 pub struct Notices {
     recorder: Recorder,
-    last: Mutex<HashMap<(&'static str, ObjectKey), (Notice, Instant)>>,
+    last: Mutex<LastNotices>,
 }
 
 impl Notices {

@@ -15,11 +15,11 @@ use runtime::write::WriteError;
 use serde_json::{Value, json};
 use tracing::info;
 
-use super::binder::Binder;
 use super::decide_claim::{Cluster, Notice};
 use super::draft::{Draft, Stop};
 use super::host_path;
 use super::names::{CONTROLLER_FINALIZER, CREATED_BY, HOST_PATH, IN_TREE, NFS, YES};
+use super::reconciler::Binder;
 use crate::storage::migration::of_plugin;
 
 /// How a class provisions volumes.

@@ -7,12 +7,12 @@ use kinds::{Kind, PersistentVolume};
 use runtime::worker::Outcome;
 use tracing::info;
 
-use super::binder::Binder;
 use super::decide_claim::Notice;
 use super::decide_volume::{Reclaim, RecyclePlugin, is_released, reclaim};
 use super::draft::{Draft, Stop};
 use super::host_path;
 use super::names::{CONTROLLER_FINALIZER, HOST_PATH};
+use super::reconciler::Binder;
 use super::recycle::Progress;
 use super::volume_index::claim_key;
 

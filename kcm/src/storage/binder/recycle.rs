@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::binder::Binder;
 use super::decide_volume::RecyclePlugin;
 use super::draft::Stop;
+use super::reconciler::Binder;
 use super::recycler_pod::{Recycler, pod_name};
 
 /// How far a volume has been wiped.

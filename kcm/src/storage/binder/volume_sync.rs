@@ -12,10 +12,10 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
 use tracing::info;
 
-use super::binder::Binder;
 use super::decide_claim::Notice;
 use super::decide_volume::{VolumeStep, is_reclaimable, needs_uncached_claim, next_step};
 use super::draft::{Draft, Stop};
+use super::reconciler::Binder;
 use super::references::unbound;
 use super::upkeep::{annotation_edit, finalizer_edit};
 use super::volume_index::claim_key;

@@ -105,7 +105,7 @@ pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Resul
     space.create::<ReplicaSet>(with(replica_set("web", 4), flapping)).await?;
     eventually("three pods and a refusal", || async {
         ensure!(space.pods("web").await?.len() == 3);
-        ensure!(refused(&faults, &space.namespace).get("pods").is_some());
+        ensure!(refused(&faults, &space.namespace).contains_key("pods"));
         Ok(())
     })
     .await?;
