@@ -4,8 +4,8 @@ use anyhow::Context as _;
 use runtime::client::Clients;
 use runtime::diagnostics::FinalizerOwner;
 use runtime::manager::Manager;
-use runtime::watch::{Builder, serves};
-use tracing::info;
+use runtime::watch::{Builder, WatchError, serves};
+use tracing::{info, warn};
 
 use crate::descriptor::{Descriptor, Start};
 use crate::flags::Options;
@@ -56,15 +56,21 @@ pub fn with_work<C>(descriptors: Descriptors<C>, context: &mut C) -> anyhow::Res
 /// Returns the controllers whose required API resources are served; logs which the others miss.
 ///
 /// # Errors
-/// When the API server cannot be asked.
+/// When the API server cannot be reached.
 pub async fn with_served_apis<C>(descriptors: Descriptors<C>, clients: &Clients) -> anyhow::Result<Descriptors<C>> {
     let mut kept = Vec::new();
     'descriptors: for descriptor in descriptors {
         for resource in descriptor.requires {
-            if !serves(clients, resource).await.context("cannot ask what the API server serves")? {
-                let missing = format!("{} {}", resource.api_version(), resource.plural);
-                info!(controller = descriptor.name, missing, "skipping controller: the API is not served");
-                continue 'descriptors;
+            let (controller, api) = (descriptor.name, format!("{} {}", resource.api_version(), resource.plural));
+            match serves(clients, resource).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    info!(controller, missing = api, "skipping controller: the API is not served");
+                    continue 'descriptors;
+                }
+                // One group that fails must not end the process; the controller waits until the kind can be listed.
+                Err(WatchError::Refused(status)) => warn!(controller, api, %status, "API discovery was refused"),
+                Err(error) => return Err(error).context("cannot ask what the API server serves"),
             }
         }
         kept.push(descriptor);
@@ -81,11 +87,13 @@ pub fn watches<C>(descriptors: &[&'static Descriptor<C>], context: &C) -> Builde
     builder
 }
 
-/// Adds the controllers to a manager.
+/// Adds the controllers to a manager. Each waits only for the kinds that it reads itself.
 pub fn start<C>(descriptors: &[&'static Descriptor<C>], manager: &mut Manager, context: &C) {
     for descriptor in descriptors {
         info!(controller = descriptor.name, "starting controller");
-        (descriptor.start)(manager, context);
+        let mut builder = Builder::default();
+        (descriptor.watches)(&mut builder, context);
+        manager.add_reading(builder.reads(), |manager| (descriptor.start)(manager, context));
     }
 }
 

@@ -64,13 +64,26 @@ fn names(pattern: &str, file: &str) -> bool {
 }
 
 /// Whether a name is as a pattern says, in which `*` is any text and `?` any one letter.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    match (pattern.split_first(), name.split_first()) {
-        (None, None) => true,
-        (Some((b'*', rest)), None) => matches(rest, name),
-        (Some((b'*', rest)), Some((_, later))) => matches(rest, name) || matches(pattern, later),
-        (Some((letter, rest)), Some((own, later))) => (*letter == b'?' || letter == own) && matches(rest, later),
-        _ => false,
+fn matches(mut pattern: &[u8], mut name: &[u8]) -> bool {
+    // What follows the last `*`, and the part of the name that it is tried on next. An earlier `*` need not be tried again.
+    let mut retry: Option<(&[u8], &[u8])> = None;
+    loop {
+        match (pattern.split_first(), name.split_first()) {
+            (None, None) => return true,
+            (Some((b'*', rest)), _) => {
+                pattern = rest;
+                retry = Some((rest, name));
+                continue;
+            }
+            (Some((letter, rest)), Some((own, later))) if *letter == b'?' || letter == own => {
+                (pattern, name) = (rest, later);
+                continue;
+            }
+            _ => {}
+        }
+        let Some((after, [_, later @ ..])) = retry else { return false };
+        (pattern, name) = (after, later);
+        retry = Some((after, later));
     }
 }
 
@@ -159,6 +172,29 @@ mod tests {
     fn verbosity(usual: u32, files: &[(&str, u32)]) -> Verbosity {
         let files = files.iter().map(|(pattern, verbosity)| ((*pattern).to_owned(), *verbosity)).collect();
         Verbosity { binary: "kcm", usual, files }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_pattern_is_matched_in_bounded_time(pattern in "[*?ab]{0,40}", name in "[ab]{0,60}") {
+            let begun = std::time::Instant::now();
+            let found = matches(pattern.as_bytes(), name.as_bytes());
+            proptest::prop_assert!(begun.elapsed().as_secs() < 1);
+            // The same by a table: which prefixes of the name each prefix of the pattern matches.
+            let mut row = vec![true];
+            row.resize(name.len() + 1, false);
+            for letter in pattern.bytes() {
+                let mut next = vec![letter == b'*' && row[0]];
+                for (at, own) in name.bytes().enumerate() {
+                    next.push(match letter {
+                        b'*' => row[at + 1] || next[at],
+                        letter => row[at] && (letter == b'?' || letter == own),
+                    });
+                }
+                row = next;
+            }
+            proptest::prop_assert_eq!(found, row[name.len()]);
+        }
     }
 
     #[test]

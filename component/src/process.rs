@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use runtime::client::ConnectOptions;
 use runtime::election::{ElectionConfig, unique_identity};
 use runtime::manager::{Ended, ManagerOptions};
 use runtime::serve::{Server, SetVerbosity};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use crate::assembly::Built;
@@ -37,6 +38,8 @@ where
         Err(code) => return code,
     };
     let ended = runtime.block_on(run(component, options, set_verbosity, build));
+    // A plugin for credentials that hangs must not keep the process alive.
+    runtime.shutdown_background();
     match ended {
         Ok(Ended::Shutdown) => {
             info!("ended as asked");
@@ -46,6 +49,7 @@ where
             tracing::error!(%lost, "leaderelection lost");
             ExitCode::FAILURE
         }
+        Ok(Ended::WatchEnded) => ExitCode::FAILURE,
         Err(error) => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
@@ -142,17 +146,30 @@ where
         }
         None => None,
     };
-    let shutdown = async {
+    let (stop, stopped) = oneshot::channel();
+    let signals = async move {
         tokio::select! {
             _ = terminate.recv() => info!("SIGTERM: finishing what is under way"),
             _ = interrupt.recv() => info!("SIGINT: finishing what is under way"),
         }
+        // The manager may have ended by itself.
+        let _ = stop.send(());
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     };
-    let ended = built.manager.run(shutdown).await;
-    if let Some(server) = server.filter(|_| ended == Ended::Shutdown) {
-        server.stop().await;
+    let work = async {
+        let ended = built.manager.run(async { _ = stopped.await }).await;
+        if let Some(server) = server.filter(|_| ended == Ended::Shutdown) {
+            server.stop().await;
+        }
+        ended
+    };
+    tokio::select! {
+        ended = work => Ok(ended),
+        () = signals => bail!("second signal: exiting at once"),
     }
-    Ok(ended)
 }
 
 /// Warns of controllers that are switched on and not in this binary.
@@ -184,6 +201,7 @@ pub fn manager_options(options: &Options, namespace: Option<String>) -> ManagerO
         service_accounts: options.use_service_account_credentials,
         qps: options.kube_api_qps,
         burst: u32::try_from(options.kube_api_burst).unwrap_or(0),
+        start_interval: options.values.get_duration("controller-start-interval"),
         shutdown_timeout: options.controller_shutdown_timeout,
     }
 }

@@ -10,7 +10,7 @@ use runtime::serve::{
     AuthenticationOptions, AuthorizationOptions, Check, Health, ProcessStatus, RequestHeaderOptions, ServeOptions,
     SetVerbosity, Surface, TlsOptions, Zpages, configz,
 };
-use runtime::telemetry::{BuildInfo, Controllers, Events, Leadership, Stores};
+use runtime::telemetry::{BuildInfo, CompatibilityVersions, Controllers, Events, Features, Leadership, Stores};
 use serde_json::{Map, Value, json};
 
 use crate::assembly::Built;
@@ -20,6 +20,9 @@ use crate::flags::value::{KUBE_VERSION, Type};
 /// How much longer than the lease a leader may go without renewing before it is unhealthy
 /// (cmd/kube-controller-manager/app, Run).
 const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
+
+/// Panics in a row after which a watch is unhealthy: only a restart of the process may help.
+const PANICS: u64 = 5;
 
 /// How to serve; `None` with `--secure-port=0`.
 pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions> {
@@ -113,12 +116,25 @@ fn health(options: &Options, manager: &Manager) -> Health {
             stores.iter().filter(|store| !store.is_synced()).map(|store| store.resource()).collect();
         Some(if waits.is_empty() { Ok(()) } else { Err(format!("not listed yet: {}", waits.join(", "))) })
     });
-    Health::new(election.into_iter().chain(running).collect(), vec![complete])
+    let watched = manager.registry().stats();
+    let working = Check::new("watches", move || {
+        let broken: Vec<String> =
+            watched.iter().filter(|watch| watch.panics_in_a_row() >= PANICS).map(|watch| watch.resource()).collect();
+        Some(if broken.is_empty() { Ok(()) } else { Err(format!("panics again and again: {}", broken.join(", "))) })
+    });
+    Health::new(election.into_iter().chain(running).chain([working]).collect(), vec![complete])
 }
 
 fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> Arc<Metrics> {
     let metrics = manager.metrics().clone();
     metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
+    let gates = &options.gates;
+    metrics.collect(CompatibilityVersions {
+        binary: KUBE_VERSION.trim_start_matches('v').to_owned(),
+        emulation: format!("1.{}", gates.emulated_minor()),
+        min_compatibility: format!("1.{}", gates.min_compatibility_minor()),
+    });
+    metrics.collect(Features(gates.all().map(|(name, stage, is_on)| (name, stage.label(), is_on)).collect()));
     metrics.rest_client(&manager.clients().metrics);
     metrics.collect(manager.queues());
     if options.leader_elect.enabled {

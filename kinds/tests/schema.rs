@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kinds::schema::MESSAGES;
+use kinds::template::pod_schema;
 
 /// The first part of a listed file's path, the variable with that module's folder, and the module.
 const MODULES: [(&str, &str, &str); 2] =
@@ -108,6 +109,28 @@ fn field_numbers_are_upstreams() {
         }
         // Written directly, as a test's output is shown only when it fails.
         Err(why) => writeln!(std::io::stderr(), "field_numbers_are_upstreams: skipped: {why}").expect("stderr is open"),
+    }
+}
+
+/// The fields of a message that hold messages, by number, as a proto file has them.
+fn nested(proto: &str, message: &str) -> BTreeMap<u32, String> {
+    let begin = format!("message {message} {{");
+    let lines = proto.lines().map(str::trim).skip_while(|line| *line != begin).take_while(|line| *line != "}");
+    let holds_message = |line: &str| {
+        let declared = line.trim_start_matches("optional ").trim_start_matches("repeated ");
+        declared.starts_with(|first: char| first.is_ascii_uppercase() || first == '.') || declared.contains(", .")
+    };
+    let found = lines.filter(|line| holds_message(line)).filter_map(field);
+    found.map(|(name, number)| (number, name.to_owned())).collect()
+}
+
+#[test]
+fn messages_inside_a_pod_spec_are_upstreams() {
+    let Ok(folders) = folders() else { return };
+    for message in pod_schema::MESSAGES {
+        let listed: BTreeMap<u32, String> =
+            message.nested.iter().map(|nested| (nested.number, nested.field.to_owned())).collect();
+        assert_eq!(listed, nested(&read(&folders, message.file), message.name), "{}", message.name);
     }
 }
 

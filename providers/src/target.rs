@@ -67,8 +67,8 @@ pub struct Targets {
     pub endpoints: Arc<[EndpointTarget]>,
     /// The same for each of [`LoadBalancerSpec::others`](crate::LoadBalancerSpec::others), by name.
     pub others: BTreeMap<String, Arc<[EndpointTarget]>>,
-    /// Some Nodes or EndpointSlices could not be decoded, so that the lists may lack targets. Providers register what is
-    /// listed, and take nothing out.
+    /// Some Nodes or EndpointSlices could not be decoded, so that the lists may lack targets. Providers register what
+    /// is listed, and take nothing out.
     pub incomplete: bool,
 }
 

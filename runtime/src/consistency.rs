@@ -25,6 +25,8 @@ struct Written {
     kind: (&'static str, &'static str),
     history: u64,
     version: u64,
+    /// The key is woken at this version already.
+    is_awaited: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -61,11 +63,16 @@ impl Consistency {
 
     /// As [`Consistency::wrote`], of a kind that only its store's progress is known of.
     pub fn wrote_at(&self, key: &ObjectKey, resource: &Resource, progress: &Progress, version: u64) {
-        let written = Written { kind: (resource.group, resource.plural), history: progress.history(), version };
+        let written = Written {
+            kind: (resource.group, resource.plural),
+            history: progress.history(),
+            version,
+            is_awaited: false,
+        };
         let mut keys = self.lock();
         let expected = keys.entry(key.clone()).or_default();
         match expected.written.iter_mut().find(|known| known.kind == written.kind) {
-            Some(known) if known.history == written.history => known.version = known.version.max(version),
+            Some(known) if known.history == written.history && known.version >= version => {}
             Some(known) => *known = written,
             None => expected.written.push(written),
         }
@@ -120,14 +127,18 @@ impl Consistency {
             expected
                 .written
                 .retain(|written| written.kind != kind || written.history == history && written.version > version);
-            expected.written.iter().find(|written| written.kind == kind).map(|written| written.version)
+            let behind = expected.written.iter_mut().find(|written| written.kind == kind);
+            behind.map(|written| (written.version, std::mem::replace(&mut written.is_awaited, true)))
         };
         match behind {
             None => true,
-            Some(version) => {
+            Some((version, is_awaited)) => {
                 note(|| format!("the store of {} has not come to version {version} yet", resource.plural));
                 *self.skips.lock().unwrap_or_else(PoisonError::into_inner).entry(kind).or_default() += 1;
-                progress.when_reached(version, wake);
+                // A key that changes all the time while the watch stands still must not fill the memory.
+                if !is_awaited {
+                    progress.when_reached(version, wake);
+                }
                 false
             }
         }
@@ -158,5 +169,44 @@ impl Consistency {
     /// Forgets a key: its object is gone, and another one of its name starts clean.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn key_that_is_checked_often_waits_once() {
+        let pods = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+        let (consistency, progress) = (Consistency::default(), Progress::default());
+        let (key, woken) = (ObjectKey::new("ns", "a"), Arc::new(AtomicUsize::new(0)));
+        let check = || {
+            let woken = woken.clone();
+            consistency.caught_up_at(&key, &pods, &progress, move || {
+                woken.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        consistency.wrote_at(&key, &pods, &progress, 5);
+        assert!((0..1000).all(|_| !check()));
+        progress.advance(5);
+        assert_eq!(woken.load(Ordering::Relaxed), 1);
+        assert!(check());
+        consistency.wrote_at(&key, &pods, &progress, 7);
+        assert!(!check());
+        // A later write is waited for, too, though an earlier one is awaited already.
+        consistency.wrote_at(&key, &pods, &progress, 9);
+        assert!(!check());
+        progress.advance(7);
+        assert!(!check() && !check());
+        progress.advance(9);
+        assert!(check());
+        assert_eq!(woken.load(Ordering::Relaxed), 3);
+        consistency.wrote_at(&key, &pods, &progress, 20);
+        assert!(!check());
+        progress.reset(3);
+        assert!(woken.load(Ordering::Relaxed) == 4 && check(), "another history");
     }
 }

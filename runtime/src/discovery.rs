@@ -15,7 +15,7 @@ use kinds::envelope::ApiStatus;
 use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
-use crate::client::{Clients, Identity, SendError, refusal};
+use crate::client::{Clients, Identity, Lane, SendError, refusal};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -189,14 +189,19 @@ impl Snapshot {
             }
             for listed in &version.resources {
                 let Some(kind) = listed.response_kind.as_ref().filter(|kind| !kind.kind.is_empty()) else { continue };
+                // Adapters of metrics list metrics as resources; a metric's name may be no part of a URL.
+                if ![name, &version.version, &kind.kind, &listed.resource].into_iter().all(is_name) {
+                    continue;
+                }
+                let names = (lasting(name), lasting(&version.version), lasting(&kind.kind), lasting(&listed.resource));
+                let (Some(group), Some(version), Some(kind_name), Some(plural)) = names else {
+                    let problem = format!("{api_version}: there are more than {MOST_NAMES} names of resources");
+                    self.failed.insert(api_version.clone(), problem);
+                    continue;
+                };
+                let namespaced = listed.scope == "Namespaced";
                 let served = Served {
-                    resource: Resource {
-                        group: lasting(name),
-                        version: lasting(&version.version),
-                        kind: lasting(&kind.kind),
-                        plural: lasting(&listed.resource),
-                        namespaced: listed.scope == "Namespaced",
-                    },
+                    resource: Resource { group, version, kind: kind_name, plural, namespaced },
                     verbs: listed.verbs.iter().fold(Verbs::default(), |verbs, word| verbs | Verbs::read(word)),
                     scales: listed.subresources.iter().any(Subresource::is_scale),
                 };
@@ -213,17 +218,34 @@ impl Snapshot {
     }
 }
 
-/// Names of kinds live as long as the process: there are few, and the same ones again and again.
-fn lasting(text: &str) -> &'static str {
+/// Longest name of a group, version, kind or resource in bytes.
+const LONGEST_NAME: usize = 253;
+
+/// Most different names. Clusters have some thousands; a tenant who may create definitions of resources must not be able to fill
+/// the memory with them.
+const MOST_NAMES: usize = 65_536;
+
+/// Reports whether a text may be a name of a group (the core group's is empty), version, kind or resource, which become
+/// parts of URLs.
+fn is_name(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    text.len() <= LONGEST_NAME && text.bytes().all(is_plain) && !matches!(text, "." | "..")
+}
+
+/// Returns a name that lives as long as the process; `None` if there are too many.
+fn lasting(text: &str) -> Option<&'static str> {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let names = names.get_or_insert_default();
     if let Some(known) = names.get(text) {
-        return known;
+        return Some(known);
+    }
+    if names.len() >= MOST_NAMES {
+        return None;
     }
     let name: &'static str = Box::leak(text.into());
     names.insert(name);
-    name
+    Some(name)
 }
 
 /// A field that is null is as good as none: adapters of metrics have resources without verbs of their own.
@@ -351,7 +373,10 @@ impl Discovery {
         if let Some(tag) = &answered.tag {
             request = request.header(header::IF_NONE_MATCH, tag);
         }
-        let request = request.body(Bytes::new()).expect("a constant path is a valid request");
+        let request = request
+            .extension(Lane::Control)
+            .body(Bytes::new())
+            .map_err(|error| DiscoveryError::Unreadable { path, problem: error.to_string() })?;
         let answer = self.clients.send(&Identity::Own, request).await?;
         match answer.status() {
             StatusCode::NOT_MODIFIED => return Ok(false),
@@ -428,6 +453,53 @@ mod tests {
     }
 
     #[test]
+    fn resource_with_a_name_that_is_no_segment_of_a_path_is_left_out() {
+        let odd = ["../secrets", "a/b", "a?watch=true", "a b", "..", "queue:length", "\u{8a9e}"];
+        let resources: Vec<_> =
+            odd.iter().chain(&["good"]).map(|name| resource(name, &format!("Kind{name}"), &["list"])).collect();
+        let served = snapshot(json!([
+            {"metadata": {"name": "example.com"}, "versions": [
+                {"version": "v1", "freshness": "Current", "resources": resources},
+            ]},
+            {"metadata": {"name": "example.com/../.."}, "versions": [
+                {"version": "v1", "freshness": "Current", "resources": [resource("good", "Good", &["list"])]},
+            ]},
+        ]));
+        let names: Vec<_> = served.preferred().iter().map(|one| (one.resource.group, one.resource.plural)).collect();
+        assert_eq!(names, [("example.com", "good")]);
+        assert!(served.failed().is_empty(), "nothing waits for them");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_discovery_document_is_read_or_refused(
+            names in proptest::collection::vec("[a-z./%?]{0,8}|[A-Z][a-z]{0,5}", 4..8),
+            verbs in "null|\\[\\]|\\[\"get\",\"x\"\\]|1",
+            freshness in "Current|Stale|.{0,4}",
+            text in "[\\[\\]{}\":,a-z]{0,40}",
+        ) {
+            let resource = format!(
+                r#"{{"resource": "{}", "responseKind": {{"kind": "{}"}}, "scope": "Namespaced", "verbs": {verbs}}}"#,
+                names[0], names[1],
+            );
+            let freshness = serde_json::Value::from(freshness);
+            let document = format!(
+                r#"{{"items": [{{"metadata": {{"name": "{}"}}, "versions": [{{"version": "{}", "freshness": {freshness},
+                    "resources": [{resource}, {resource}]}}]}}]}}"#,
+                names[2], names[3],
+            );
+            for text in [&document, &text] {
+                let Ok(document) = serde_json::from_str::<Document>(text) else { continue };
+                let snapshot = Snapshot::read(&document);
+                for served in snapshot.preferred() {
+                    let path = served.resource.path(Some("ns"));
+                    proptest::prop_assert!(!path.contains(['?', '%', ' ']) && !path.contains("/../"), "{}", path);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn what_is_null_is_empty() {
         let length = json!({"resource": "fleets", "responseKind": {"group": "", "version": "", "kind": ""},
             "scope": "Namespaced", "verbs": null, "subresources": [
@@ -444,7 +516,7 @@ mod tests {
 
     #[test]
     fn names_are_kept_once() {
-        let name = lasting("widgets");
-        assert!(std::ptr::eq(name, lasting(String::from("widgets").as_str())));
+        let name = lasting("widgets").expect("a name");
+        assert!(std::ptr::eq(name, lasting(String::from("widgets").as_str()).expect("a name")));
     }
 }

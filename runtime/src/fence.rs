@@ -1,10 +1,13 @@
 //! Whether this process may still write as the leader, told by its own monotonic clock alone.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// Leading, but the lease was not renewed for too long: the health check `leaderElection` fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -56,10 +59,41 @@ impl Fence {
 
     /// Whether a write may be sent now.
     pub fn holds(&self) -> bool {
-        match &self.shared {
-            None => true,
-            Some(shared) => self.last_renewed().is_some_and(|begun| Instant::now() < begun + shared.lasts),
+        self.shared.is_none() || self.end().is_some_and(|end| Instant::now() < end)
+    }
+
+    /// When the fence stops to hold unless the lease is renewed before; none when not leading or without election.
+    fn end(&self) -> Option<Instant> {
+        let shared = self.shared.as_ref()?;
+        self.last_renewed().map(|begun| begun + shared.lasts)
+    }
+
+    /// Runs `work` while the fence holds; `None` if it stopped to hold before the end of `work`, which is then dropped.
+    ///
+    /// The fence is checked before each step of `work`, not only at its begin: a process that was frozen while it waited
+    /// for a token or a connection takes no further step when it resumes. A renewal of the lease prolongs the run.
+    pub(crate) async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        if self.shared.is_none() {
+            return Some(work.await);
         }
+        let mut timer = pin!(sleep_until(self.end()?));
+        poll_fn(|context| {
+            loop {
+                let Some(end) = self.end().filter(|end| Instant::now() < *end) else { return Poll::Ready(None) };
+                if let Poll::Ready(output) = work.as_mut().poll(context) {
+                    return Poll::Ready(Some(output));
+                }
+                if timer.deadline() != end {
+                    timer.as_mut().reset(end);
+                }
+                // A renewal does not wake this task: at the former end the new one is read.
+                if timer.as_mut().poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
     }
 
     /// Whether this process is the leader as far as it knows: from acquiring until losing or releasing;
@@ -157,6 +191,45 @@ mod tests {
         fence.revoke();
         assert_eq!(fence.check(TOLERANCE), Ok(()));
         assert!(!fence.holds());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn run_ends_with_the_fence_unless_the_lease_is_renewed() {
+        let fence = Fence::shut(LASTS);
+        assert_eq!(fence.run(async { 1 }).await, None, "not leading");
+        fence.renew(Instant::now());
+        assert_eq!(fence.run(async { 1 }).await, Some(1));
+        let begun = Instant::now();
+        assert_eq!(fence.run(std::future::pending::<()>()).await, None);
+        assert_eq!(begun.elapsed().as_secs(), LASTS.as_secs());
+        fence.renew(Instant::now());
+        let renewals = async {
+            for _ in 0..10 {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                fence.renew(Instant::now());
+            }
+        };
+        let work = fence.run(tokio::time::sleep(Duration::from_secs(90)));
+        assert_eq!(tokio::join!(work, renewals).0, Some(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn run_takes_no_step_after_a_pause_beyond_the_end_of_the_fence() {
+        let fence = Fence::shut(LASTS);
+        fence.renew(Instant::now());
+        let (resume, resumed) = tokio::sync::oneshot::channel::<()>();
+        let mut sent = false;
+        let work = async {
+            let _ = resumed.await;
+            sent = true;
+        };
+        let pause = async {
+            // No other task runs in between, as in a process that was stopped: the work is ready when it resumes.
+            tokio::time::advance(LASTS).await;
+            let _ = resume.send(());
+        };
+        let (outcome, ()) = tokio::join!(fence.run(work), pause);
+        assert_eq!((outcome, sent), (None, false));
     }
 
     #[test]

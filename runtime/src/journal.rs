@@ -32,6 +32,7 @@ tokio::task_local! {
 pub(crate) struct Notes {
     kept: Vec<(String, u32)>,
     more: u32,
+    retry_after: Duration,
 }
 
 impl Notes {
@@ -45,9 +46,15 @@ impl Notes {
         }
     }
 
+    /// The longest Retry-After that the API server returned in this reconcile; zero without one.
+    pub(crate) fn retry_after(notes: &Mutex<Self>) -> Duration {
+        notes.lock().unwrap_or_else(PoisonError::into_inner).retry_after
+    }
+
     /// Everything in one line; nothing is left.
     pub(crate) fn take(notes: &Mutex<Self>) -> String {
-        let Self { kept, more } = std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner));
+        let Self { kept, more, retry_after: _ } =
+            std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner));
         let mut line = String::new();
         for (text, times) in kept {
             let separator = if line.is_empty() { "" } else { "; " };
@@ -68,6 +75,16 @@ impl Notes {
 pub fn note(text: impl FnOnce() -> String) {
     // The error says that no reconcile runs here.
     let _ = RUNNING.try_with(|notes| notes.lock().unwrap_or_else(PoisonError::into_inner).add(text()));
+}
+
+/// Records that the API server asked the reconcile that runs in this task to retry only after a time. If the reconcile
+/// fails, its key is requeued no sooner.
+pub(crate) fn note_retry_after(delay: Duration) {
+    // The error says that no reconcile runs here.
+    let _ = RUNNING.try_with(|notes| {
+        let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.retry_after = notes.retry_after.max(delay);
+    });
 }
 
 /// Runs a reconcile whose notes go there.

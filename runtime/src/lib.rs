@@ -5,6 +5,7 @@
 //! [`queue`]; a [`worker`] reconciles one key, looking only into stores, and changes things only through
 //! the [`write::Writer`]; [`consistency`] keeps the key from being decided on again before the stores show the result.
 
+pub mod children;
 pub mod client;
 pub mod consistency;
 pub mod controller_ref;
@@ -14,7 +15,9 @@ pub mod discovery;
 pub mod election;
 pub mod events;
 pub mod fence;
+pub mod handover;
 pub mod journal;
+pub mod lock;
 pub mod manager;
 pub mod metrics;
 pub mod page;

@@ -1,16 +1,18 @@
 //! A process of controllers: their watches, their leadership, their start and their end.
 //!
-//! The stores fill from the beginning, also while another process leads (warm standby); workers start with leadership
-//! and complete stores. At the end workers finish what they are doing, events are sent, and the lease is given up.
+//! The stores fill from the beginning, also while another process leads (warm standby); the workers of a controller start
+//! with leadership and complete stores of the kinds that it reads. At the end workers finish what they are doing, events are sent, and the lease is given up.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use prometheus_client::collector::Collector;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
-use tracing::{info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, ServiceAccountToken};
@@ -22,9 +24,12 @@ use crate::fence::Fence;
 use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::queue::{Queue, QueueLook, QueueStats, Queues};
-use crate::watch::Registry;
+use crate::watch::{Reads, Registry};
 use crate::worker::{Reconcile, WorkCounts, WorkOptions, work};
 use crate::write::Writer;
+
+/// Controllers whose kinds are not listed yet are named in the log this often.
+const WAIT_REPORT: Duration = Duration::from_secs(60);
 
 /// How a manager runs.
 #[derive(Debug, Clone)]
@@ -39,6 +44,8 @@ pub struct ManagerOptions {
     pub qps: f32,
     /// Requests of each controller that may go out at once.
     pub burst: u32,
+    /// Least time between the starts of two controllers.
+    pub start_interval: Duration,
     /// How long the end may take; zero: as long as it needs.
     pub shutdown_timeout: Duration,
 }
@@ -51,6 +58,7 @@ impl Default for ManagerOptions {
             service_accounts: false,
             qps: 20.0,
             burst: 30,
+            start_interval: Duration::ZERO,
             shutdown_timeout: Duration::from_secs(10),
         }
     }
@@ -63,9 +71,60 @@ pub enum Ended {
     Shutdown,
     /// Another process leads, or may: this one must exit at once.
     LeaseLost(Lost),
+    /// A defect ended a watch: what its store shows is out of date, and this process must exit.
+    WatchEnded,
 }
 
 type Start = Box<dyn FnOnce(&mut JoinSet<()>) + Send>;
+
+/// The workers of a controller that wait for its kinds.
+struct Waiting {
+    name: &'static str,
+    reads: Option<Reads>,
+    start: Start,
+}
+
+/// Starts the workers of each controller as soon as the kinds that it reads are listed, as upstream's controllers wait
+/// each for its own informers; at least `interval`, at most twice as long, lies between two starts. Does not return.
+async fn start_workers(registry: &Registry, waiting: Vec<Waiting>, interval: Duration, workers: &mut JoinSet<()>) {
+    let begun = Instant::now();
+    let mut names: BTreeMap<_, _> = waiting.iter().map(|waiting| (waiting.name, waiting.reads.clone())).collect();
+    let synced = |waiting: Waiting| async move {
+        registry.synced(waiting.reads.as_ref()).await;
+        waiting
+    };
+    let mut ready: FuturesUnordered<_> = waiting.into_iter().map(synced).collect();
+    let mut report = tokio::time::interval_at(begun + WAIT_REPORT, WAIT_REPORT);
+    while !ready.is_empty() {
+        tokio::select! {
+            Some(Waiting { name, start, .. }) = ready.next() => {
+                debug!(controller = name, seconds = begun.elapsed().as_secs_f64(), "starting workers");
+                start(workers);
+                names.remove(name);
+                tokio::time::sleep(interval.mul_f64(rand::random_range(1.0..2.0))).await;
+            }
+            _ = report.tick() => report_waiting(registry, &names),
+        }
+    }
+    info!(seconds = begun.elapsed().as_secs_f64(), "all controllers are started");
+    std::future::pending().await
+}
+
+/// Names in the log what keeps controllers from starting.
+fn report_waiting(registry: &Registry, waiting: &BTreeMap<&'static str, Option<Reads>>) {
+    let missing: BTreeSet<String> = waiting.values().flat_map(|reads| registry.not_synced(reads.as_ref())).collect();
+    let missing = missing.into_iter().collect::<Vec<_>>().join(",");
+    let controllers = waiting.keys().copied().collect::<Vec<_>>().join(",");
+    error!(controllers, missing, "controllers do not start: kinds that they read cannot be listed");
+}
+
+/// Returns when a watch ends, which none does by itself.
+async fn ended_by_defect(watches: &mut JoinSet<()>) {
+    match watches.join_next().await {
+        Some(ended) => error!(panicked = ended.is_err(), "watch ended: this is a defect"),
+        None => std::future::pending().await,
+    }
+}
 
 struct Running {
     name: &'static str,
@@ -75,6 +134,8 @@ struct Running {
     look: Arc<dyn QueueLook>,
     workers: usize,
     counts: Arc<WorkCounts>,
+    /// The kinds that must be listed before its workers start; `None`: all.
+    reads: Option<Reads>,
 }
 
 /// Controllers that share stores, connections and leadership.
@@ -100,7 +161,7 @@ impl Manager {
     pub fn new(clients: Arc<Clients>, registry: Registry, options: ManagerOptions) -> Result<Self, ElectionError> {
         let (election, fence) = match &options.election {
             Some(config) => {
-                let (election, fence) = Election::new(clients.own.clone(), config.clone())?;
+                let (election, fence) = Election::new(clients.control.clone(), config.clone())?;
                 (Some(election), fence)
             }
             None => (None, Fence::open()),
@@ -171,6 +232,18 @@ impl Manager {
         self.election = self.election.take().map(|election| election.recording(recorder));
     }
 
+    /// Adds controllers that wait only for the kinds that they read, whatever the state of others: those declared, and
+    /// those whose stores `start` takes. Controllers that are added otherwise wait for all kinds.
+    pub fn add_reading(&mut self, declared: Reads, start: impl FnOnce(&mut Self)) {
+        self.registry.take_used();
+        let first = self.controllers.len();
+        start(self);
+        let reads = declared.and(self.registry.take_used());
+        for controller in &mut self.controllers[first..] {
+            controller.reads = Some(reads.clone());
+        }
+    }
+
     /// Adds a controller.
     pub fn add<R: Reconcile>(&mut self, options: WorkOptions, queue: Arc<Queue<R::Key>>, reconciler: Arc<R>) {
         let counts = Arc::new(WorkCounts::default());
@@ -183,6 +256,7 @@ impl Manager {
             look,
             workers: options.workers.max(1),
             counts,
+            reads: None,
         });
     }
 
@@ -275,40 +349,38 @@ impl Manager {
             tokio::select! {
                 () = election.acquire() => {}
                 () = &mut shutdown => return self.end(JoinSet::new()).await,
+                () = ended_by_defect(&mut watches) => return Ended::WatchEnded,
             }
         }
-        let begun = Instant::now();
-        let registry = self.registry.clone();
         let mut workers = JoinSet::new();
-        let starts: Vec<Start> = self
-            .controllers
-            .iter_mut()
-            .map(|running| std::mem::replace(&mut running.start, Box::new(|_| {})))
-            .collect();
-        let ended = {
-            let hold = async {
-                match &mut self.election {
-                    Some(election) => election.hold().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::pin!(hold);
-            let lost = tokio::select! {
-                lost = &mut hold => Some(lost),
-                () = &mut shutdown => None,
-                () = async {
-                    registry.synced().await;
-                    info!(seconds = begun.elapsed().as_secs_f64(), "stores are complete; starting workers");
-                    starts.into_iter().for_each(|start| start(&mut workers));
-                    std::future::pending::<()>().await;
-                } => None,
-            };
-            lost
+        let (starts, interval) = (self.starts(), self.options.start_interval);
+        let registry = self.registry.clone();
+        let hold = async {
+            match &mut self.election {
+                Some(election) => election.hold().await,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = tokio::select! {
+            lost = hold => Some(Ended::LeaseLost(lost)),
+            () = &mut shutdown => None,
+            () = ended_by_defect(&mut watches) => Some(Ended::WatchEnded),
+            () = start_workers(&registry, starts, interval, &mut workers) => None,
         };
         match ended {
-            Some(lost) => Ended::LeaseLost(lost),
+            Some(ended) => ended,
             None => self.end(workers).await,
         }
+    }
+
+    /// The workers of each controller, with the kinds that they wait for.
+    fn starts(&mut self) -> Vec<Waiting> {
+        let starts = self.controllers.iter_mut().map(|running| Waiting {
+            name: running.name,
+            reads: running.reads.clone(),
+            start: std::mem::replace(&mut running.start, Box::new(|_| {})),
+        });
+        starts.collect()
     }
 
     /// The orderly end: no new work, then no more events, then no lease.
@@ -348,7 +420,7 @@ impl Manager {
 
     fn identity(&self, service_account: &str) -> Identity {
         if self.options.service_accounts {
-            Identity::ServiceAccount(Arc::new(ServiceAccountToken::new(self.clients.own.clone(), service_account)))
+            Identity::ServiceAccount(Arc::new(ServiceAccountToken::new(self.clients.control.clone(), service_account)))
         } else {
             Identity::Own
         }
@@ -367,5 +439,43 @@ impl Manager {
         self.events.spawn(sender);
         self.recorders.push(recorder.clone());
         recorder
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Mutex;
+
+    use kinds::{Node, Pod, Sections};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::watch::Builder;
+
+    #[tokio::test(start_paused = true)]
+    async fn controller_starts_when_its_own_kinds_are_listed() {
+        let (mut pods, mut nodes, mut all) = (Builder::default(), Builder::default(), Builder::default());
+        pods.need::<Pod>(Sections::default(), &[]);
+        nodes.need::<Node>(Sections::default(), &[]);
+        all.need::<Pod>(Sections::default(), &[]).need::<Node>(Sections::default(), &[]);
+        let all_reads = all.reads();
+        let registry = all.build();
+        let started = Arc::new(Mutex::new(Vec::new()));
+        let waiting =
+            [("pods", Some(pods.reads())), ("nodes", Some(nodes.reads())), ("all", None)].map(|(name, reads)| {
+                let started = started.clone();
+                Waiting { name, reads, start: Box::new(move |_| started.lock().expect("the names").push(name)) }
+            });
+        let mut workers = JoinSet::new();
+        let mut running = pin!(start_workers(&registry, waiting.into(), Duration::ZERO, &mut workers));
+        registry.store::<Node>().progress().set_synced();
+        timeout(WAIT_REPORT * 3, &mut running).await.expect_err("it waits for pods");
+        assert_eq!(*started.lock().expect("the names"), ["nodes"]);
+        assert_eq!(registry.not_synced(Some(&pods.reads())), ["pods"]);
+        assert_eq!(registry.take_used().and(pods.reads()), all_reads, "a store that is taken counts as read");
+        registry.store::<Pod>().progress().set_synced();
+        timeout(Duration::from_secs(1), &mut running).await.expect_err("it never returns");
+        assert_eq!(started.lock().expect("the names").len(), 3);
     }
 }

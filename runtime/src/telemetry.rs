@@ -112,6 +112,12 @@ impl Collector for Stores {
         let each = |value: fn(&dyn WatchStats) -> f64| {
             self.0.iter().map(move |stats| ([("resource", stats.resource())], value(&**stats)))
         };
+        counters(
+            &mut encoder,
+            "controllers_store_panics",
+            "Panics of watches and of what is subscribed to them",
+            each(|stats| stats.panics() as f64),
+        )?;
         gauges(
             &mut encoder,
             "controllers_store_objects",
@@ -204,6 +210,43 @@ impl Collector for BuildInfo {
     }
 }
 
+/// `version_info`: the version of Kubernetes that the process behaves like.
+#[derive(Debug)]
+pub struct CompatibilityVersions {
+    /// The version of the program, as `1.37`.
+    pub binary: String,
+    /// The version that it emulates.
+    pub emulation: String,
+    /// The oldest version that it stays compatible with.
+    pub min_compatibility: String,
+}
+
+impl Collector for CompatibilityVersions {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let labels = [
+            ("component", "kube".to_owned()),
+            ("binary", self.binary.clone()),
+            ("emulation", self.emulation.clone()),
+            ("min_compat", self.min_compatibility.clone()),
+        ];
+        let help = "Versions that the component is, emulates and stays compatible with";
+        gauges(&mut encoder, "version_info", help, [(labels, 1.0)])
+    }
+}
+
+/// `kubernetes_feature_enabled`: each feature gate with its stage (empty: generally available), and whether it is on.
+#[derive(Debug)]
+pub struct Features(pub Vec<(&'static str, &'static str, bool)>);
+
+impl Collector for Features {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let samples = self.0.iter().map(|(name, stage, enabled)| {
+            ([("name", (*name).to_owned()), ("stage", (*stage).to_owned())], f64::from(u8::from(*enabled)))
+        });
+        gauges(&mut encoder, "kubernetes_feature_enabled", "Stage and enablement of each feature gate", samples)
+    }
+}
+
 /// Syncs that waited for a store to show what was written: `<subsystem>_stale_sync_skips_total`, by the kind that was
 /// waited for.
 #[derive(Debug)]
@@ -279,12 +322,21 @@ mod tests {
             fence: Fence::open(),
         });
         metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
+        metrics.collect(CompatibilityVersions {
+            binary: "1.37".into(),
+            emulation: "1.36".into(),
+            min_compatibility: "1.35".into(),
+        });
+        metrics.collect(Features(vec![("JobBackoffLimitPerIndex", "", true), ("NewThing", "ALPHA", false)]));
         let text = metrics.text();
         for line in [
             "leader_election_master_status{name=\"kube-controller-manager\"} 1.0",
             "leader_election_slowpath_total{name=\"kube-controller-manager\"} 0.0",
             "running_managed_controllers{name=\"replicaset-controller\",manager=\"kube-controller-manager\"} 1.0",
             "running_managed_controllers{name=\"nodeipam\",manager=\"kube-controller-manager\"} 1.0",
+            "version_info{component=\"kube\",binary=\"1.37\",emulation=\"1.36\",min_compat=\"1.35\"} 1.0",
+            "kubernetes_feature_enabled{name=\"JobBackoffLimitPerIndex\",stage=\"\"} 1.0",
+            "kubernetes_feature_enabled{name=\"NewThing\",stage=\"ALPHA\"} 0.0",
             "controllers_missing{name=\"job-controller\"} 1.0",
             "controllers_reconciles_total{controller=\"replicaset-controller\",outcome=\"failed\"} 2.0",
         ] {

@@ -1,7 +1,7 @@
 //! Workers: they take keys from a queue and reconcile them, one at a time each.
 //!
 //! A reconcile that fails is retried with the key's own exponential backoff; one that panics is counted and retried like
-//! a failed one, and affects no other key.
+//! a failed one, and affects no other key. When the API server said after which time to retry, a retry is not sooner.
 
 use std::fmt;
 use std::hash::Hash;
@@ -57,7 +57,7 @@ impl fmt::Display for ReconcileError {
 
 impl From<WriteError> for ReconcileError {
     fn from(error: WriteError) -> Self {
-        Self { message: error.to_string(), terminal: error.is_namespace_terminating() }
+        Self { message: error.to_string(), terminal: error.is_namespace_terminating() || error.is_invalid_name() }
     }
 }
 
@@ -117,7 +117,8 @@ pub fn work<R: Reconcile>(
                 let span = info_span!("reconcile", controller = options.name, %key);
                 let run = AssertUnwindSafe(noted(&notes, async { reconciler.reconcile(&key).await })).catch_unwind();
                 let outcome = run.instrument(span.clone()).await;
-                let (ended, error) = span.in_scope(|| settle(&options, &queue, &counts, &key, outcome));
+                let least = Notes::retry_after(&notes);
+                let (ended, error) = span.in_scope(|| settle(&options, &queue, &counts, (&key, least), outcome));
                 counts.journal.record(key.to_string(), ended, begun.elapsed(), Notes::take(&notes), error);
                 match ended {
                     LastResult::WaitingForCache => queue.waiting_for_cache(&key),
@@ -134,7 +135,7 @@ fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
     options: &WorkOptions,
     queue: &Queue<K>,
     counts: &WorkCounts,
-    key: &K,
+    (key, least_delay): (&K, Duration),
     ran: Ran,
 ) -> (LastResult, Option<String>) {
     let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
@@ -146,7 +147,7 @@ fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
                     debug!("waiting for a store to catch up");
                     return (LastResult::WaitingForCache, None);
                 }
-                Outcome::RequeueWithBackoff => queue.add_rate_limited(key.clone()),
+                Outcome::RequeueWithBackoff => queue.add_rate_limited_after(key.clone(), least_delay),
                 Outcome::RequeueAfter(delay) => {
                     queue.forget(key);
                     queue.add_after(key.clone(), delay);
@@ -176,14 +177,14 @@ fn settle<K: Clone + Eq + Hash + Send + fmt::Display>(
         Ok(Err(error)) => {
             count(&counts.failed);
             warn!(%error, "failed; trying again");
-            queue.add_rate_limited(key.clone());
+            queue.add_rate_limited_after(key.clone(), least_delay);
             (LastResult::Failed, Some(error.message))
         }
         Err(panic) => {
             count(&counts.panicked);
             let text = panic_text(&*panic);
             error!(panic = text, "panicked; trying again");
-            queue.add_rate_limited(key.clone());
+            queue.add_rate_limited_after(key.clone(), least_delay);
             (LastResult::Panicked, Some(format!("it panicked: {text}")))
         }
     }
@@ -261,6 +262,39 @@ mod tests {
         assert_eq!(play(vec![failure(false), failure(false)], None).await, (3, [1, 2, 0, 0]));
         assert_eq!(play(vec![failure(true)], None).await, (1, [0, 1, 0, 0]));
         assert_eq!(play(vec![Err(Box::new("as scripted"))], None).await, (2, [1, 0, 1, 0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_key_is_requeued_no_sooner_than_the_server_asked() {
+        struct Overloaded(Mutex<Vec<tokio::time::Instant>>);
+        impl Reconcile for Overloaded {
+            type Key = String;
+            fn reconcile<'a>(&'a self, _: &'a String) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+                async {
+                    self.0.lock().unwrap().push(tokio::time::Instant::now());
+                    crate::journal::note_retry_after(Duration::from_secs(7));
+                    crate::journal::note_retry_after(Duration::from_secs(1));
+                    Err(ReconcileError::new("too many requests"))
+                }
+                .boxed()
+            }
+        }
+        let reconciler = Arc::new(Overloaded(Mutex::default()));
+        let queue = Queue::new(QueueOptions::named("test"));
+        let mut tasks = JoinSet::new();
+        work(
+            WorkOptions { name: "test", workers: 1, max_retries: None },
+            &queue,
+            &reconciler,
+            &Arc::default(),
+            &mut tasks,
+        );
+        queue.add("key".to_owned());
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        queue.close();
+        let calls = reconciler.0.lock().unwrap().clone();
+        assert_eq!(calls.len(), 5, "at 0, 7, 14, 21 and 28 seconds");
+        assert!(calls.windows(2).all(|pair| (pair[1] - pair[0]).as_secs() == 7));
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,7 +16,8 @@ use crate::test::one_program;
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask soak --histories 10000 --seed 7
-  cargo xtask soak --histories 100000 --only histories      # without a control plane")]
+  cargo xtask soak --histories 100000 --only histories      # without a control plane
+  cargo xtask soak --histories 1000000 --only fuzz           # for hours, without a control plane")]
 pub struct Arguments {
     /// How many random histories each property is tried with
     #[arg(long, default_value_t = 5000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -50,7 +51,12 @@ enum Part {
     Aws,
     /// A crash at every write, on a real control plane
     Crashes,
+    /// Whatever bytes and texts a server or a tenant may send, for everything that reads them; no control plane
+    Fuzz,
 }
+
+/// Inputs per requested history: an input is read in microseconds.
+const FUZZ_CASES: u32 = 100;
 
 /// A call of cargo: arguments and environment.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,7 +66,7 @@ struct Call {
 }
 
 impl Part {
-    const ALL: [Self; 4] = [Self::Histories, Self::Services, Self::Aws, Self::Crashes];
+    const ALL: [Self; 5] = [Self::Histories, Self::Services, Self::Aws, Self::Crashes, Self::Fuzz];
 
     fn call(self, arguments: &Arguments, seed: u64) -> Call {
         let histories = arguments.histories;
@@ -93,6 +99,18 @@ impl Part {
                 // One story at a time: each is told several times at once.
                 arguments: [one_program("cluster"), words("--ignored faults:: --test-threads 1")].concat(),
                 environment: Vec::new(),
+            },
+            Self::Fuzz => Call {
+                // Their names say that they take any input.
+                arguments: words(
+                    "test --release --no-fail-fast --lib --tests --package kinds --package runtime --package component \
+                     --package kcm -- any_",
+                ),
+                environment: vec![
+                    ("PROPTEST_CASES", histories.saturating_mul(FUZZ_CASES).to_string()),
+                    ("PROPTEST_RNG_SEED", seed.to_string()),
+                    ("PROPTEST_MAX_GLOBAL_REJECTS", histories.saturating_mul(FUZZ_CASES).to_string()),
+                ],
             },
         }
     }

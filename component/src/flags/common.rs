@@ -19,10 +19,10 @@ crate::flags! {
     pub const GENERIC;
     "Generic" {
         "cidr-allocator-type": Text = "RangeAllocator", NoEffectYet, "How pod CIDRs are allocated; only RangeAllocator is available";
-        "controller-start-interval": Duration = "0s", Effective, "Pause between the starts of two controllers";
+        "controller-start-interval": Duration = "0s", NoEffectYet, "Pause between the starts of two controllers";
         "controllers": Strings = "[*]", Effective, "Controllers to run: '*' for all that are on by default, 'foo' to switch foo on, '-foo' to switch it off; the first mention of a name decides";
         "kube-api-burst": Int32 = "30", Effective, "Requests that may be sent to the API server at once, beyond --kube-api-qps";
-        "kube-api-content-type": Text = "application/vnd.kubernetes.protobuf", Effective, "Media type of the requests to the API server";
+        "kube-api-content-type": Text = "application/vnd.kubernetes.protobuf", NoEffectYet, "Media type of the requests to the API server; protobuf is always used where the server has it";
         "kube-api-qps": Float32 = "20", Effective, "Requests per second to the API server";
         "leader-elect": Bool = "true", Effective, "Work only while holding the Lease, so that several replicas may run";
         "leader-elect-lease-duration": Duration = "15s", Effective, "How long a candidate waits, after the last renewal it saw, before it takes the Lease";
@@ -30,7 +30,7 @@ crate::flags! {
         "leader-elect-resource-lock": Text = "leases", Effective, "Kind of object used as the lock; only leases";
         "leader-elect-resource-namespace": Text = "kube-system", Effective, "Namespace of the Lease";
         "leader-elect-retry-period": Duration = "2s", Effective, "Pause between two attempts to take or renew the Lease";
-        "min-resync-period": Duration = "12h0m0s", Effective, "Informers resync at a random period between this and twice this";
+        "min-resync-period": Duration = "12h0m0s", NoEffectYet, "Informers resync at a random period between this and twice this";
         "node-sync-period": Duration = "0s", NoEffectYet, "Has no effect" deprecated "has no effect and will be removed";
         "use-service-account-credentials": Bool = "false", Effective, "Let each controller write as its own service account";
     }

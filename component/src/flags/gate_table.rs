@@ -13,6 +13,18 @@ pub enum Stage {
     Deprecated,
 }
 
+impl Stage {
+    /// Returns the stage as metrics spell it (component-base featuregate, PreRelease).
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Alpha => "ALPHA",
+            Self::Beta => "BETA",
+            Self::Ga => "",
+            Self::Deprecated => "DEPRECATED",
+        }
+    }
+}
+
 /// What a gate is from one version on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {

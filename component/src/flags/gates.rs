@@ -152,6 +152,11 @@ impl Gates {
         self.min_compatibility
     }
 
+    /// Returns each gate that the emulated version has, with its stage there and whether it is on.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
+        self.table.gates.iter().filter_map(|row| Some((row.name, self.spec(row)?.stage, self.is_on(row))))
+    }
+
     fn is_on(&self, row: &GateRow) -> bool {
         let default = || self.spec(row).is_some_and(|spec| spec.default);
         self.set.get(row.name).copied().unwrap_or_else(default)

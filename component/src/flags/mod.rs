@@ -86,18 +86,12 @@ pub struct Options {
     pub kube_api_qps: f32,
     /// `--kube-api-burst`, requests.
     pub kube_api_burst: i32,
-    /// `--kube-api-content-type`.
-    pub kube_api_content_type: String,
     /// `--leader-elect` and its companions.
     pub leader_elect: LeaderElect,
     /// `--controllers`, with aliases replaced by the names that they stand for.
     pub controllers: Vec<String>,
     /// `--use-service-account-credentials`.
     pub use_service_account_credentials: bool,
-    /// `--min-resync-period`.
-    pub min_resync_period: Duration,
-    /// `--controller-start-interval`.
-    pub controller_start_interval: Duration,
     /// `--controller-shutdown-timeout`; zero waits for ever. Where there is no such flag, its default.
     pub controller_shutdown_timeout: Duration,
     /// `--bind-address`.
@@ -324,7 +318,6 @@ impl Options {
             master: text("master"),
             kube_api_qps: values.get_f64("kube-api-qps") as f32,
             kube_api_burst: values.get_i32("kube-api-burst"),
-            kube_api_content_type: text("kube-api-content-type"),
             leader_elect: LeaderElect {
                 enabled: values.get_bool("leader-elect"),
                 lease_duration: values.get_duration("leader-elect-lease-duration"),
@@ -336,8 +329,6 @@ impl Options {
             },
             controllers: controllers.into_items(),
             use_service_account_credentials: values.get_bool("use-service-account-credentials"),
-            min_resync_period: values.get_duration("min-resync-period"),
-            controller_start_interval: values.get_duration("controller-start-interval"),
             controller_shutdown_timeout: if values.has("controller-shutdown-timeout") {
                 values.get_duration("controller-shutdown-timeout")
             } else {

@@ -80,11 +80,16 @@ fn start(manager: &mut Manager, _: &Context) {
 fn candidates(selector: &Selector) -> Vec<u64> {
     let Selector::All(requirements) = selector else { return Vec::new() };
     let narrow = requirements.iter().find_map(|requirement| match requirement {
+        Requirement::Equals(key, value) | Requirement::DoubleEquals(key, value) => {
+            Some(vec![index_key((&**key, &**value))])
+        }
         Requirement::In(key, values) => Some(values.iter().map(|value| index_key((&**key, &**value))).collect()),
         Requirement::Exists(key) => Some(vec![index_key(&**key)]),
-        Requirement::NotIn(..) | Requirement::DoesNotExist(_) | Requirement::Greater(..) | Requirement::Less(..) => {
-            None
-        }
+        Requirement::NotEquals(..)
+        | Requirement::NotIn(..)
+        | Requirement::DoesNotExist(_)
+        | Requirement::Greater(..)
+        | Requirement::Less(..) => None,
     });
     narrow.unwrap_or_else(|| vec![index_key(())])
 }
@@ -286,7 +291,7 @@ mod tests {
         #[test]
         fn candidates_hold_all_matches(
             labels in proptest::collection::vec(("[ab]", "[12]"), 0..3),
-            requirements in proptest::collection::vec((0..4, "[ab]", "[12]"), 0..3),
+            requirements in proptest::collection::vec((0..6, "[ab]", "[12]"), 0..3),
         ) {
             let interner = Interner::default();
             let labels: Vec<(&str, &str)> = labels.iter().map(|(key, value)| (&**key, &**value)).collect();
@@ -297,6 +302,8 @@ mod tests {
                     0 => Requirement::In(key, vec![value]),
                     1 => Requirement::NotIn(key, vec![value]),
                     2 => Requirement::Exists(key),
+                    3 => Requirement::Equals(key, value),
+                    4 => Requirement::NotEquals(key, value),
                     _ => Requirement::DoesNotExist(key),
                 }
             });

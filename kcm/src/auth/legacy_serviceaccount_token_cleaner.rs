@@ -103,7 +103,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// What to do about a token that no pod uses.
+/// Action on a token that no pod mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Keep,
@@ -135,7 +135,7 @@ fn judge(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDurati
         return Verdict::Keep;
     }
     match label(&secret.meta.labels, LAST_USED).map(day) {
-        // Nobody can tell when it was used.
+        // The time of its last use is not known.
         Some(None) => return Verdict::Keep,
         Some(Some(used)) if recent(used) => return Verdict::Keep,
         _ => {}
@@ -147,7 +147,7 @@ fn judge(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDurati
     }
 }
 
-/// Those that the cluster made are listed by their account; those that users make are not.
+/// Whether the cluster generated a token: those are listed by their account, those of users are not.
 fn made_by_the_cluster(secret: &Secret, token: &AccountToken, account: Option<&ServiceAccount>) -> bool {
     account.is_some_and(|account| {
         token.account_uid.as_ref().is_none_or(|uid| *uid == account.meta.uid)
@@ -183,7 +183,7 @@ impl Reconcile for Cleaner {
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             if let Err(problem) = self.pass(key).await {
-                error!(problem, "legacy tokens were not looked through");
+                error!(problem, "legacy tokens could not be checked");
             }
             Ok(Outcome::RequeueAfter(PASS))
         }
@@ -211,7 +211,7 @@ impl Cleaner {
                 match self.used_secrets(namespace).await {
                     Ok(names) => drop(used.insert(namespace.clone(), names)),
                     Err(error) => {
-                        error!(%error, %namespace, "cannot tell which secrets are used");
+                        error!(%error, %namespace, "pods cannot be listed; keeping the tokens of their namespace");
                         continue;
                     }
                 }

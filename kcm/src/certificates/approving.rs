@@ -1,7 +1,7 @@
 //! certificatesigningrequest-approving-controller: approves kubelets' requests for client certificates, if their author
-//! has the right to ask.
+//! is authorized to request them.
 //!
-//! Follows upstream pkg/controller/certificates/approver.
+//! Upstream: pkg/controller/certificates/approver.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn start(manager: &mut Manager, _: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
-/// A right to ask, and what is said when it is used.
+/// A right to request a certificate, and the message of an approval because of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Right {
     subresource: &'static str,
@@ -104,7 +104,7 @@ fn rights(request: &CertificateSigningRequest, contents: &Contents) -> &'static 
     }
 }
 
-/// The question whether the author of a request has a right.
+/// Returns the SubjectAccessReview of a right of a request's author.
 fn question(request: &CertificateSigningRequest, right: Right) -> Result<Vec<u8>, WireError> {
     let mut spec = Vec::new();
     spec.put_message(r::RESOURCE_ATTRIBUTES, |message| {
@@ -169,7 +169,7 @@ impl Approver {
         if rights.is_empty() {
             return Ok(Outcome::Done);
         }
-        debug!("a kubelet's request, but its author may not make it; rights may change");
+        debug!("author is not authorized to request a kubelet's certificate; retrying");
         Ok(Outcome::RequeueWithBackoff)
     }
 

@@ -94,7 +94,7 @@ mod tests {
         let label = |key: &str, value: &str| (key.into(), value.into());
         assert!(controller.set.selector.matches(&[label("app", "web"), label("tier", "front")]));
         assert!(!controller.set.selector.matches(&[label("app", "web")]));
-        assert_eq!(controller.set.selector.query().as_deref(), Some("app in (web),tier in (front)"));
+        assert_eq!(controller.set.selector.query().as_deref(), Some("app=web,tier=front"));
         assert_eq!(with_selector(&[]).set.selector, Selector::Nothing, "no selector selects nothing");
     }
 }

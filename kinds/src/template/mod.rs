@@ -1,6 +1,7 @@
 //! Pod templates, kept as raw protobuf: compared as they stand, spliced into new pods, never decoded.
 
 pub mod pod_edit;
+pub mod pod_schema;
 pub mod raw_object;
 
 use std::sync::Arc;
@@ -8,13 +9,9 @@ use std::sync::Arc;
 use crate::decode::Decode;
 use crate::intern::{Labels, Str};
 use crate::meta::{ObjectKey, OwnerRef};
+use crate::template::pod_schema::{Message, POD_SPEC};
 use crate::value::quantity;
-use crate::wire::schema::{
-    claim_template, container, downward_api_projection, downward_api_volume_file, downward_api_volume_source,
-    empty_dir, env_var, env_var_source, ephemeral_volume_source, object_meta, persistent_volume_claim_spec, pod,
-    pod_spec, pod_template_spec, projected_volume_source, quantity as quantity_message, resource_field_selector,
-    resource_requirements, volume, volume_projection, volume_resources, volume_source,
-};
+use crate::wire::schema::{object_meta, pod, pod_template_spec, quantity as quantity_message};
 use crate::wire::{self, Field, Put, Value, WireError, fields, find, map_entry};
 
 /// The label by which a Deployment tells its ReplicaSets' pods apart.
@@ -93,7 +90,7 @@ impl Template {
     /// True when both templates make the same pods, whatever their hash label says
     /// (pkg/controller/deployment/util, EqualIgnoreHash). Bytes decide; quantities spelt differently are equal too.
     pub fn equal_ignoring_hash(&self, other: &Self) -> bool {
-        let spec = || Arc::ptr_eq(&self.spec, &other.spec) || same(&self.spec, &other.spec, Path::PodSpec);
+        let spec = || Arc::ptr_eq(&self.spec, &other.spec) || same(&self.spec, &other.spec, &POD_SPEC, Zero::Counts);
         same_meta(&self.meta, &other.meta) && spec()
     }
 
@@ -102,7 +99,7 @@ impl Template {
     /// zero, and its predecessor did not; but for an optional field zero and absent are two things. Who is unsure
     /// reads both from the server, which then writes them in one way.
     pub fn may_equal_ignoring_hash(&self, other: &Self) -> bool {
-        same_meta(&self.meta, &other.meta) && alike(&self.spec, &other.spec)
+        same_meta(&self.meta, &other.meta) && same(&self.spec, &other.spec, &POD_SPEC, Zero::IsAbsent)
     }
 
     /// A short hash of the template, in the alphabet of generated names
@@ -162,90 +159,37 @@ fn is_empty(field: &Field<'_>) -> bool {
     matches!(field.value, Value::Bytes([]) | Value::Varint(0))
 }
 
-/// Places in a pod spec below which quantities are found.
+/// Whether a field at zero and an absent one are different.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Path {
-    PodSpec,
-    Container,
-    Resources,
-    QuantityEntry,
-    Quantity,
-    EnvVar,
-    EnvVarSource,
-    ResourceField,
-    Volume,
-    VolumeSource,
-    EmptyDir,
-    DownwardApi,
-    DownwardApiFile,
-    Projected,
-    Projection,
-    Ephemeral,
-    ClaimTemplate,
-    ClaimSpec,
+enum Zero {
+    Counts,
+    IsAbsent,
 }
-
-impl Path {
-    /// Where a field of the message at this path leads, if quantities are found there.
-    fn below(self, number: u32) -> Option<Path> {
-        Some(match (self, number) {
-            (Path::PodSpec, pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS) => Path::Container,
-            (Path::PodSpec, pod_spec::RESOURCES) | (Path::Container, container::RESOURCES) => Path::Resources,
-            (Path::PodSpec, pod_spec::OVERHEAD) => Path::QuantityEntry,
-            (Path::PodSpec, pod_spec::VOLUMES) => Path::Volume,
-            (Path::Resources, resource_requirements::LIMITS | resource_requirements::REQUESTS) => Path::QuantityEntry,
-            (Path::QuantityEntry, 2) => Path::Quantity,
-            (Path::Container, container::ENV) => Path::EnvVar,
-            (Path::EnvVar, env_var::VALUE_FROM) => Path::EnvVarSource,
-            (Path::EnvVarSource, env_var_source::RESOURCE_FIELD_REF) => Path::ResourceField,
-            (Path::ResourceField, resource_field_selector::DIVISOR) => Path::Quantity,
-            (Path::Volume, volume::VOLUME_SOURCE) => Path::VolumeSource,
-            (Path::VolumeSource, volume_source::EMPTY_DIR) => Path::EmptyDir,
-            (Path::EmptyDir, empty_dir::SIZE_LIMIT) => Path::Quantity,
-            (Path::VolumeSource, volume_source::DOWNWARD_API) => Path::DownwardApi,
-            (Path::DownwardApi, downward_api_volume_source::ITEMS) => Path::DownwardApiFile,
-            (Path::DownwardApiFile, downward_api_volume_file::RESOURCE_FIELD_REF) => Path::ResourceField,
-            (Path::VolumeSource, volume_source::PROJECTED) => Path::Projected,
-            (Path::Projected, projected_volume_source::SOURCES) => Path::Projection,
-            (Path::Projection, volume_projection::DOWNWARD_API) => Path::DownwardApi,
-            (Path::VolumeSource, volume_source::EPHEMERAL) => Path::Ephemeral,
-            (Path::Ephemeral, ephemeral_volume_source::VOLUME_CLAIM_TEMPLATE) => Path::ClaimTemplate,
-            (Path::ClaimTemplate, claim_template::SPEC) => Path::ClaimSpec,
-            (Path::ClaimSpec, persistent_volume_claim_spec::RESOURCES) => Path::Resources,
-            _ => return None,
-        })
-    }
-}
-
-const _: () = {
-    // Two pairs of messages share one path above; their numbers must stay the same.
-    assert!(
-        volume_resources::LIMITS == resource_requirements::LIMITS
-            && volume_resources::REQUESTS == resource_requirements::REQUESTS
-    );
-    assert!(downward_api_volume_source::ITEMS == downward_api_projection::ITEMS);
-};
 
 /// Two messages of one type, equal but for the spelling of quantities. Both come from the API server, which writes
 /// fields and map entries in one fixed order.
-fn same(a: &[u8], b: &[u8], path: Path) -> bool {
+///
+/// Descends only into the messages that the schema has, so that neither depth nor cost depend on a user's text.
+fn same(a: &[u8], b: &[u8], message: &Message, zero: Zero) -> bool {
     if a == b {
         return true;
     }
-    if path == Path::Quantity {
+    if message.is_quantity() {
         let text = |message| std::str::from_utf8(find(message, quantity_message::STRING)).unwrap_or_default();
         return quantity::equal(text(a), text(b));
     }
-    let (mut left, mut right) = (fields(a), fields(b));
+    let counts =
+        |field: &Result<Field<'_>, WireError>| zero == Zero::Counts || !matches!(field, Ok(field) if is_empty(field));
+    let (mut left, mut right) = (fields(a).filter(counts), fields(b).filter(counts));
     loop {
         match (left.next(), right.next()) {
             (None, None) => return true,
             (Some(Ok(x)), Some(Ok(y))) if x.number == y.number => {
-                let deeper = || match (x.value, y.value, path.below(x.number)) {
-                    (Value::Bytes(x), Value::Bytes(y), Some(below)) => same(x, y, below),
+                let deeper = || match (x.value, y.value, message.nested(x.number)) {
+                    (Value::Bytes(x), Value::Bytes(y), Some(nested)) => same(x, y, nested, zero),
                     _ => false,
                 };
-                if x.raw != y.raw && !deeper() {
+                if x.value != y.value && !deeper() {
                     return false;
                 }
             }
@@ -254,33 +198,15 @@ fn same(a: &[u8], b: &[u8], path: Path) -> bool {
     }
 }
 
-/// Two messages of any type, equal but for fields at zero, at any depth. Text may by chance read as a message, which
-/// at worst makes two unlike texts alike.
-fn alike(a: &[u8], b: &[u8]) -> bool {
-    if a == b {
-        return true;
-    }
-    let present = |field: &Result<Field<'_>, WireError>| !matches!(field, Ok(field) if is_empty(field));
-    let (mut left, mut right) = (fields(a).filter(present), fields(b).filter(present));
-    loop {
-        match (left.next(), right.next()) {
-            (None, None) => return true,
-            (Some(Ok(x)), Some(Ok(y))) if x.number == y.number => match (x.value, y.value) {
-                (Value::Bytes(x), Value::Bytes(y)) if alike(x, y) => {}
-                (x, y) if x == y => {}
-                _ => return false,
-            },
-            _ => return false,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::decode::Sections;
     use crate::intern::Interner;
     use crate::meta::Uid;
+    use crate::wire::schema::{container, env_var, pod_spec, resource_requirements};
 
     fn template(labels: &[(&str, &str)], build: impl FnOnce(&mut Vec<u8>)) -> Template {
         let mut message = Vec::new();
@@ -325,7 +251,9 @@ mod tests {
             template(&[("app", "web")], |spec| {
                 spec.put_message(pod_spec::CONTAINERS, |message| {
                     message.put_str(container::NAME, "c");
-                    extra.into_iter().for_each(|value| message.put_int(99, value));
+                    if let Some(value) = extra {
+                        message.put_int(99, value);
+                    }
                 });
             })
         };
@@ -375,6 +303,91 @@ mod tests {
                 "{hash}"
             );
             assert!(!hashes[..at].contains(hash));
+        }
+    }
+
+    fn with_variable(value: &[u8]) -> Template {
+        template(&[], |spec| {
+            spec.put_message(pod_spec::CONTAINERS, |message| {
+                message.put_message(container::ENV, |variable| variable.put_bytes(2, value));
+                message.put_str(env_var::NAME, "c");
+            });
+        })
+    }
+
+    /// A text that reads as messages inside each other, `depth` of them, around `core`.
+    fn nested_text(depth: usize, core: &[u8]) -> Vec<u8> {
+        let mut heads = Vec::new();
+        let mut length = core.len();
+        for _ in 0..depth {
+            let mut head = Vec::new();
+            head.put_varint(u64::from(container::NAME) << 3 | 2);
+            head.put_varint(length as u64);
+            length += head.len();
+            heads.push(head);
+        }
+        heads.into_iter().rev().flatten().chain(core.iter().copied()).collect()
+    }
+
+    #[test]
+    fn text_that_reads_as_nested_messages_is_compared_as_text() {
+        let text = |core: &[u8]| nested_text(320_000, core);
+        assert!(text(b"ab").len() > 1_200_000);
+        let (first, second) = (with_variable(&text(b"ab")), with_variable(&text(b"ac")));
+        // Less stack than the processes have: one frame for each level would overflow it.
+        let compared = std::thread::Builder::new()
+            .stack_size(256 << 10)
+            .spawn(move || (first.equal_ignoring_hash(&second), first.may_equal_ignoring_hash(&second)))
+            .expect("a thread");
+        assert_eq!(compared.join().expect("no overflow"), (false, false));
+    }
+
+    #[test]
+    fn depth_of_the_pod_schema_is_bounded() {
+        fn depth(message: &Message, above: usize) -> usize {
+            assert!(above < 16, "{} is too deep, or inside itself", message.name);
+            message.nested.iter().map(|nested| depth(nested.message, above + 1)).max().unwrap_or(above)
+        }
+        assert_eq!(depth(&POD_SPEC, 0), 8);
+    }
+
+    /// Bytes of a message of the pod schema, valid or nearly so.
+    fn message_bytes() -> impl Strategy<Value = Vec<u8>> {
+        let leaf = prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..12),
+            "[0-9]{1,3}(m|k|Ki|e3|\\.5)?".prop_map(|text| {
+                let mut quantity = Vec::new();
+                quantity.put_str(quantity_message::STRING, &text);
+                quantity
+            }),
+        ];
+        leaf.prop_recursive(10, 64, 5, |inner| {
+            let field = prop_oneof![
+                (1u32..46, inner).prop_map(|(number, bytes)| (number, Err(bytes))),
+                (1u32..46, -1i64..3).prop_map(|(number, value)| (number, Ok(value))),
+            ];
+            proptest::collection::vec(field, 0..6).prop_map(|fields| {
+                let mut message = Vec::new();
+                for (number, value) in fields {
+                    match value {
+                        Ok(value) => message.put_int(number, value),
+                        Err(bytes) => message.put_bytes(number, &bytes),
+                    }
+                }
+                message
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn comparison_of_any_specs_ends_and_is_symmetric(a in message_bytes(), b in message_bytes()) {
+            let spec = |bytes: &[u8]| template(&[], |spec| spec.extend_from_slice(bytes));
+            let (a, b) = (spec(&a), spec(&b));
+            prop_assert!(a.equal_ignoring_hash(&a) && a.may_equal_ignoring_hash(&a));
+            prop_assert_eq!(a.equal_ignoring_hash(&b), b.equal_ignoring_hash(&a));
+            prop_assert_eq!(a.may_equal_ignoring_hash(&b), b.may_equal_ignoring_hash(&a));
+            prop_assert!(a.may_equal_ignoring_hash(&b) || !a.equal_ignoring_hash(&b));
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::wire::schema::{
     claim_volume_source, container, env_var, env_var_source, object_field_selector, object_meta, pod, pod_spec, volume,
     volume_source,
 };
-use crate::wire::{self, Field, Put, fields, find, map_entry};
+use crate::wire::{self, Field, Put, WireError, fields, find, map_entry};
 
 /// An environment variable that takes its value from a field of the pod.
 #[derive(Debug, Clone, Copy)]
@@ -111,29 +111,38 @@ fn put_claim(spec: &mut Vec<u8>, name: &str, claim: &str) {
 }
 
 /// A whole pod (the inside of the envelope) with these labels and these volumes of claims, for a PUT.
-pub fn repaired(object: &[u8], labels: &[(&str, String)], claims: &[(String, String)]) -> Vec<u8> {
+///
+/// # Errors
+/// When the pod is not well-formed: a part of it must not replace the whole.
+pub fn repaired(object: &[u8], labels: &[(&str, String)], claims: &[(String, String)]) -> Result<Vec<u8>, WireError> {
     let mut repaired = Vec::with_capacity(object.len() + 256);
-    for field in fields(object).flatten() {
+    for field in fields(object) {
+        let field = field?;
         let inner = field.value.bytes();
+        let mut edited = Vec::with_capacity(inner.len() + 128);
         match field.number {
-            pod::METADATA => repaired.put_message(pod::METADATA, |meta| {
-                copy(inner, meta, |field| match field.number {
+            pod::METADATA => {
+                wire::copy_fields(inner, &mut edited, |field| match field.number {
                     object_meta::LABELS => !sets(labels, field),
                     object_meta::MANAGED_FIELDS => false,
                     _ => true,
-                });
-                labels.iter().for_each(|(key, value)| meta.put_entry(object_meta::LABELS, key, value));
-            }),
-            pod::SPEC => repaired.put_message(pod::SPEC, |spec| {
-                copy(inner, spec, |field| {
+                })?;
+                labels.iter().for_each(|(key, value)| edited.put_entry(object_meta::LABELS, key, value));
+            }
+            pod::SPEC => {
+                wire::copy_fields(inner, &mut edited, |field| {
                     field.number != pod_spec::VOLUMES || !is_volume_of(claims, field.value.bytes())
-                });
-                claims.iter().for_each(|(name, claim)| put_claim(spec, name, claim));
-            }),
-            _ => repaired.extend_from_slice(field.raw),
+                })?;
+                claims.iter().for_each(|(name, claim)| put_claim(&mut edited, name, claim));
+            }
+            _ => {
+                repaired.extend_from_slice(field.raw);
+                continue;
+            }
         }
+        repaired.put_bytes(field.number, &edited);
     }
-    repaired
+    Ok(repaired)
 }
 
 fn has_env(message: &[u8], name: &str) -> bool {
@@ -263,7 +272,8 @@ mod tests {
             message
         };
         let repaired =
-            repaired(&pod(&["tmp", "data"]), &[("index", "3".to_owned())], &[("data".to_owned(), "data-3".to_owned())]);
+            repaired(&pod(&["tmp", "data"]), &[("index", "3".to_owned())], &[("data".to_owned(), "data-3".to_owned())])
+                .expect("well-formed");
         assert_eq!(map_entry(find(find(&repaired, pod::METADATA), object_meta::LABELS)), Ok(("index", "3")));
         let spec = find(&repaired, pod::SPEC);
         let volumes: Vec<_> = fields(spec).flatten().filter(|field| field.number == pod_spec::VOLUMES).collect();

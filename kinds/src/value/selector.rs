@@ -7,6 +7,15 @@ use crate::wire::{WireError, fields, map_entry};
 /// One condition on a label set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Requirement {
+    /// The label has this value: `key=value`.
+    ///
+    /// It matches like `In` with one value, but queries must spell it like this: metrics adapters such as KEDA parse
+    /// the query again and accept nothing else.
+    Equals(Str, Str),
+    /// `key==value`. Matches like `Equals`, and keeps the spelling of its source.
+    DoubleEquals(Str, Str),
+    /// The label has another value, or is absent: `key!=value`.
+    NotEquals(Str, Str),
     /// The label has one of these values.
     In(Str, Vec<Str>),
     /// The label has none of these values, or is absent.
@@ -42,7 +51,7 @@ impl Selector {
             match field.number {
                 f::MATCH_LABELS => {
                     let (key, value) = map_entry(field.value.bytes())?;
-                    requirements.push(Requirement::In(interner.str(key), vec![interner.str(value)]));
+                    requirements.push(Requirement::Equals(interner.str(key), interner.str(value)));
                 }
                 f::MATCH_EXPRESSIONS => match expression(interner, field.value.bytes())? {
                     Ok(requirement) => requirements.push(requirement),
@@ -51,13 +60,19 @@ impl Selector {
                 _ => {}
             }
         }
-        Ok(Self::All(requirements))
+        Ok(Self::sorted(requirements))
     }
 
     /// A selector of what has all these labels with these values.
     pub fn of_labels<'a>(interner: &Interner, labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        let is = |(key, value)| Requirement::In(interner.str(key), vec![interner.str(value)]);
-        Self::All(labels.into_iter().map(is).collect())
+        let is = |(key, value)| Requirement::Equals(interner.str(key), interner.str(value));
+        Self::sorted(labels.into_iter().map(is).collect())
+    }
+
+    /// A selector of these requirements, sorted by key as upstream sorts them (apimachinery/pkg/labels, ByKey).
+    pub(super) fn sorted(mut requirements: Vec<Requirement>) -> Self {
+        requirements.sort_by(|a, b| a.key().cmp(b.key()));
+        Self::All(requirements)
     }
 
     /// True when a label set satisfies the selector.
@@ -68,7 +83,8 @@ impl Selector {
         }
     }
 
-    /// The selector as the `labelSelector` of a list request; `None` when it matches nothing.
+    /// The selector as the `labelSelector` of a list request, spelled as upstream spells it (apimachinery/pkg/labels,
+    /// Requirement.String); `None` when it matches nothing.
     pub fn query(&self) -> Option<String> {
         let Self::All(requirements) = self else { return None };
         Some(requirements.iter().map(Requirement::query).collect::<Vec<_>>().join(","))
@@ -81,9 +97,42 @@ impl Selector {
 }
 
 impl Requirement {
-    fn query(&self) -> String {
-        let list = |values: &[Str]| values.iter().map(|value| &**value).collect::<Vec<_>>().join(",");
+    fn key(&self) -> &Str {
         match self {
+            Self::Equals(key, _)
+            | Self::DoubleEquals(key, _)
+            | Self::NotEquals(key, _)
+            | Self::In(key, _)
+            | Self::NotIn(key, _)
+            | Self::Exists(key)
+            | Self::DoesNotExist(key)
+            | Self::Greater(key, _)
+            | Self::Less(key, _) => key,
+        }
+    }
+
+    /// The label, as key and value, that every object has which meets this requirement; `None` if it admits several.
+    pub fn only_label(&self) -> Option<(&Str, &Str)> {
+        match self {
+            Self::Equals(key, value) | Self::DoubleEquals(key, value) => Some((key, value)),
+            Self::In(key, values) => match &values[..] {
+                [value] => Some((key, value)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn query(&self) -> String {
+        let list = |values: &[Str]| {
+            let mut values: Vec<&str> = values.iter().map(|value| &**value).collect();
+            values.sort_unstable();
+            values.join(",")
+        };
+        match self {
+            Self::Equals(key, value) => format!("{key}={value}"),
+            Self::DoubleEquals(key, value) => format!("{key}=={value}"),
+            Self::NotEquals(key, value) => format!("{key}!={value}"),
             Self::In(key, values) => format!("{key} in ({})", list(values)),
             Self::NotIn(key, values) => format!("{key} notin ({})", list(values)),
             Self::Exists(key) => key.to_string(),
@@ -95,6 +144,10 @@ impl Requirement {
 
     fn matches(&self, labels: &[(Str, Str)]) -> bool {
         match self {
+            Self::Equals(key, wanted) | Self::DoubleEquals(key, wanted) => {
+                label(labels, key).is_some_and(|value| *value == **wanted)
+            }
+            Self::NotEquals(key, refused) => label(labels, key).is_none_or(|value| *value != **refused),
             Self::In(key, values) => {
                 label(labels, key).is_some_and(|value| values.iter().any(|wanted| **wanted == *value))
             }
@@ -218,10 +271,22 @@ mod tests {
     }
 
     #[test]
-    fn selectors_are_written_as_queries() {
-        let all =
-            selector(&[("a", "1")], &[("b", "NotIn", &["2", "3"]), ("c", "Exists", &[]), ("d", "DoesNotExist", &[])]);
-        assert_eq!(all.query().as_deref(), Some("a in (1),b notin (2,3),c,!d"));
+    fn query_is_spelled_as_upstream_spells_it() {
+        let rows = [
+            (
+                "labels are equalities",
+                selector(&[("scaledobject.keda.sh/name", "x")], &[]),
+                "scaledobject.keda.sh/name=x",
+            ),
+            ("keys are sorted", selector(&[("b", "2"), ("a", "1")], &[("ab", "Exists", &[])]), "a=1,ab,b=2"),
+            ("one value of an expression stays a set", selector(&[], &[("a", "In", &["1"])]), "a in (1)"),
+            ("values are sorted", selector(&[], &[("a", "NotIn", &["3", "2"])]), "a notin (2,3)"),
+            ("an absent label", selector(&[], &[("d", "DoesNotExist", &[])]), "!d"),
+            ("everything", selector(&[], &[]), ""),
+        ];
+        for (name, selector, query) in rows {
+            assert_eq!(selector.query().as_deref(), Some(query), "{name}");
+        }
         assert_eq!(Selector::Nothing.query(), None);
     }
 

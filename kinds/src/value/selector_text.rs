@@ -66,7 +66,12 @@ impl<'a> Reader<'a> {
             values.push(if empty { self.interner.str("") } else { self.word("identifier")? });
             match self.take() {
                 Some(Token::Mark(",")) => {}
-                Some(Token::Mark(")")) => return Ok(values),
+                Some(Token::Mark(")")) => {
+                    // Upstream keeps them as a set.
+                    values.sort();
+                    values.dedup();
+                    return Ok(values);
+                }
                 _ => return Err("found no ',' or ')' after a value".to_owned()),
             }
         }
@@ -87,8 +92,9 @@ impl<'a> Reader<'a> {
             return Ok(Requirement::Exists(key));
         }
         match self.take() {
-            Some(Token::Mark("=" | "==")) => Ok(Requirement::In(key, vec![self.value()?])),
-            Some(Token::Mark("!=")) => Ok(Requirement::NotIn(key, vec![self.value()?])),
+            Some(Token::Mark("=")) => Ok(Requirement::Equals(key, self.value()?)),
+            Some(Token::Mark("==")) => Ok(Requirement::DoubleEquals(key, self.value()?)),
+            Some(Token::Mark("!=")) => Ok(Requirement::NotEquals(key, self.value()?)),
             Some(Token::Mark(">")) => Ok(Requirement::Greater(key, self.bound()?)),
             Some(Token::Mark("<")) => Ok(Requirement::Less(key, self.bound()?)),
             Some(Token::Word("in")) => Ok(Requirement::In(key, self.values()?)),
@@ -121,7 +127,7 @@ impl Selector {
                 }
             }
         }
-        Ok(Self::All(requirements))
+        Ok(Self::sorted(requirements))
     }
 }
 
@@ -130,13 +136,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries_are_read_and_written_back() {
+    fn query_keeps_its_operators_when_read_and_written() {
         let interner = Interner::default();
         for (text, query) in [
-            ("app=web", "app in (web)"),
-            ("app == web , tier!=front", "app in (web),tier notin (front)"),
-            ("app in (a, b),!old,new", "app in (a,b),!old,new"),
-            ("app notin (a,),x=", "app notin (a,),x in ()"),
+            ("app=web", "app=web"),
+            ("tier!=front,app == web ", "app==web,tier!=front"),
+            ("app in (b, a),!old,new", "app in (a,b),new,!old"),
+            ("app in (b)", "app in (b)"),
+            ("app notin (a,),x=", "app notin (,a),x="),
             ("size>3,size<9", "size>3,size<9"),
             ("", ""),
         ] {

@@ -256,7 +256,18 @@ impl Calls {
 
 #[cfg(test)]
 mod tests {
+    use aws_config::credential_process::CredentialProcessProvider;
+    use aws_credential_types::provider::ProvideCredentials as _;
+
     use super::*;
+
+    /// The SDK knows it only with a feature, without which IAM Roles Anywhere fails.
+    #[tokio::test]
+    async fn credentials_of_a_process_are_used() {
+        let prints = r#"echo '{"Version": 1, "AccessKeyId": "id", "SecretAccessKey": "secret"}'"#;
+        let credentials = CredentialProcessProvider::new(prints.to_owned()).provide_credentials().await.unwrap();
+        assert_eq!((credentials.access_key_id(), credentials.secret_access_key()), ("id", "secret"));
+    }
 
     #[test]
     fn only_endpoints_on_this_machine_have_wide_limits() {

@@ -110,8 +110,8 @@ const PROXY_PATH: &str = "/healthz";
 impl Config {
     /// Reads the file; also answers a sentence for each thing in it that has no effect.
     ///
-    /// # Errors
-    /// `Unreadable` with the line for what is no INI; `Invalid` with section, variable, value and what to write instead.
+    /// # Errors `Unreadable` with the line for what is no INI; `Invalid` with section, variable, value and what to
+    /// write instead.
     pub fn read(context: &BuildContext) -> Result<(Self, Vec<String>), ConfigError> {
         let file = context.config_name();
         let unreadable = |message: String| ConfigError::Unreadable { file: file.clone(), message };

@@ -8,11 +8,12 @@ use serde_json::Value;
 
 const POLICY: &str = include_str!("../../../deploy/aws-iam-policy.json");
 
-/// Actions that Elastic Load Balancing takes for the caller: it makes its role in an account with the first load balancer.
+/// Actions that Elastic Load Balancing takes for the caller: it makes its role in an account with the first load
+/// balancer.
 const BY_AWS: [&str; 1] = ["iam:CreateServiceLinkedRole"];
 
-/// Statements without the cluster's tag, and why that does no harm: each of these calls needs another statement, too, which has
-/// the tag.
+/// Statements without the cluster's tag, and why that does no harm: each of these calls needs another statement, too,
+/// which has the tag.
 const OF_ANY: [&str; 2] = ["MakeSecurityGroupsInAnyNetwork", "RulesHaveNoTagsTheirGroupsHave"];
 
 /// The actions of calls in a source file: the text behind the class of each, with the service's prefix.

@@ -16,10 +16,14 @@ use tower::BoxError;
 
 use kube::client::Body as Question;
 
+use super::streams::Slot;
+
 /// What the server answers.
 pub(super) struct Answer {
     body: Incoming,
     own: Option<Own>,
+    /// The place of its stream on a shared connection, which is free when the body is dropped.
+    _slot: Option<Slot>,
 }
 
 /// A connection for one answer. It is part of the body, so that nobody is woken to hand each piece over.
@@ -30,9 +34,9 @@ struct Own {
 }
 
 impl Answer {
-    /// One that comes over a connection that others use, too.
-    pub(super) fn shared(answer: Response<Incoming>) -> Response<Self> {
-        answer.map(|body| Self { body, own: None })
+    /// A body that arrives over a connection that other requests share.
+    pub(super) fn shared(body: Incoming, slot: Option<Slot>) -> Self {
+        Self { body, own: None, _slot: slot }
     }
 }
 
@@ -46,11 +50,12 @@ pub(super) async fn ask_alone(
     let answering = Box::pin(sender.send_request(origin_form(request)?));
     match select(answering, connection).await {
         Either::Left((answer, connection)) => {
-            Ok(answer?.map(|body| Answer { body, own: Some(Own { connection, _sender: sender }) }))
+            let own = Some(Own { connection, _sender: sender });
+            Ok(answer?.map(|body| Answer { body, own, _slot: None }))
         }
         Either::Right((ended, answering)) => {
             ended?;
-            Ok(Answer::shared(answering.await?))
+            Ok(answering.await?.map(|body| Answer::shared(body, None)))
         }
     }
 }

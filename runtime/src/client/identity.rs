@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use kube::client::Body;
@@ -25,6 +26,10 @@ const LEAST_LIFETIME: Duration = Duration::from_secs(600);
 const REPLACE_AFTER: f64 = 0.8;
 /// A failure is the answer to everyone for so long.
 const REMEMBER_FAILURE: Duration = Duration::from_secs(1);
+/// A token that could not be replaced is used for this time before the server is asked again.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(10);
+/// Longest answer to a TokenRequest, in bytes.
+const LONGEST_ANSWER: usize = 1 << 20;
 /// Longest time to get a token.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -42,13 +47,15 @@ pub enum Identity {
 /// Follows controller-manager `pkg/clientbuilder.DynamicControllerClientBuilder`: tokens by
 /// TokenRequest for one hour, the account made when it is missing, a new token when a fifth of its
 /// life is left.
-pub struct ServiceAccountToken {
+pub struct ServiceAccountToken(Arc<Account>);
+
+struct Account {
     own: kube::Client,
     name: String,
     user_name: String,
     state: Mutex<State>,
     /// Held while asking for a token, so that callers share one request.
-    asking: tokio::sync::Mutex<()>,
+    asking: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
@@ -60,6 +67,15 @@ struct State {
 struct Live {
     token: Arc<str>,
     replace_at: Instant,
+    expires_at: Instant,
+}
+
+/// The answer to a caller without a request to the server.
+enum Known {
+    Token(Arc<str>),
+    /// Good for now; a new one should be requested.
+    Aging(Arc<str>),
+    Failure(TokenError),
 }
 
 /// Why there is no token.
@@ -99,35 +115,69 @@ impl ServiceAccountToken {
     /// The token of `kube-system/<name>`, asked for with `own` when first needed.
     #[must_use]
     pub fn new(own: kube::Client, name: &str) -> Self {
-        Self {
+        Self(Arc::new(Account {
             own,
             name: name.to_owned(),
             user_name: format!("system:serviceaccount:{NAMESPACE}:{name}"),
             state: Mutex::default(),
-            asking: tokio::sync::Mutex::default(),
-        }
+            asking: Arc::default(),
+        }))
     }
 
     /// The user as whom the token authenticates.
     #[must_use]
     pub fn user_name(&self) -> &str {
-        &self.user_name
+        &self.0.user_name
     }
 
-    /// A token for the next request. Callers at the same time share one TokenRequest; a token that
-    /// cannot be replaced stays in use until the server refuses it.
+    /// A token for the next request. Callers at the same time share one TokenRequest. A token that has not expired is
+    /// returned immediately and replaced in the background; one that cannot be replaced stays in use until the server
+    /// refuses it.
     ///
     /// # Errors
     /// [`TokenError`] when there is none; for a second after, the same again without asking the
     /// server.
     pub async fn token(&self) -> Result<Arc<str>, TokenError> {
-        if let Some(known) = self.known() {
-            return known;
+        match self.0.known() {
+            Some(Known::Token(token)) => Ok(token),
+            Some(Known::Failure(error)) => Err(error),
+            Some(Known::Aging(token)) => {
+                self.renew_in_background();
+                Ok(token)
+            }
+            None => {
+                let _asking = self.0.asking.lock().await;
+                match self.0.known() {
+                    Some(Known::Token(token) | Known::Aging(token)) => Ok(token),
+                    Some(Known::Failure(error)) => Err(error),
+                    None => self.0.renew().await,
+                }
+            }
         }
-        let _asking = self.asking.lock().await;
-        if let Some(known) = self.known() {
-            return known;
+    }
+
+    /// Forgets the token `used`, which the server answered with 401. A newer one stays.
+    pub fn invalidate(&self, used: &str) {
+        let mut state = self.0.state();
+        if state.live.as_ref().is_some_and(|live| *live.token == *used) {
+            state.live = None;
         }
+    }
+
+    fn renew_in_background(&self) {
+        let Ok(asking) = self.0.asking.clone().try_lock_owned() else { return };
+        let account = self.0.clone();
+        tokio::spawn(async move {
+            // A failure is remembered and logged; the callers have a token.
+            let _ = account.renew().await;
+            drop(asking);
+        });
+    }
+}
+
+impl Account {
+    /// Requests a token; to be called with `asking` held.
+    async fn renew(&self) -> Result<Arc<str>, TokenError> {
         let asked = tokio::time::timeout(TIMEOUT, self.ask()).await.unwrap_or_else(|_| {
             Err(TokenError::Unreachable {
                 account: self.account(),
@@ -155,24 +205,20 @@ impl ServiceAccountToken {
         }
     }
 
-    /// Forgets the token `used`, which the server answered with 401. A newer one stays.
-    pub fn invalidate(&self, used: &str) {
-        let mut state = self.state();
-        if state.live.as_ref().is_some_and(|live| *live.token == *used) {
-            state.live = None;
-        }
-    }
-
-    /// What can be said without asking the server.
-    fn known(&self) -> Option<Result<Arc<str>, TokenError>> {
+    fn known(&self) -> Option<Known> {
         let state = self.state();
         let now = Instant::now();
-        let failure = state.failed.as_ref().filter(|(at, _)| now < *at + REMEMBER_FAILURE);
-        match (&state.live, failure) {
-            (Some(live), _) if now < live.replace_at => Some(Ok(live.token.clone())),
-            (Some(live), Some(_)) => Some(Ok(live.token.clone())),
-            (None, Some((_, error))) => Some(Err(error.clone())),
-            (_, None) => None,
+        let since_failure = state.failed.as_ref().map(|(at, error)| (now.duration_since(*at), error));
+        match &state.live {
+            Some(live) if now < live.replace_at => Some(Known::Token(live.token.clone())),
+            Some(live) if since_failure.is_some_and(|(since, _)| since < RENEWAL_PAUSE) => {
+                Some(Known::Token(live.token.clone()))
+            }
+            Some(live) if now < live.expires_at => Some(Known::Aging(live.token.clone())),
+            Some(_) => None,
+            None => since_failure
+                .filter(|(since, _)| *since < REMEMBER_FAILURE)
+                .map(|(_, error)| Known::Failure(error.clone())),
         }
     }
 
@@ -202,7 +248,8 @@ impl ServiceAccountToken {
         let Some((token, expires)) = granted.filter(|(token, _)| !token.is_empty()) else {
             return Err(TokenError::NoToken { account: self.account() });
         };
-        Ok(Live { token: token.into(), replace_at: Instant::now() + time_to_replace(expires.0, Timestamp::now()) })
+        let (life, now) = (lifetime(expires.0, Timestamp::now()), Instant::now());
+        Ok(Live { token: token.into(), replace_at: now + life.mul_f64(REPLACE_AFTER), expires_at: now + life })
     }
 
     async fn create_account(&self) -> Result<(), TokenError> {
@@ -248,7 +295,8 @@ impl ServiceAccountToken {
             .map_err(|error| unreachable(error.to_string()))?;
         let answer = self.own.send(request).await.map_err(|error| unreachable(problem(error)))?;
         let status = answer.status();
-        let body = answer.into_body().collect_bytes().await.map_err(|error| unreachable(chain(&error)))?;
+        let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
+        let body = body.map_err(|error| unreachable(chain(&*error)))?.to_bytes();
         if status.is_success() {
             return Ok(body);
         }
@@ -269,9 +317,9 @@ impl ServiceAccountToken {
     }
 }
 
-/// How long a token that expires at `expires` is used, seen at `now`.
-fn time_to_replace(expires: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(expires.duration_since(now)).unwrap_or_default().max(LEAST_LIFETIME).mul_f64(REPLACE_AFTER)
+/// The remaining life of a token that expires at `expires`.
+fn lifetime(expires: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(expires.duration_since(now)).unwrap_or_default().max(LEAST_LIFETIME)
 }
 
 /// The server's words about a refused request, and the fix for missing rights.
@@ -291,7 +339,7 @@ fn refusal(status: StatusCode, body: &[u8]) -> String {
 
 impl fmt::Debug for ServiceAccountToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServiceAccountToken").field("account", &self.account()).finish_non_exhaustive()
+        f.debug_struct("ServiceAccountToken").field("account", &self.0.account()).finish_non_exhaustive()
     }
 }
 
@@ -300,12 +348,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fifth_of_its_life_before_it_expires() {
+    fn lifetime_is_never_shorter_than_the_server_grants() {
         let now = Timestamp::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        // (seconds to its expiry by this clock, seconds until it is replaced)
-        for (left, wanted) in [(3600, 2880), (1000, 800), (600, 480), (60, 480), (-50, 480)] {
+        // (seconds to its expiry by this clock, seconds that it is used)
+        for (left, wanted) in [(3600, 3600), (1000, 1000), (600, 600), (60, 600), (-50, 600)] {
             let expires = now + jiff::SignedDuration::from_secs(left);
-            assert_eq!(time_to_replace(expires, now), Duration::from_secs(wanted));
+            assert_eq!(lifetime(expires, now), Duration::from_secs(wanted));
         }
     }
 }

@@ -2,12 +2,15 @@
 //!
 //! [`connect`] makes two pools of HTTP/2 connections. `own` carries the process's identity, with its
 //! client certificate if it has one; `bearer` has none, because the server believes a certificate
-//! before a token. [`Clients::send`] sends one request under an [`Identity`] and tells apart what was
+//! before a token. Watches, short requests and the Lease share no connection (`lane`), and each of
+//! these lanes opens as many connections as the server's limit of streams demands (`streams`). [`Clients::send`] sends one request under an [`Identity`] and tells apart what was
 //! certainly not sent from what may have been done. Nothing here ever sends a write twice.
 
 mod answer;
+mod authorized;
 mod identity;
 mod kubeconfig;
+mod lane;
 mod layer;
 pub(crate) mod media;
 mod polled;
@@ -17,6 +20,7 @@ pub mod rate;
 mod refusal;
 mod reload;
 mod send;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -37,8 +41,9 @@ pub use proxy::ProxyEnvironment;
 pub use send::SendError;
 
 use crate::metrics::RestClient;
+use authorized::{Authorized, Credentials};
+pub(crate) use lane::Lane;
 use layer::Hooked;
-pub(crate) use pool::Alone;
 use pool::{Connections, Transport};
 pub(crate) use refusal::refusal;
 use reload::{TokenFile, Watched};
@@ -107,11 +112,13 @@ impl Default for ConnectOptions {
     }
 }
 
-/// The two ways to the same server.
+/// The ways to the same server.
 #[derive(Clone)]
 pub struct Clients {
-    /// The process's own identity: reads, watches, Lease.
+    /// The process's own identity: reads, watches.
     pub own: kube::Client,
+    /// The process's own identity over a connection that only the Lease, TokenRequests and discovery use.
+    pub control: kube::Client,
     /// Without client certificate, `Authorization` header or impersonation: each request brings its
     /// own bearer token.
     pub bearer: kube::Client,
@@ -264,6 +271,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     let metrics = RestClient::default();
     let host = pool::host(&loaded.config.cluster_url).into();
     let (agent, token) = (user_agent.clone(), loaded.token);
+    let credentials = loaded.auth.map(|layer| Credentials::new(loaded.config.clone(), layer));
     let own = ServiceBuilder::new()
         .map_request(move |mut request: Request<Body>| {
             name_agent(&mut request, &agent);
@@ -273,9 +281,15 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
             request
         })
         .layer(loaded.config.base_uri_layer())
-        .option_layer(loaded.auth)
+        .layer_fn(move |inner| Authorized { credentials: credentials.clone(), inner })
         .layer(headers)
         .service(Transport { connections: loaded.own, metrics: metrics.clone() });
+    let control = ServiceBuilder::new()
+        .map_request(|mut request: Request<Body>| {
+            request.extensions_mut().insert(Lane::Control);
+            request
+        })
+        .service(own.clone());
     let bearer = ServiceBuilder::new()
         .map_request(move |mut request: Request<Body>| {
             name_agent(&mut request, &user_agent);
@@ -285,6 +299,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
         .service(Transport { connections: loaded.bearer, metrics: metrics.clone() });
     Ok(Clients {
         own: client(Pool::Own, own, options, &default_namespace),
+        control: client(Pool::Own, control, options, &default_namespace),
         bearer: client(Pool::Bearer, bearer, options, &default_namespace),
         default_namespace,
         metrics,

@@ -1,9 +1,8 @@
-//! Connections to the server: HTTP/2 over rustls, many requests on one, never one request twice; long answers apart.
+//! Connections to the server, by lane: HTTP/2 over rustls, many requests on one, never one request twice.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -11,40 +10,28 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use http::{Request, Response, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::answer::{Answer, ask_alone};
 use super::kubeconfig::{self, Source};
+use super::lane::{Lane, Taken};
 use super::polled::ForLongAnswers;
 use super::proxy::{Proxy, Road};
+use super::streams::Streams;
 use super::{ConnectError, Pool};
 use crate::metrics::RestClient;
 
 /// Longest time from the first packet to the end of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// A connection that is silent for so long is asked for a sign of life: client-go's read idle timeout.
-const PING_AFTER: Duration = Duration::from_secs(30);
-/// A connection that owes a sign of life for so long is dead: client-go's ping timeout.
-const PING_TIMEOUT: Duration = Duration::from_secs(15);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
-/// Unread bytes that one stream may have in flight.
-const STREAM_WINDOW: u32 = 4 << 20;
-/// Unread bytes of all streams: so large that one slow reader never stops the watches beside it.
-const CONNECTION_WINDOW: u32 = 1 << 30;
-/// Idle HTTP/1.1 connections kept, for servers that do not speak HTTP/2.
-const IDLE_CONNECTIONS: usize = 25;
-/// How long requests wait for the one that opens the connection.
-const GO_AHEAD: Duration = Duration::from_secs(1);
 /// Certificates of an exec plugin are asked for anew so often: their expiry is not known here.
 const EXEC_CERTIFICATE_AGE: Duration = Duration::from_secs(600);
 
 /// Connects by TCP, through a proxy if there is one, and TLS within [`CONNECT_TIMEOUT`].
 #[derive(Clone)]
-struct Connector<R>(HttpsConnector<R>);
+pub(super) struct Connector<R>(HttpsConnector<R>);
 
 impl<R> Service<Uri> for Connector<R>
 where
@@ -69,45 +56,27 @@ where
     }
 }
 
-type Http = legacy::Client<Connector<Road>, Body>;
-
-/// In a request's extensions: it goes over an HTTP/1.1 connection of its own, which ends with it. A long answer comes
-/// faster so, as nobody cuts it into frames, and holds up no other.
-#[derive(Clone, Copy)]
-pub(crate) struct Alone;
-
-/// Connections with the same credentials, in practice one.
+/// All connections with the same credentials, by lane.
 struct Line {
-    http: Http,
+    short: Streams,
+    control: Streams,
+    watches: Streams,
     alone: Connector<ForLongAnswers>,
-    /// The last request was answered, so there is a connection to share.
-    works: AtomicBool,
-    /// Held by the request that goes ahead.
-    ahead: tokio::sync::Mutex<()>,
 }
 
 impl Line {
-    fn new((http, alone): (Http, Connector<ForLongAnswers>)) -> Arc<Self> {
-        Arc::new(Self { http, alone, works: AtomicBool::new(false), ahead: tokio::sync::Mutex::default() })
-    }
-
-    /// Sends `request`. Without a working connection one request goes ahead and the others follow
-    /// when it is answered, or else each of them would open a connection of its own.
     async fn send(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
-        if request.extensions().get::<Alone>().is_some() {
-            let stream = self.alone.clone().oneshot(request.uri().clone()).await?;
-            return ask_alone(stream, request).await;
+        let taken = request.extensions().get::<Taken>().cloned().unwrap_or_default();
+        match request.extensions().get::<Lane>() {
+            None => self.short.send(request, &taken).await,
+            Some(Lane::Control) => self.control.send(request, &taken).await,
+            Some(Lane::Watch) => self.watches.send(request, &taken).await,
+            Some(Lane::Alone) => {
+                let stream = self.alone.clone().oneshot(request.uri().clone()).await?;
+                taken.set(true);
+                ask_alone(stream, request).await
+            }
         }
-        let ahead = if self.works.load(Ordering::Acquire) {
-            None
-        } else {
-            let turn = tokio::time::timeout(GO_AHEAD, self.ahead.lock()).await.ok();
-            turn.filter(|_| !self.works.load(Ordering::Acquire))
-        };
-        let answer = self.http.request(request).await;
-        self.works.store(answer.is_ok(), Ordering::Release);
-        drop(ahead);
-        Ok(Answer::shared(answer?))
     }
 }
 
@@ -164,8 +133,7 @@ impl Credentials {
         Ok(tls)
     }
 
-    /// For shared connections, and for those of one request each.
-    fn http(&self, tls: rustls::ClientConfig) -> Result<(Http, Connector<ForLongAnswers>), ConnectError> {
+    fn line(&self, tls: rustls::ClientConfig) -> Result<Arc<Line>, ConnectError> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -183,19 +151,10 @@ impl Credentials {
             Ok(https.with_server_name_resolver(FixedServerNameResolver::new(name)))
         };
         let alone = Connector(https()?.enable_http1().wrap_connector(ForLongAnswers(road.clone())));
-        let connector = Connector(https()?.enable_all_versions().wrap_connector(road));
-        // The client sends a request a second time only when the connection handed it back unread.
-        let shared = legacy::Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_max_idle_per_host(IDLE_CONNECTIONS)
-            .http2_keep_alive_interval(PING_AFTER)
-            .http2_keep_alive_timeout(PING_TIMEOUT)
-            .http2_keep_alive_while_idle(true)
-            .http2_initial_stream_window_size(STREAM_WINDOW)
-            .http2_initial_connection_window_size(CONNECTION_WINDOW)
-            .build(connector);
-        Ok((shared, alone))
+        let http1 = Connector(https()?.enable_http1().wrap_connector(road.clone()));
+        let any = Connector(https()?.enable_all_versions().wrap_connector(road));
+        let lane = || Streams::new(any.clone(), http1.clone());
+        Ok(Arc::new(Line { short: lane(), control: lane(), watches: lane(), alone }))
     }
 }
 
@@ -226,7 +185,7 @@ impl Connections {
             && user.client_certificate_data.is_none()
             && tls.client_auth_cert_resolver.has_certs();
         Ok(Self {
-            current: RwLock::new(Line::new(credentials.http(tls)?)),
+            current: RwLock::new(credentials.line(tls)?),
             credentials,
             made: Mutex::new(Made { fingerprint, at: Instant::now() }),
         })
@@ -249,7 +208,7 @@ impl Connections {
         if fingerprint == made.fingerprint && !aged {
             return Ok(false);
         }
-        let line = Line::new(self.credentials.http(self.credentials.tls()?)?);
+        let line = self.credentials.line(self.credentials.tls()?)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = line;
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Made { fingerprint, at: Instant::now() };
         Ok(true)

@@ -1,11 +1,20 @@
 //! The API server's reason for refusing a request.
 
+use std::time::Duration;
+
 use http::{Response, header};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Limited};
 use kinds::envelope::{self, ApiStatus};
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::time::timeout;
+
+/// Longest time to read the body of an error.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest body of an error, in bytes.
+const LONGEST: usize = 1 << 20;
 
 /// The fields of a `Status` in JSON.
 #[derive(Default, Deserialize)]
@@ -21,7 +30,8 @@ struct Head {
 pub(crate) async fn refusal(answer: Response<Body>) -> ApiStatus {
     let code = answer.status().as_u16();
     let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let body = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = timeout(TIMEOUT, Limited::new(answer.into_body(), LONGEST).collect()).await;
+    let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
     let read = envelope::unwrap(&body).and_then(ApiStatus::decode).ok().or_else(|| json_status(&body));
     let mut status = read.unwrap_or_else(|| ApiStatus {
         message: String::from_utf8_lossy(&body).trim().chars().take(300).collect(),

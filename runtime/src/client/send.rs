@@ -1,14 +1,24 @@
 //! One request under one identity, and an honest word on what became of it.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use hyper_util::client::legacy::connect::capture_connection;
+use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
+use tokio::time::timeout;
 
-use super::pool::Alone;
+use super::lane::{Lane, Taken};
 use super::reload::bearer;
 use super::{Clients, Identity, TokenError};
+
+/// Longest time for a read, its whole body included, or for the head of a response that is read piece by piece. The API
+/// server ends every request but a watch after a minute.
+const READ_TIMEOUT: Duration = Duration::from_secs(70);
+
+/// Longest body that is held as a whole, in bytes. No object has a hundredth of it.
+const LONGEST_BODY: usize = 256 << 20;
 
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +64,7 @@ impl Clients {
     /// answers, errors of the API included.
     ///
     /// A write (any method but GET and HEAD) must be answered whole within
-    /// [`write_timeout`](super::ConnectOptions::write_timeout). A request of a service account that
+    /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 70 s. A request of a service account that
     /// is answered 401 is sent once more with a fresh token: a 401 means that nothing was done.
     /// Nothing else is ever repeated.
     ///
@@ -98,40 +108,53 @@ impl Clients {
         Ok(request)
     }
 
-    #[allow(clippy::disallowed_methods, reason = "the Writer and the watches send through here")]
+    /// Opens a response that is read piece by piece, as the process itself: a watch or a long list. Only the head of the
+    /// response has a deadline; the caller limits the size and the silence of the body.
+    ///
+    /// # Errors
+    /// [`SendError`] as [`Clients::send`].
+    #[allow(clippy::disallowed_methods, reason = "the watches read through here")]
+    pub(crate) async fn open(&self, lane: Lane, mut request: Request<Bytes>) -> Result<Response<Body>, SendError> {
+        request.extensions_mut().insert(lane);
+        let client = self.own.clone();
+        attempt(request, READ_TIMEOUT, async move |request| client.send(request).await.map_err(problem)).await
+    }
+
     async fn exchange(&self, client: &kube::Client, request: Request<Bytes>) -> Result<Response<Body>, SendError> {
-        let method = request.method().clone();
-        let path = request.uri().path().to_owned();
-        let mut request = request.map(Body::from);
-        // Only shared connections say when they take a request up.
-        let alone = request.extensions().get::<Alone>().is_some();
-        let connection = capture_connection(&mut request);
-        let outcome = if matches!(method, Method::GET | Method::HEAD) {
-            client.send(request).await.map_err(problem)
-        } else {
-            let limit = self.write_timeout;
-            tokio::time::timeout(limit, whole(client, request))
-                .await
-                .unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
-        };
-        outcome.map_err(|problem| {
-            // Set just before the request is handed to a connection, so `None` is certain.
-            if !alone && connection.connection_metadata().is_none() {
-                SendError::NotSent { method, path, problem }
-            } else {
-                SendError::Lost { method, path, problem }
-            }
-        })
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        let limit = if is_read { READ_TIMEOUT } else { self.write_timeout };
+        attempt(request, limit, async |request| whole(client, request).await).await
     }
 }
 
-/// The answer with its whole body read.
-#[allow(clippy::disallowed_methods, reason = "the Writer and the watches send through here")]
+/// Sends a request within `limit`, and tells a request that was certainly not sent from one that may have arrived.
+async fn attempt(
+    request: Request<Bytes>,
+    limit: Duration,
+    send: impl AsyncFnOnce(Request<Body>) -> Result<Response<Body>, String>,
+) -> Result<Response<Body>, SendError> {
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let mut request = request.map(Body::from);
+    let taken = Taken::default();
+    request.extensions_mut().insert(taken.clone());
+    let outcome = timeout(limit, send(request)).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")));
+    outcome.map_err(|problem| {
+        if taken.get() {
+            SendError::Lost { method, path, problem }
+        } else {
+            SendError::NotSent { method, path, problem }
+        }
+    })
+}
+
+/// The response with its whole body read.
+#[allow(clippy::disallowed_methods, reason = "the Writer sends through here")]
 async fn whole(client: &kube::Client, request: Request<Body>) -> Result<Response<Body>, String> {
     let answer = client.send(request).await.map_err(problem)?;
     let (head, body) = answer.into_parts();
-    let body = body.collect_bytes().await.map_err(|error| chain(&error))?;
-    Ok(Response::from_parts(head, Body::from(body)))
+    let body = Limited::new(body, LONGEST_BODY).collect().await.map_err(|error| chain(&*error))?;
+    Ok(Response::from_parts(head, Body::from(body.to_bytes())))
 }
 
 /// What a client says went wrong, without its wrapping.

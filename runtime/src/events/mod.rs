@@ -14,6 +14,7 @@ mod writer_sink;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -271,7 +272,15 @@ impl Sender {
         }
     }
 
+    /// Takes an occurrence in. A defect costs this one only, or else the component would fall silent.
     fn take_in(&mut self, occurrence: Occurrence) {
+        if catch_unwind(AssertUnwindSafe(|| self.correlate(occurrence))).is_err() {
+            tracing::error!("correlating an event panicked; it is abandoned");
+            self.tally.abandoned.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn correlate(&mut self, occurrence: Occurrence) {
         let Correlated { event, spam } = self.correlator.correlate(occurrence, (self.clock)());
         if spam {
             self.tally.filtered.fetch_add(1, Ordering::Relaxed);
@@ -289,7 +298,14 @@ impl Sender {
     }
 
     fn deliver(&self, event: Event) -> Delivery {
-        deliver(self.sink.clone(), event, self.closed.clone()).boxed().fuse()
+        let delivery = AssertUnwindSafe(deliver(self.sink.clone(), event, self.closed.clone())).catch_unwind();
+        let settled = delivery.map(|written| {
+            written.unwrap_or_else(|_| {
+                tracing::error!("writing an event panicked; it is abandoned");
+                false
+            })
+        });
+        settled.boxed().fuse()
     }
 
     fn count(&self, written: bool, occurrences: u64) {

@@ -361,3 +361,28 @@ proptest! {
         prop_assert!(sum <= recorded && sum + filtered >= recorded, "{} + {} of {}", sum, filtered, recorded);
     }
 }
+
+/// A sink whose first write panics.
+#[derive(Default)]
+struct Defective(std::sync::atomic::AtomicBool);
+
+impl EventSink for Defective {
+    fn create<'a>(&'a self, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        assert!(self.0.swap(true, Ordering::SeqCst), "a defect");
+        async { Ok(()) }.boxed()
+    }
+
+    fn patch<'a>(&'a self, _: &'a str, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn panicking_write_costs_only_its_own_event() {
+    let (recorder, sender) = Recorder::new("test", Arc::new(Defective::default()));
+    let sender = tokio::spawn(sender);
+    recorder.event(&pod("a"), EventType::Normal, "First", "one".to_owned());
+    recorder.event(&pod("b"), EventType::Normal, "Second", "two".to_owned());
+    until(&recorder, |counts| counts.written == 1 && counts.abandoned == 1).await;
+    assert!(!sender.is_finished());
+}

@@ -2,24 +2,17 @@
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
-use http::Method;
 
 use super::{EventSink, SinkError};
 use crate::write::{WriteError, Writer};
 
-const JSON: &str = "application/json";
-const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
-
 impl EventSink for Writer {
     fn create<'a>(&'a self, namespace: &'a str, event: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
-        let path = format!("/api/v1/namespaces/{namespace}/events");
-        async move { self.send(Method::POST, path, JSON, JSON, event).await.map(drop).map_err(classify) }.boxed()
+        async move { self.post_event(namespace, event).await.map(drop).map_err(classify) }.boxed()
     }
 
     fn patch<'a>(&'a self, namespace: &'a str, name: &'a str, patch: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
-        let path = format!("/api/v1/namespaces/{namespace}/events/{name}");
-        async move { self.send(Method::PATCH, path, STRATEGIC_MERGE, JSON, patch).await.map(drop).map_err(classify) }
-            .boxed()
+        async move { self.patch_event(namespace, name, patch).await.map(drop).map_err(classify) }.boxed()
     }
 }
 
@@ -33,7 +26,9 @@ fn classify(error: WriteError) -> SinkError {
             _ => SinkError::Rejected(status.to_string()),
         },
         // Not repeated by another leader's hand, and not by ours later.
-        WriteError::NotLeading => SinkError::Rejected(error.to_string()),
+        WriteError::NotLeading | WriteError::InvalidName(_) | WriteError::InvalidRequest(_) => {
+            SinkError::Rejected(error.to_string())
+        }
         error => SinkError::Unreachable(error.to_string()),
     }
 }

@@ -44,11 +44,12 @@ pub fn gauges<const N: usize>(
     family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Gauge, samples)
 }
 
-/// Appends counts whose upstream names don't end in `_total`, as a counter's must: they are of no type.
+/// Appends counters whose upstream names do not end in `_total`. The library knows no such counters: they are of unknown
+/// type to it, of which there are no others, and [`super::exposition`] writes them as counters.
 ///
 /// # Errors
 /// When the text cannot be written.
-pub fn untyped<const N: usize>(
+pub fn plain_counters<const N: usize>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,

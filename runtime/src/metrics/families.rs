@@ -56,4 +56,9 @@ impl<const N: usize> Gauges<N> {
     pub fn set(&self, labels: Labels<N>, value: f64) {
         self.0.get_or_create_owned(&labels).set(value);
     }
+
+    /// Adds to the number with these labels, whose values must be few.
+    pub fn change(&self, labels: Labels<N>, by: f64) {
+        self.0.get_or_create_owned(&labels).inc_by(by);
+    }
 }

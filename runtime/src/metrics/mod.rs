@@ -11,7 +11,7 @@ mod registry;
 mod rest_client;
 mod text;
 
-pub use encode::{Histograms, Labels, counters, gauges, powers, powers_of_two, untyped};
+pub use encode::{Histograms, Labels, counters, gauges, plain_counters, powers, powers_of_two};
 pub use families::{Count, Counts, Gauges, Seconds};
 pub use registry::Metrics;
 pub use rest_client::RestClient;

@@ -19,12 +19,27 @@ impl MetricConstructor<Histogram> for Latency {
     }
 }
 
+/// Histograms with upstream's bounds for sizes (component-base, metrics/prometheus/restclient).
+#[derive(Clone, Debug)]
+struct Size;
+
+impl MetricConstructor<Histogram> for Size {
+    fn new_metric(&self) -> Histogram {
+        const KIB: f64 = 1024.0;
+        const MIB: f64 = 1024.0 * KIB;
+        let sizes = [KIB, 4.0 * KIB, 16.0 * KIB, 64.0 * KIB, 256.0 * KIB, MIB, 4.0 * MIB, 16.0 * MIB];
+        Histogram::new([64.0, 256.0, 512.0].into_iter().chain(sizes))
+    }
+}
+
 /// Counts requests to the API server; cheap to clone, all clones count together.
 #[derive(Clone, Debug)]
 pub struct RestClient {
     requests: Family<Labels<3>, Counter>,
     duration: Family<Labels<2>, Histogram, Latency>,
     limited: Family<Labels<2>, Histogram, Latency>,
+    request_sizes: Family<Labels<2>, Histogram, Size>,
+    response_sizes: Family<Labels<2>, Histogram, Size>,
 }
 
 impl Default for RestClient {
@@ -33,6 +48,8 @@ impl Default for RestClient {
             requests: Family::default(),
             duration: Family::new_with_constructor(Latency),
             limited: Family::new_with_constructor(Latency),
+            request_sizes: Family::new_with_constructor(Size),
+            response_sizes: Family::new_with_constructor(Size),
         }
     }
 }
@@ -54,6 +71,16 @@ impl RestClient {
             "Client side rate limiter latency in seconds. Broken down by verb, and host",
             self.limited.clone(),
         );
+        registry.register(
+            "rest_client_request_size_bytes",
+            "Request size in bytes. Broken down by verb and host",
+            self.request_sizes.clone(),
+        );
+        registry.register(
+            "rest_client_response_size_bytes",
+            "Response size in bytes. Broken down by verb and host",
+            self.response_sizes.clone(),
+        );
     }
 
     /// A request to `host` (with its port) was answered with the status `code`, or not at all.
@@ -67,6 +94,18 @@ impl RestClient {
     pub fn took(&self, method: &str, host: &str, time: Duration) {
         let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
         self.duration.get_or_create(&labels).observe(time.as_secs_f64());
+    }
+
+    /// Records the size of a request's body; a read has none, and counts as empty.
+    pub fn sent(&self, method: &str, host: &str, bytes: usize) {
+        let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
+        self.request_sizes.get_or_create(&labels).observe(bytes as f64);
+    }
+
+    /// Records the size of a whole response.
+    pub fn received(&self, method: &str, host: &str, bytes: usize) {
+        let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
+        self.response_sizes.get_or_create(&labels).observe(bytes as f64);
     }
 
     /// A request waited so long for its rate limit.
@@ -93,6 +132,9 @@ mod tests {
         requests.answered("POST", "a:6443", None);
         requests.took("GET", "a:6443", Duration::from_millis(30));
         requests.waited("POST", "a:6443", Duration::from_secs(3));
+        requests.sent("GET", "a:6443", 0);
+        requests.sent("POST", "a:6443", 300);
+        requests.received("GET", "a:6443", 70_000);
         let text = metrics.text();
         for line in [
             "# TYPE rest_client_requests_total counter",
@@ -101,6 +143,11 @@ mod tests {
             "rest_client_request_duration_seconds_bucket{le=\"0.025\",verb=\"GET\",host=\"a:6443\"} 0",
             "rest_client_request_duration_seconds_bucket{le=\"0.1\",verb=\"GET\",host=\"a:6443\"} 1",
             "rest_client_rate_limiter_duration_seconds_count{verb=\"POST\",host=\"a:6443\"} 1",
+            "rest_client_request_size_bytes_bucket{le=\"512\",verb=\"POST\",host=\"a:6443\"} 1",
+            "rest_client_request_size_bytes_count{verb=\"POST\",host=\"a:6443\"} 1",
+            "rest_client_request_size_bytes_bucket{le=\"64\",verb=\"GET\",host=\"a:6443\"} 1",
+            "rest_client_response_size_bytes_bucket{le=\"65536\",verb=\"GET\",host=\"a:6443\"} 0",
+            "rest_client_response_size_bytes_bucket{le=\"1.6777216e+07\",verb=\"GET\",host=\"a:6443\"} 1",
         ] {
             has(&text, line);
         }

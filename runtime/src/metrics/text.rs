@@ -20,7 +20,8 @@ pub fn exposition(registry: &Registry) -> String {
         } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|about| about.split_once(' ')) {
             let (suffix, kind) = match kind {
                 "counter" => ("_total", "counter"),
-                "unknown" => ("", "untyped"),
+                // Only `plain_counters` appends such.
+                "unknown" => ("", "counter"),
                 kind => ("", kind),
             };
             if let Some((_, words)) = help.take() {

@@ -237,6 +237,11 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
 
     /// Adds a key that failed, after its own growing time.
     pub fn add_rate_limited(&self, key: K) {
+        self.add_rate_limited_after(key, Duration::ZERO);
+    }
+
+    /// As [`Queue::add_rate_limited`], but no sooner than after `least`.
+    pub fn add_rate_limited_after(&self, key: K, least: Duration) {
         let delay = {
             let mut state = self.lock();
             let item = state.items.entry(key.clone()).or_default();
@@ -245,7 +250,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
             doubled.min(self.options.max_delay)
         };
         self.metrics.retries.inc();
-        self.add_after(key, delay);
+        self.add_after(key, delay.max(least));
     }
 
     /// Forgets a key's failures.

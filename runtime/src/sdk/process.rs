@@ -63,6 +63,9 @@ pub enum RunError {
     /// Another process leads, or may: this one must exit at once.
     #[error("the lease was lost: {0}")]
     LeaseLost(crate::election::Lost),
+    /// A defect ended a watch: what its store shows is out of date, and the process must exit.
+    #[error("a watch ended; this is a defect, please report it")]
+    WatchEnded,
 }
 
 impl Operator {
@@ -105,6 +108,7 @@ impl Operator {
         let ended = manager.run(shutdown).await;
         match ended {
             Ended::LeaseLost(lost) => Err(RunError::LeaseLost(lost)),
+            Ended::WatchEnded => Err(RunError::WatchEnded),
             Ended::Shutdown => {
                 if let Some(server) = server {
                     server.stop().await;

@@ -5,12 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, header};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use ring::hmac;
+use ring::rand::SystemRandom;
 use rustls::pki_types::CertificateDer;
 
+use super::access_metrics::TokenCacheMetrics;
 use super::cache::Cache;
 use super::peer::{self, PeerError};
 use super::review::Reviewer;
@@ -33,14 +36,45 @@ pub(super) struct Authenticator {
 
 struct Tokens {
     reviewer: Arc<Reviewer>,
-    answers: Cache<String, TokenAnswer>,
+    answers: Cache<TokenDigest, TokenAnswer>,
+    digests: hmac::Key,
     keep: Duration,
+    metrics: TokenCacheMetrics,
+}
+
+/// Stands for a token in the cache, so that no token stays in memory: its HMAC with a key of this process.
+type TokenDigest = [u8; 32];
+
+/// The digest of a token.
+fn digest(key: &hmac::Key, token: &str) -> TokenDigest {
+    let mut digest = TokenDigest::default();
+    digest.copy_from_slice(hmac::sign(key, token.as_bytes()).as_ref());
+    digest
+}
+
+/// A new key.
+///
+/// # Panics
+/// Never: a system without randomness has no TLS either, which begins before this.
+fn digest_key() -> hmac::Key {
+    hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).expect("the system has randomness")
 }
 
 impl Authenticator {
     /// Without a reviewer, tokens count as no credentials.
-    pub(super) fn new(trust: Arc<Trust>, reviewer: Option<Arc<Reviewer>>, keep: Duration) -> Self {
-        let tokens = reviewer.map(|reviewer| Tokens { reviewer, answers: Cache::new(TOKENS), keep });
+    pub(super) fn new(
+        trust: Arc<Trust>,
+        reviewer: Option<Arc<Reviewer>>,
+        keep: Duration,
+        metrics: TokenCacheMetrics,
+    ) -> Self {
+        let tokens = reviewer.map(|reviewer| Tokens {
+            reviewer,
+            answers: Cache::new(TOKENS),
+            digests: digest_key(),
+            keep,
+            metrics,
+        });
         Self { trust, tokens }
     }
 
@@ -89,12 +123,21 @@ impl Authenticator {
 
 impl Tokens {
     async fn user(&self, token: &str) -> TokenAnswer {
+        let (begun, mut hit) = (Instant::now(), true);
         let ask = async {
+            hit = false;
+            let in_flight = self.metrics.in_flight();
             let answer = self.review(token).await;
+            drop(in_flight);
+            self.metrics.fetched(answer.is_ok());
             let keep = if answer.is_ok() { self.keep } else { Duration::ZERO };
             (answer, keep)
         };
-        self.answers.get_or(&token.to_owned(), ask).await
+        let blocked = self.metrics.blocked();
+        let answer = self.answers.get_or(&digest(&self.digests, token), ask).await;
+        drop(blocked);
+        self.metrics.answered(hit, begun);
+        answer
     }
 
     async fn review(&self, token: &str) -> TokenAnswer {
@@ -175,6 +218,14 @@ mod tests {
             headers.append(*name, HeaderValue::from_static(value));
         }
         headers
+    }
+
+    #[test]
+    fn cache_knows_tokens_only_by_their_digests() {
+        let key = digest_key();
+        assert_eq!(digest(&key, "secret"), digest(&key, "secret"));
+        assert_ne!(digest(&key, "secret"), digest(&key, "secret2"));
+        assert_ne!(digest(&key, "secret"), digest(&digest_key(), "secret"), "another process has another key");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::answer::{self, Answer};
+use super::places::Place;
 use super::routes::Routes;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -31,6 +32,8 @@ const IDLE: Duration = Duration::from_secs(90);
 /// A stranger's connection ends so long after the answer: some clients drop an answer that arrives together with the
 /// news that the connection ends.
 const PARTING: Duration = Duration::from_millis(100);
+/// Longest time for the requests under way after a connection was told to end.
+const LAST_ANSWERS: Duration = Duration::from_secs(35);
 /// Streams of a connection if no flag says otherwise (apiserver, SecureServingInfo.Serve).
 const STREAMS: u32 = 100;
 /// Longest head of a request, in bytes.
@@ -45,6 +48,7 @@ struct Activity {
     open: AtomicU32,
     last: Mutex<Instant>,
     unwelcome: Notify,
+    place: Place,
 }
 
 impl Activity {
@@ -78,7 +82,9 @@ struct Open<'a>(&'a Activity);
 
 impl<'a> Open<'a> {
     fn new(activity: &'a Activity) -> Self {
-        activity.open.fetch_add(1, Ordering::AcqRel);
+        if activity.open.fetch_add(1, Ordering::AcqRel) == 0 {
+            activity.place.set_busy(true);
+        }
         Self(activity)
     }
 }
@@ -86,7 +92,9 @@ impl<'a> Open<'a> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.touch();
-        self.0.open.fetch_sub(1, Ordering::AcqRel);
+        if self.0.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.place.set_busy(false);
+        }
     }
 }
 
@@ -117,20 +125,26 @@ impl Protocol {
         tls: Arc<ServerConfig>,
         routes: Arc<Routes>,
         mut ended: watch::Receiver<bool>,
+        place: Place,
     ) -> Result<(), String> {
         // Answers are small, and a lost delay is better than a lost microsecond of throughput.
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let handshake = tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => return Ok(()),
+            () = place.evicted() => return Ok(()),
             handshake = timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream)) => handshake,
         };
         let stream = handshake
             .map_err(|_| format!("no handshake within {HANDSHAKE:?}"))?
             .map_err(|error| format!("TLS handshake: {error}"))?;
         let peer: Arc<[CertificateDer<'static>]> = stream.get_ref().1.peer_certificates().unwrap_or_default().into();
-        let activity =
-            Arc::new(Activity { open: AtomicU32::new(0), last: Mutex::new(Instant::now()), unwelcome: Notify::new() });
+        let activity = Arc::new(Activity {
+            open: AtomicU32::new(0),
+            last: Mutex::new(Instant::now()),
+            unwelcome: Notify::new(),
+            place,
+        });
         let service = service_fn(|request| {
             let (routes, peer, activity) = (routes.clone(), peer.clone(), activity.clone());
             async move { Ok::<_, Infallible>(respond(&routes, &peer, &activity, request).await) }
@@ -141,12 +155,14 @@ impl Protocol {
             _ = ended.wait_for(|ended| *ended) => None,
             () = activity.parted() => None,
             () = activity.idle() => None,
+            () = activity.place.evicted() => return Ok(()),
         };
         let over = match over {
             Some(over) => over,
             None => {
                 connection.as_mut().graceful_shutdown();
-                connection.await
+                // A peer that reads nothing must not keep its place.
+                timeout(LAST_ANSWERS, connection).await.map_err(|_| "requests did not end in time".to_owned())?
             }
         };
         over.map_err(|error| error.to_string())

@@ -4,6 +4,7 @@
 //! proxy, client certificate or bearer token, and authorized by the API server, as upstream's managers do it (packages
 //! controller-manager/app and apiserver/pkg/server/options).
 
+mod access_metrics;
 mod answer;
 mod authenticate;
 mod authorize;
@@ -12,6 +13,7 @@ mod connection;
 mod health;
 mod options;
 mod peer;
+mod places;
 mod review;
 mod routes;
 mod sni;
@@ -27,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
@@ -39,9 +41,11 @@ pub use routes::{SetVerbosity, Surface, configz};
 pub use user::User;
 pub use zpages::{ProcessStatus, Zpages};
 
+use access_metrics::{ReviewMetrics, TokenCacheMetrics};
 use authenticate::Authenticator;
 use authorize::Authorizer;
 use connection::Protocol;
+use places::Places;
 use review::Reviewer;
 use routes::Routes;
 use tls::{Settings, Tls};
@@ -49,7 +53,7 @@ use trust::Trust;
 
 use crate::client::{ConnectError, ConnectOptions, connect};
 
-/// Connections at the same time; more wait until one ends.
+/// Connections at the same time; one more ends the oldest idle one.
 const CONNECTIONS: usize = 512;
 /// How often files of certificates are looked at.
 const FILES_EVERY: Duration = Duration::from_secs(10);
@@ -80,16 +84,19 @@ impl Server {
         let settings = Settings::new(&options.tls, options.http1_only)?;
         let agent = &options.user_agent;
         let (asking, allowing) = (&options.authentication, &options.authorization);
-        let tokens = reviewer("--authentication-kubeconfig", asking.kubeconfig.as_deref(), agent).await?;
-        let access = reviewer("--authorization-kubeconfig", allowing.kubeconfig.as_deref(), agent).await?;
+        let (authn, authz) =
+            (ReviewMetrics::new(&surface.metrics, "authn"), ReviewMetrics::new(&surface.metrics, "authz"));
+        let tokens = reviewer("--authentication-kubeconfig", asking.kubeconfig.as_deref(), agent, authn).await?;
+        let access = reviewer("--authorization-kubeconfig", allowing.kubeconfig.as_deref(), agent, authz).await?;
         if access.is_none() {
             warn!("no --authorization-kubeconfig: everything is forbidden but --authorization-always-allow-paths");
         }
         let trust = Arc::new(Trust::new(asking, tokens.clone(), settings.provider.clone()).await?);
         let tls = Arc::new(Tls::new(&options.tls, settings, options.bind_address, subjects(&trust))?);
+        let token_metrics = TokenCacheMetrics::new(&surface.metrics);
         let routes = Arc::new(Routes {
             surface,
-            authenticator: Authenticator::new(trust.clone(), tokens, asking.token_ttl),
+            authenticator: Authenticator::new(trust.clone(), tokens, asking.token_ttl, token_metrics),
             authorizer: Authorizer::new(allowing, access)?,
         });
         let protocol = Protocol::new(options.http1_only, options.http2_max_streams);
@@ -125,6 +132,7 @@ async fn reviewer(
     flag: &'static str,
     kubeconfig: Option<&Path>,
     user_agent: &str,
+    metrics: ReviewMetrics,
 ) -> Result<Option<Arc<Reviewer>>, ServeError> {
     let options = ConnectOptions {
         kubeconfig: kubeconfig.map(Path::to_owned),
@@ -132,7 +140,7 @@ async fn reviewer(
         ..ConnectOptions::default()
     };
     match connect(&options).await {
-        Ok(clients) => Ok(Some(Arc::new(Reviewer::new(clients)))),
+        Ok(clients) => Ok(Some(Arc::new(Reviewer::new(clients, metrics)))),
         Err(ConnectError::InCluster(reason)) => {
             debug!(%reason, "{flag} is not set and this is no pod");
             Ok(None)
@@ -177,30 +185,28 @@ async fn accept(
     protocol: Protocol,
     mut ended: watch::Receiver<bool>,
 ) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Places::new(CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let next = async {
-            // Never closed, so that it always comes.
-            let place = room.clone().acquire_owned().await;
-            (listener.accept().await, place)
-        };
-        let (accepted, place) = tokio::select! {
+        let accepted = tokio::select! {
             biased;
             _ = ended.wait_for(|ended| *ended) => break,
-            next = next => next,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, from)) => {
+                let Some(place) = places.take() else {
+                    debug!(%from, "connection refused: all places are taken by requests under way");
+                    continue;
+                };
                 let local = stream.local_addr().ok().map(|local| local.ip());
                 let (tls, routes, protocol, ended) =
                     (tls.config(local), routes.clone(), protocol.clone(), ended.clone());
                 connections.spawn(async move {
-                    if let Err(problem) = protocol.serve(stream, tls, routes, ended).await {
+                    if let Err(problem) = protocol.serve(stream, tls, routes, ended, place).await {
                         debug!(%from, problem, "a connection ended");
                     }
-                    drop(place);
                 });
             }
             Err(error) => {

@@ -2,7 +2,7 @@
 //!
 //! Reviews change nothing, so that they may be repeated, unlike anything that a Writer sends.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
@@ -11,6 +11,7 @@ use rand::Rng;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::access_metrics::ReviewMetrics;
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, refusal};
 
@@ -56,11 +57,12 @@ pub(super) enum ReviewError {
 pub(super) struct Reviewer {
     clients: Clients,
     limit: TokenBucket,
+    metrics: ReviewMetrics,
 }
 
 impl Reviewer {
-    pub(super) fn new(clients: Clients) -> Self {
-        Self { clients, limit: TokenBucket::new(QPS, BURST) }
+    pub(super) fn new(clients: Clients, metrics: ReviewMetrics) -> Self {
+        Self { clients, limit: TokenBucket::new(QPS, BURST), metrics }
     }
 
     /// Posts a review and returns it with its status filled in.
@@ -111,8 +113,10 @@ impl Reviewer {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)
             .map_err(|error| unreachable(error.to_string()))?;
-        let answer =
-            self.clients.send(&Identity::Own, request).await.map_err(|error| unreachable(error.to_string()))?;
+        let begun = Instant::now();
+        let answer = self.clients.send(&Identity::Own, request).await;
+        self.metrics.record(answer.as_ref().ok().map(|answer| answer.status().as_u16()), begun.elapsed());
+        let answer = answer.map_err(|error| unreachable(error.to_string()))?;
         if !answer.status().is_success() {
             let status = refusal(answer).await;
             let message = format!("{} ({})", status.message, status.code);

@@ -13,7 +13,7 @@ use rustls::crypto::CryptoProvider;
 use tracing::{info, warn};
 
 use super::peer::Bundle;
-use super::review::Reviewer;
+use super::review::{ReviewError, Reviewer};
 use super::{AuthenticationOptions, RequestHeaderOptions, ServeError};
 
 const CONFIG_MAP: &str = "kube-system/extension-apiserver-authentication";
@@ -133,6 +133,8 @@ impl Trust {
         if let Some(lookup) = self.lookup.as_ref().filter(|_| lookup && self.wants_lookup()) {
             match lookup.read::<ConfigMap>(CONFIG_MAP_PATH).await {
                 Ok(map) => self.take_in(&mut new, &map.data.unwrap_or_default(), &mut problems),
+                // The API server has neither a client CA nor one of front proxies.
+                Err(ReviewError::Refused { code: 404, .. }) => {}
                 Err(error) => problems.push(error.to_string()),
             }
         }
@@ -164,7 +166,8 @@ impl Trust {
                     texts.front_proxy = Some(pem);
                     texts.headers = Some(headers);
                 }
-                (None, _) => problems.push(format!("{CONFIG_MAP}: requestheader-client-ca-file is missing")),
+                // An API server without a CA of front proxies has no such key; upstream starts without one, too.
+                (None, Ok(_)) => {}
                 (_, Err(problem)) => problems.push(format!("{CONFIG_MAP}: {problem}")),
             }
         }
@@ -172,19 +175,26 @@ impl Trust {
 
     /// Turns new texts into beliefs; a bundle that makes no sense leaves the old one.
     fn adopt(&self, old: Texts, mut new: Texts, problems: &mut Vec<String>) -> bool {
-        let mut parse = |what: &str, text: &mut Option<Vec<u8>>, old: Option<Vec<u8>>| {
+        let mut parse = |what: &str, is_file: bool, text: &mut Option<Vec<u8>>, old: Option<Vec<u8>>| {
             let parsed = text.as_deref().map(|pem| Bundle::parse(pem, &self.provider));
             match parsed {
                 Some(Err(problem)) => {
-                    problems.push(format!("the authorities of {what}: {problem}"));
+                    let problem = format!("the authorities of {what}: {problem}");
+                    // Upstream: apiserver, ConfigMapCAController.RunOnce ignores a bundle of the cluster's that is none.
+                    if is_file {
+                        problems.push(problem);
+                    } else {
+                        warn!(problem, "{CONFIG_MAP}: CA bundle ignored");
+                    }
                     *text = old;
                     text.as_deref().and_then(|pem| Bundle::parse(pem, &self.provider).ok())
                 }
                 parsed => parsed.and_then(Result::ok),
             }
         };
-        let clients = parse("clients", &mut new.clients, old.clients.clone());
-        let proxies = parse("front proxies", &mut new.front_proxy, old.front_proxy.clone());
+        let clients = parse("clients", self.client_ca_file.is_some(), &mut new.clients, old.clients.clone());
+        let is_file = self.request_header.client_ca_file.is_some();
+        let proxies = parse("front proxies", is_file, &mut new.front_proxy, old.front_proxy.clone());
         if new == old {
             return false;
         }
@@ -244,6 +254,46 @@ mod tests {
         assert!(read.allowed_names.is_empty() && read.group_headers.is_empty());
         let error = header_names(&data(&[("requestheader-group-headers", "X-Remote-Group")])).expect_err("no list");
         assert!(error.starts_with("requestheader-group-headers is no JSON list"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn cluster_without_a_front_proxy_authority_is_no_problem() {
+        let trust = Trust {
+            client_ca_file: None,
+            request_header: RequestHeaderOptions::default(),
+            lookup: None,
+            provider: Arc::new(rustls::crypto::ring::default_provider()),
+            now: RwLock::default(),
+        };
+        let clients = authority();
+        let lists = r#"["X-Remote-User"]"#;
+        // (name, data of the ConfigMap, problems, has a client CA, has front proxies)
+        let cases: [(&str, &[(&str, &str)], usize, bool, bool); 5] = [
+            ("client CA only", &[("client-ca-file", &clients)], 0, true, false),
+            ("nothing", &[], 0, false, false),
+            (
+                "both",
+                &[
+                    ("client-ca-file", &clients),
+                    ("requestheader-client-ca-file", &clients),
+                    ("requestheader-username-headers", lists),
+                ],
+                0,
+                true,
+                true,
+            ),
+            ("bundle that is none", &[("requestheader-client-ca-file", "rubbish")], 0, false, false),
+            ("names that are no list", &[("requestheader-username-headers", "X")], 1, false, false),
+        ];
+        for (name, pairs, expected, has_clients, has_proxies) in cases {
+            let (mut texts, mut problems) = (Texts::default(), Vec::new());
+            trust.take_in(&mut texts, &data(pairs), &mut problems);
+            *trust.now.write().unwrap() = Default::default();
+            trust.adopt(Texts::default(), texts, &mut problems);
+            assert_eq!(problems.len(), expected, "{name}: {problems:?}");
+            let now = trust.now();
+            assert_eq!((now.clients.is_some(), now.front_proxy.is_some()), (has_clients, has_proxies), "{name}");
+        }
     }
 
     async fn of_files(client_ca: &Path) -> Result<Trust, ServeError> {

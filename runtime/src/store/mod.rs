@@ -8,10 +8,12 @@ mod progress;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use kinds::meta::ObjectKey;
 use kinds::{Decode, Kind, Uid};
+use tracing::error;
 
 use indexed::Indexed;
 pub use progress::Progress;
@@ -95,6 +97,9 @@ pub struct Store<K: Kind> {
 }
 
 type Wake = Box<dyn FnOnce() + Send>;
+
+/// From this number of written objects on, those that a store no longer waits for are removed, each time the number has doubled.
+const WRITTEN_SWEPT: usize = 64;
 
 /// One write to an object is under way; the next one may begin when this is dropped. Hold it until the answer's version
 /// was told to [`Store::wrote`].
@@ -189,6 +194,11 @@ impl<K: Kind> Store<K> {
     pub fn wrote(&self, key: &ObjectKey, version: u64) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if self.progress.version() < version && self.get(key).is_none_or(|record| record.meta().version < version) {
+            // An object that was deleted before its write came here leaves its entry behind.
+            if written.len() >= WRITTEN_SWEPT && written.len().is_power_of_two() {
+                let reached = self.progress.version();
+                written.retain(|_, version| *version > reached);
+            }
             written.insert(key.clone(), version);
         }
     }
@@ -296,7 +306,12 @@ impl<K: Kind> Store<K> {
     fn tell(&self, change: &Change<'_, K>) {
         let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner).clone();
         for subscriber in &*subscribers {
-            subscriber(change);
+            // One subscriber's defect must not keep a change from the others, nor stop the watch of the kind.
+            if catch_unwind(AssertUnwindSafe(|| subscriber(change))).is_err() {
+                self.progress.count_subscriber_panic();
+                let object = change.new.or(change.old).map(|record| record.meta().key().to_string());
+                error!(kind = K::RESOURCE.plural, object, "subscriber panicked; its controller misses this change");
+            }
         }
     }
 }

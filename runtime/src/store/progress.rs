@@ -13,6 +13,9 @@ pub struct Progress {
     state: Mutex<State>,
     synced: watch::Sender<bool>,
     restarts: AtomicU64,
+    panics: AtomicU64,
+    /// Panics without a regular step in between.
+    panics_in_a_row: AtomicU64,
 }
 
 #[derive(Default)]
@@ -24,7 +27,13 @@ struct State {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { state: Mutex::default(), synced: watch::Sender::new(false), restarts: AtomicU64::new(0) }
+        Self {
+            state: Mutex::default(),
+            synced: watch::Sender::new(false),
+            restarts: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            panics_in_a_row: AtomicU64::new(0),
+        }
     }
 }
 
@@ -69,6 +78,32 @@ impl Progress {
 
     pub(crate) fn count_restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Panics of the watch, its decoder or a subscriber.
+    pub fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
+    /// Panics of the watch since it last worked.
+    pub fn panics_in_a_row(&self) -> u64 {
+        self.panics_in_a_row.load(Ordering::Relaxed)
+    }
+
+    /// The watch panicked.
+    pub(crate) fn count_panic(&self) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+        self.panics_in_a_row.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A subscriber panicked; the watch goes on.
+    pub(crate) fn count_subscriber_panic(&self) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The watch works.
+    pub(crate) fn forget_panics(&self) {
+        self.panics_in_a_row.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn set_synced(&self) {

@@ -91,3 +91,17 @@ fn nobody_waits_for_a_version_of_a_history_that_is_gone() {
     store.put(thing(3));
     assert!(store.begin_write(&key, 3).is_some());
 }
+
+#[test]
+fn subscriber_panic_is_counted_and_reaches_no_other_subscriber() {
+    let store: Store<Thing> =
+        Store::new(Decode { interner: Arc::default(), sections: kinds::Sections::default() }, Vec::new());
+    let seen = Arc::new(AtomicUsize::new(0));
+    let count = seen.clone();
+    store.subscribe(|_| panic!("a defect"));
+    store.subscribe(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
+    store.put(thing(1));
+    store.remove("ns", "web");
+    assert_eq!((seen.load(Ordering::Relaxed), store.progress().panics()), (2, 2));
+    assert_eq!(store.progress().panics_in_a_row(), 0, "the watch itself works");
+}

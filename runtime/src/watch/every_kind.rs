@@ -5,7 +5,9 @@
 //! kind whose watch fails has no fresh metadata; nothing else suffers. Where nobody needs all kinds, only those are
 //! watched that somebody asks for by name.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -17,10 +19,10 @@ use kinds::wire::find;
 use kinds::{Decode, DecodeError, Form, Interner, Kind, Meta, Resource, Sections};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
-use super::reflector::Reflector;
-use super::request::Scope;
+use super::reflector::{Reflector, panic_message};
+use super::request::{Backoff, Scope};
 use crate::client::Clients;
 use crate::discovery::{Discovery, Served, Snapshot, Verbs};
 use crate::store::{Index, Progress, Store};
@@ -326,7 +328,7 @@ impl EveryKind {
         }
     }
 
-    /// Keeps the watches equal to what is served, for ever.
+    /// Keeps the watches equal to what is served, forever. After a panic it goes on with the kinds that were known.
     pub(crate) async fn run(
         self: Arc<Self>,
         clients: Arc<Clients>,
@@ -334,34 +336,50 @@ impl EveryKind {
         namespace: Option<String>,
         lists: Arc<Semaphore>,
     ) {
-        let (mut tasks, mut running) = (JoinSet::new(), HashMap::<Name, AbortHandle>::new());
+        let reflect = |resource, store| {
+            let scope = Scope { resource, namespace: namespace.clone(), form: Form::Metadata };
+            Reflector::new(clients.clone(), scope, store, lists.clone()).run().boxed()
+        };
+        let mut backoff = Backoff::default();
+        loop {
+            let Err(panic) = AssertUnwindSafe(self.follow(&discovery, reflect)).catch_unwind().await else { return };
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            error!(panic = panic_message(&*panic), "watching all kinds panicked; starting again");
+            tokio::time::sleep(backoff.next()).await;
+        }
+    }
+
+    async fn follow(
+        &self,
+        discovery: &Discovery,
+        reflect: impl Fn(Resource, Arc<Store<Metadata>>) -> BoxFuture<'static, ()>,
+    ) {
+        let mut watches = Watches::default();
         let mut soon = [].iter();
         loop {
-            while self.wanted.is_nothing() && running.is_empty() {
+            while self.wanted.is_nothing() && watches.running.is_empty() {
                 self.served.send_replace(Some(HashSet::new()));
                 self.wanted.changed.notified().await;
             }
             match discovery.at_most_old(Duration::ZERO).await {
                 Ok(snapshot) => {
                     for left in self.leaving(&snapshot) {
-                        running.remove(&name(&left)).inspect(AbortHandle::abort);
+                        watches.running.remove(&name(&left)).inspect(AbortHandle::abort);
                         self.leave(&left);
                     }
-                    for resource in self.coming(&snapshot) {
-                        let store = self.join(resource);
-                        let scope = Scope { resource, namespace: namespace.clone(), form: Form::Metadata };
-                        let run = Reflector::new(clients.clone(), scope, store, lists.clone()).run();
-                        running.insert(name(&resource), tasks.spawn(run));
-                    }
+                    self.coming(&snapshot).into_iter().for_each(|resource| self.join(resource));
                     let served = snapshot.preferred().iter().map(|served| name(&served.resource)).collect();
                     self.served.send_replace(Some(served));
                 }
                 Err(error) => {
                     self.failures.fetch_add(1, Ordering::Relaxed);
-                    warn!(%error, "it is not known which kinds are served; those that were known stay");
+                    warn!(%error, "discovery failed; the known kinds stay");
                 }
             }
-            while tasks.try_join_next().is_some() {}
+            watches.forget_ended();
+            for (resource, store) in self.stores() {
+                watches.start(resource, || reflect(resource, store));
+            }
             match soon.next() {
                 Some(wait) => tokio::time::sleep(*wait).await,
                 None => {
@@ -376,6 +394,12 @@ impl EveryKind {
                 }
             }
         }
+    }
+
+    /// The stores of kinds without a typed one.
+    fn stores(&self) -> Vec<(Resource, Arc<Store<Metadata>>)> {
+        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        untyped.values().map(|source| (source.resource, source.store.clone())).collect()
     }
 
     /// Kinds that are watched and served or wanted no longer. One whose group does not answer stays.
@@ -400,7 +424,7 @@ impl EveryKind {
         kept.filter(|resource| !known(&name(resource)) && self.wanted.contains(name(resource))).collect()
     }
 
-    fn join(&self, resource: Resource) -> Arc<Store<Metadata>> {
+    fn join(&self, resource: Resource) {
         let decode = Decode { interner: self.interner.clone(), sections: Sections::default() };
         let store = Arc::new(Store::new(decode, self.indexes.clone()));
         let source = Arc::new(Untyped { resource, store: store.clone() });
@@ -410,13 +434,38 @@ impl EveryKind {
         }
         self.subscribers().iter().for_each(|subscriber| source.subscribe_meta(subscriber.clone()));
         self.untyped.write().unwrap_or_else(PoisonError::into_inner).insert(name(&resource), source);
-        store
     }
 
     fn leave(&self, resource: &Resource) {
         info!(resource = resource.plural, group = resource.group, "is watched no longer");
         self.untyped.write().unwrap_or_else(PoisonError::into_inner).remove(&name(resource));
         self.subscribers().iter().for_each(|subscriber| subscriber(&MetaChange::Left { resource }));
+    }
+}
+
+/// The watches of kinds without a typed store. Dropping it ends them.
+#[derive(Default)]
+struct Watches {
+    tasks: JoinSet<()>,
+    running: HashMap<Name, AbortHandle>,
+}
+
+impl Watches {
+    /// Watches a kind, unless that is done already.
+    fn start(&mut self, resource: Resource, reflect: impl FnOnce() -> BoxFuture<'static, ()>) {
+        if let Entry::Vacant(vacant) = self.running.entry(name(&resource)) {
+            vacant.insert(self.tasks.spawn(reflect()));
+        }
+    }
+
+    /// A watch never ends by itself. If one does, the next round starts it again.
+    fn forget_ended(&mut self) {
+        while let Some(ended) = self.tasks.try_join_next() {
+            if ended.is_err_and(|error| error.is_panic()) {
+                error!("watch task ended by a panic; starting it again");
+            }
+        }
+        self.running.retain(|_, task| !task.is_finished());
     }
 }
 
@@ -464,7 +513,7 @@ mod tests {
         let left = every.leaving(snapshot);
         left.iter().for_each(|resource| every.leave(resource));
         let came = every.coming(snapshot);
-        came.iter().for_each(|resource| drop(every.join(*resource)));
+        came.iter().for_each(|resource| every.join(*resource));
         let plurals = |list: &[Resource]| list.iter().map(|resource| resource.plural).collect();
         (plurals(&came), plurals(&left))
     }
@@ -526,7 +575,8 @@ mod tests {
             }
         });
         let resource = Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true };
-        let store = every.join(resource);
+        every.join(resource);
+        let store = every.untyped("", "secrets").expect("a store");
         let object = |version: &str| {
             use kinds::schema::object_meta as f;
             use kinds::wire::Put;

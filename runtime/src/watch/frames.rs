@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{FutureExt, Stream, StreamExt};
 use kinds::Form;
+use tokio::time::timeout;
 
 use super::json;
 
@@ -17,6 +18,9 @@ pub enum FrameError {
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Body(String),
+    /// Nothing came, not even a bookmark.
+    #[error("the server was silent for {0:?}")]
+    Silent(Duration),
     /// The length of a frame makes no sense.
     #[error("a frame of {0} bytes: not a protobuf watch")]
     Length(usize),
@@ -40,6 +44,8 @@ pub struct Frames<S> {
     scanned: usize,
     /// Whenever all that has come is read, nobody looks for more before this is over.
     pub pause: Duration,
+    /// Longest time without any chunk.
+    pub silence: Duration,
 }
 
 impl<S, E> Frames<S>
@@ -48,8 +54,9 @@ where
     E: std::fmt::Display,
 {
     /// Frames of a body's chunks. Those of JSON come in the shape that protobuf has.
-    pub fn new(form: Form, chunks: S) -> Self {
-        Self { chunks, buffer: BytesMut::new(), lines: form == Form::Json, scanned: 0, pause: Duration::ZERO }
+    pub fn new(form: Form, chunks: S, silence: Duration) -> Self {
+        let lines = form == Form::Json;
+        Self { chunks, buffer: BytesMut::new(), lines, scanned: 0, pause: Duration::ZERO, silence }
     }
 
     /// The next frame; `None` at the orderly end of the body.
@@ -58,7 +65,8 @@ where
             if let Some(frame) = if self.lines { self.line()? } else { self.buffered()? } {
                 return Ok(Some(frame));
             }
-            match self.chunk().await {
+            let silence = self.silence;
+            match timeout(silence, self.chunk()).await.map_err(|_| FrameError::Silent(silence))? {
                 Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
                 Some(Err(error)) => return Err(FrameError::Body(error.to_string())),
                 None if self.buffer.is_empty() => return Ok(None),
@@ -112,10 +120,28 @@ mod tests {
 
     use super::*;
 
+    const SILENCE: Duration = Duration::from_secs(60);
+
+    fn run<F: Future>(future: F) -> F::Output {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        runtime.block_on(future)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_fail_when_the_body_is_silent() {
+        let (send, chunks) = futures::channel::mpsc::unbounded::<Result<Bytes, String>>();
+        let mut frames = Frames::new(Form::Protobuf, chunks, SILENCE);
+        let begun = tokio::time::Instant::now();
+        assert!(matches!(frames.next().await, Err(FrameError::Silent(SILENCE))));
+        assert!(begun.elapsed() >= SILENCE, "{:?}", begun.elapsed());
+        send.unbounded_send(Ok(Bytes::from_static(&[0, 0, 0, 1, 7]))).expect("a reader");
+        assert_eq!(frames.next().await.expect("a frame").as_deref(), Some(&[7][..]), "nothing is lost by a silence");
+    }
+
     async fn read(body: Vec<u8>, chunk: usize) -> Result<Vec<Bytes>, FrameError> {
         let chunks: Vec<Result<Bytes, String>> =
             body.chunks(chunk.max(1)).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
-        let mut frames = Frames::new(Form::Protobuf, stream::iter(chunks));
+        let mut frames = Frames::new(Form::Protobuf, stream::iter(chunks), SILENCE);
         let mut read = Vec::new();
         while let Some(frame) = frames.next().await? {
             read.push(frame);
@@ -126,7 +152,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_comes_in_a_pause_is_read_together() {
         let (send, chunks) = futures::channel::mpsc::unbounded();
-        let mut frames = Frames::new(Form::Protobuf, chunks);
+        let mut frames = Frames::new(Form::Protobuf, chunks, SILENCE);
         frames.pause = Duration::from_millis(250);
         tokio::spawn(async move {
             for _ in 0..100 {
@@ -151,7 +177,7 @@ mod tests {
             let body: Vec<u8> = sent.iter().flat_map(|frame| {
                 (frame.len() as u32).to_be_bytes().into_iter().chain(frame.iter().copied())
             }).collect();
-            let read = futures::executor::block_on(read(body, chunk)).expect("whole frames");
+            let read = run(read(body, chunk)).expect("whole frames");
             prop_assert_eq!(read, sent);
         }
     }
@@ -166,8 +192,8 @@ mod tests {
         for size in [1, 7, 1000] {
             let chunks: Vec<Result<Bytes, String>> =
                 body.as_bytes().chunks(size).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
-            let mut frames = Frames::new(Form::Json, stream::iter(chunks));
-            let mut next = || futures::executor::block_on(frames.next()).expect("no damage");
+            let mut frames = Frames::new(Form::Json, stream::iter(chunks), SILENCE);
+            let mut next = || run(frames.next()).expect("no damage");
             let expected = ["a", "b"].map(|name| json::frame(line(name).as_bytes()).expect("a frame"));
             assert_eq!([next(), next(), next()], [Some(expected[0].clone()), Some(expected[1].clone()), None]);
         }
@@ -176,7 +202,7 @@ mod tests {
     #[test]
     fn damage_is_told() {
         let text = b"{\"kind\":\"Status\"}".to_vec();
-        assert!(matches!(futures::executor::block_on(read(text, 64)), Err(FrameError::Length(_))));
-        assert!(matches!(futures::executor::block_on(read(vec![0, 0, 0, 9, 1], 64)), Err(FrameError::Body(_))));
+        assert!(matches!(run(read(text, 64)), Err(FrameError::Length(_))));
+        assert!(matches!(run(read(vec![0, 0, 0, 9, 1], 64)), Err(FrameError::Body(_))));
     }
 }

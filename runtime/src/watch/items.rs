@@ -1,12 +1,18 @@
 //! A list's body read object by object as it arrives, so that no more than one object of it is ever held.
 
+use std::time::Duration;
+
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use kinds::envelope::{MAGIC, list_version};
-use kinds::schema::unknown;
-use kinds::wire::Head;
+use kinds::schema::{list_meta, unknown};
+use kinds::wire::{Head, find};
+use tokio::time::timeout;
 
 use super::frames::{FrameError, LONGEST_FRAME};
+
+/// Longest silence inside a list.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Metadata is field 1 and items are field 2 in every list kind.
 const METADATA: u32 = 1;
@@ -18,6 +24,7 @@ pub struct Items<S> {
     buffer: BytesMut,
     place: Place,
     version: Option<u64>,
+    next_page: String,
 }
 
 /// Where in the body the buffer begins.
@@ -36,7 +43,7 @@ where
 {
     /// The objects in a body's chunks.
     pub fn new(chunks: S) -> Self {
-        Self { chunks, buffer: BytesMut::new(), place: Place::Magic, version: None }
+        Self { chunks, buffer: BytesMut::new(), place: Place::Magic, version: None, next_page: String::new() }
     }
 
     /// The list's version, once all of it was read.
@@ -45,6 +52,11 @@ where
     /// [`FrameError::NoList`] when it names none.
     pub fn version(&self) -> Result<u64, FrameError> {
         self.version.ok_or(FrameError::NoList("it names no resourceVersion"))
+    }
+
+    /// The token of the next page, once all of this one was read; empty if it was the last.
+    pub fn continue_token(&self) -> &str {
+        &self.next_page
     }
 
     /// The next object; `None` at the orderly end of the body.
@@ -77,7 +89,13 @@ where
                     let field = self.field(head).await?;
                     match head.number {
                         ITEMS => return Ok(Some(field)),
-                        METADATA => self.version = Some(list_version(&field)?),
+                        METADATA => {
+                            self.version = Some(list_version(&field)?);
+                            let token = std::str::from_utf8(find(&field, list_meta::CONTINUE));
+                            token
+                                .map_err(|_| FrameError::NoList("its continue token is no text"))?
+                                .clone_into(&mut self.next_page);
+                        }
                         _ => {}
                     }
                 }
@@ -121,7 +139,8 @@ where
     async fn fill(&mut self, wanted: usize) -> Result<bool, FrameError> {
         self.buffer.reserve(wanted.saturating_sub(self.buffer.len()));
         while self.buffer.len() < wanted {
-            match self.chunks.next().await {
+            let chunk = timeout(SILENCE, self.chunks.next()).await.map_err(|_| FrameError::Silent(SILENCE))?;
+            match chunk {
                 Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
                 Some(Err(error)) => return Err(FrameError::Body(error.to_string())),
                 None => return Ok(false),
@@ -135,7 +154,6 @@ where
 mod tests {
     use futures::stream;
     use kinds::envelope::wrap_as;
-    use kinds::schema::list_meta;
     use kinds::wire::Put as _;
     use proptest::prelude::*;
 
@@ -155,7 +173,8 @@ mod tests {
             body.chunks(chunk.max(1)).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
         let mut items = Items::new(stream::iter(chunks));
         let mut read = Vec::new();
-        futures::executor::block_on(async {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        runtime.block_on(async {
             while let Some(item) = items.next().await? {
                 read.push(item);
             }

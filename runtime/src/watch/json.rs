@@ -12,23 +12,36 @@ use kinds::schema::{api_status, list_meta, object_meta, raw_extension, watch_eve
 use kinds::wire::{Put, find};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
 const METADATA: u32 = 1;
 const CONTENT: u32 = 2;
 
+/// The type of an event, whatever its object is.
 #[derive(Deserialize)]
 struct Event {
     #[serde(rename = "type")]
     kind: String,
-    object: Head,
 }
 
-/// What the loop needs of an object, or of the Status that an ERROR carries.
+/// Something with an object in it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Holder<T> {
+    object: T,
+}
+
+/// What the loop needs of an object. Everything else is skipped without looking into it: a user may give other fields any
+/// type and depth.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Head {
     metadata: Metadata,
+}
+
+/// The Status that an ERROR carries.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
     code: u16,
     reason: String,
     message: String,
@@ -50,12 +63,20 @@ pub fn frame(line: &[u8]) -> Result<Bytes, serde_json::Error> {
     let mut object = Vec::with_capacity(line.len() + 256);
     match &*event.kind {
         "ERROR" => {
-            object.put_int(api_status::CODE, event.object.code.into());
-            object.put_str(api_status::REASON, &event.object.reason);
-            object.put_str(api_status::MESSAGE, &event.object.message);
+            let Holder { object: status } = serde_json::from_slice::<Holder<Status>>(line).unwrap_or_default();
+            object.put_int(api_status::CODE, status.code.into());
+            object.put_str(api_status::REASON, &status.reason);
+            object.put_str(api_status::MESSAGE, &status.message);
         }
-        "BOOKMARK" => put_object(&mut object, &event.object.metadata, true, &[]),
-        _ => put_object(&mut object, &event.object.metadata, false, line),
+        "BOOKMARK" => {
+            let Holder { object: head } = serde_json::from_slice::<Holder<Head>>(line)?;
+            put_object(&mut object, &head.metadata, true, &[]);
+        }
+        _ => {
+            // An object without readable metadata must not end the watch of all others: it cannot be decoded, either.
+            let Holder { object: head } = serde_json::from_slice::<Holder<Head>>(line).unwrap_or_default();
+            put_object(&mut object, &head.metadata, false, line);
+        }
     }
     let mut frame = Vec::with_capacity(object.len() + 64);
     frame.put_str(watch_event::TYPE, &event.kind);
@@ -78,8 +99,6 @@ fn put_object(out: &mut Vec<u8>, metadata: &Metadata, annotations: bool, content
 #[derive(Deserialize)]
 struct List {
     metadata: Metadata,
-    #[serde(default)]
-    items: Vec<Value>,
 }
 
 /// A page of a list.
@@ -90,12 +109,64 @@ pub fn page(body: &[u8]) -> Result<Bytes, DecodeError> {
         message.put_str(list_meta::RESOURCE_VERSION, &list.metadata.resource_version);
         message.put_str(list_meta::CONTINUE, &list.metadata.r#continue);
     });
-    for item in list.items {
-        let head = Head::deserialize(&item).map_err(|error| unreadable(&error))?;
-        let content = json!({ "object": item }).to_string();
-        page.put_message(2, |message| put_object(message, &head.metadata, false, content.as_bytes()));
+    for item in items(body) {
+        let head: Head = serde_json::from_slice(item).unwrap_or_default();
+        let content = [b"{\"object\":", item, b"}"].concat();
+        page.put_message(2, |message| put_object(message, &head.metadata, false, &content));
     }
     Ok(wrap_as("", "", &page).into())
+}
+
+/// The texts of a list's items. The list was read before, so that it is known to be JSON; how deep an item is nested plays
+/// no part.
+fn items(list: &[u8]) -> Vec<&[u8]> {
+    let mut items = Vec::new();
+    let (mut depth, mut at, mut begin) = (0_usize, 0, None);
+    // The last text of the list's own level: the name of the field whose value follows.
+    let mut field: &[u8] = &[];
+    let mut inside = false;
+    while let Some(byte) = list.get(at) {
+        match byte {
+            b'"' => {
+                let end = end_of_text(list, at);
+                if depth == 1 {
+                    field = &list[at..end];
+                }
+                at = end;
+                continue;
+            }
+            b'{' | b'[' => {
+                if inside && depth == 2 {
+                    begin = Some(at);
+                }
+                depth += 1;
+                inside |= depth == 2 && *byte == b'[' && field == b"\"items\"";
+            }
+            b'}' | b']' => {
+                depth = depth.saturating_sub(1);
+                inside &= depth >= 2;
+                if inside && depth == 2 {
+                    items.extend(begin.take().map(|begin| &list[begin..=at]));
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    items
+}
+
+/// The place after the text that begins at `at`.
+fn end_of_text(json: &[u8], at: usize) -> usize {
+    let mut end = at + 1;
+    while let Some(byte) = json.get(end) {
+        match byte {
+            b'\\' => end += 2,
+            b'"' => return end + 1,
+            _ => end += 1,
+        }
+    }
+    json.len()
 }
 
 /// The object that a frame or a page's item holds.
@@ -115,6 +186,8 @@ fn unreadable(error: &serde_json::Error) -> DecodeError {
 #[cfg(test)]
 mod tests {
     use kinds::envelope::{self, WatchEvent};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -150,5 +223,74 @@ mod tests {
         let read = envelope::page(&body).expect("a list");
         assert_eq!((read.version, read.next, read.items.len()), (5, "more", 1));
         assert_eq!(inside::<Value>(read.items[0]).expect("the item"), item);
+    }
+
+    /// Objects whose fields have the names, but not the types, that a Status has.
+    fn odd_objects() -> Vec<String> {
+        let odd = |fields: &str| format!(r#"{{"metadata": {{"name": "odd", "resourceVersion": "8"}}, {fields}}}"#);
+        let deep = format!(r#""spec": {}{}"#, "[".repeat(500), "]".repeat(500));
+        let fields = [r#""message": {}"#, r#""code": "x", "reason": [1]"#, r#""code": -1"#, r#""code": 1e300"#, &deep];
+        fields.into_iter().map(odd).collect()
+    }
+
+    #[test]
+    fn object_with_odd_fields_stops_neither_watch_nor_list() {
+        for odd in odd_objects() {
+            let bytes = frame(format!(r#"{{"type": "ADDED", "object": {odd}}}"#).as_bytes()).expect("a frame");
+            let Ok(WatchEvent::Added(inner)) = envelope::watch_event(&bytes) else { panic!("{odd}") };
+            assert_eq!(find(find(inner, 1), object_meta::NAME), b"odd");
+
+            let good = r#"{"metadata": {"name": "a"}, "items": [{}], "text": "}]\"items\":[{"}"#;
+            let body = format!(r#"{{"items": [{good}, {odd},{good}], "metadata": {{"resourceVersion": "9"}}}}"#);
+            let page = page(body.as_bytes()).expect("a page");
+            let read = envelope::page(&page).expect("a list");
+            let names: Vec<&[u8]> = read.items.iter().map(|item| find(find(item, 1), object_meta::NAME)).collect();
+            assert_eq!(names, [&b"a"[..], b"odd", b"a"]);
+        }
+    }
+
+    #[test]
+    fn object_without_readable_metadata_stops_neither_watch_nor_list() {
+        let line = br#"{"type": "ADDED", "object": {"metadata": {"name": 1}}}"#;
+        assert!(matches!(envelope::watch_event(&frame(line).expect("a frame")), Ok(WatchEvent::Added(_))));
+        let body =
+            br#"{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": []}, {"metadata": {"name": "a"}}]}"#;
+        let page = page(body).expect("a page");
+        assert_eq!(envelope::page(&page).expect("a list").items.len(), 2);
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let text = "[a\\\\\"{}\\[\\],:é]{0,6}|items|metadata|object|type";
+        let leaf = prop_oneof![Just(Value::Null), any::<i64>().prop_map(Value::from), text.prop_map(Value::from)];
+        leaf.prop_recursive(5, 40, 4, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map(text, inner, 0..4)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn objects_of_any_list_are_found(list in proptest::collection::vec(any_json(), 0..5), more in any_json()) {
+            let objects: Vec<Value> = list.into_iter().map(|inner| json!({"metadata": {}, "x": inner})).collect();
+            let body = json!({"a": more, "items": objects, "metadata": {"resourceVersion": "9"}, "z": more}).to_string();
+            let page = page(body.as_bytes()).expect("a page");
+            let read = envelope::page(&page).expect("a list");
+            let found: Vec<Value> = read.items.iter().map(|item| inside(item).expect("the item")).collect();
+            prop_assert_eq!(found, objects);
+        }
+
+        #[test]
+        fn any_json_and_any_bytes_are_read_without_panic(json in any_json(), bytes: Vec<u8>) {
+            let text = json.to_string();
+            for input in [text.as_bytes(), &bytes] {
+                let _ = frame(input);
+                let _ = page(input);
+                let _ = inside::<Value>(input);
+                let _ = items(input);
+            }
+        }
     }
 }

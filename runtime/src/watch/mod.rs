@@ -5,11 +5,14 @@ mod every_kind;
 mod frames;
 mod items;
 pub(crate) mod json;
+mod listing;
 mod reflector;
 mod registry;
 mod request;
+#[cfg(test)]
+mod tests;
 
 pub use absence::{Watched, gone, is_empty_since};
 pub use every_kind::{EveryKind, MetaChange, Metadata, Source};
-pub use registry::{Builder, Registry, WatchStats};
-pub use request::serves;
+pub use registry::{Builder, Reads, Registry, WatchStats};
+pub use request::{WatchError, serves};

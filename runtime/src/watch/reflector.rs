@@ -1,28 +1,31 @@
 //! The loop that keeps one store equal to what the API server has.
 //!
-//! It lists once by streaming (by pages where the server refuses, in one answer what there is much of), then watches on
-//! from there. A broken watch goes
-//! on from the last version; only when the server no longer has that version is everything listed anew, in its newest
-//! state, so that time never runs backwards. If the server itself went back (its storage was restored), the loop says
-//! so and starts over.
+//! It lists once by streaming (in one response what there is much of, by pages where that fails), then watches on from
+//! there. A broken or silent watch goes on from the last version; only when the server no longer has that version is
+//! everything listed again, in its newest state, so that time never runs backwards. If the server itself went back (its
+//! storage was restored), which is looked for after every irregular end of a watch, the loop logs it and lists again.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use hashbrown::HashSet;
 use kinds::envelope::{WatchEvent, page, watch_event};
 use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
 use kinds::wire::find;
 use kinds::{DecodeError, Form, Kind};
-use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 use tracing::{debug, error, info, warn};
 
-use super::frames::Frames;
+use super::frames::{FrameError, Frames};
 use super::items::Items;
 use super::json;
+use super::listing::{ListForm, Listing, Retry};
 use super::request::{self, Backoff, Scope, WatchError};
 use crate::client::Clients;
 use crate::store::Store;
@@ -30,7 +33,22 @@ use crate::store::Store;
 /// A watch that ends sooner is not normal and must not be opened again at once.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// Keeps one store up to date for ever.
+/// No watch is asked to end sooner. One that does may have lost its server, and the server its state.
+const REGULAR_WATCH: Duration = Duration::from_secs(295);
+
+/// Longest silence of a watch. The API server sends a bookmark every minute.
+const WATCH_SILENCE: Duration = Duration::from_secs(180);
+
+/// Longest silence of a streaming list.
+const LIST_SILENCE: Duration = Duration::from_secs(30);
+
+/// A streaming list that is silent for so long is not the server's load: another list may begin.
+const IDLE_LIST: Duration = Duration::from_secs(1);
+
+/// Longest time that a streaming list keeps other lists waiting.
+const LONG_LIST: Duration = Duration::from_secs(30);
+
+/// Keeps one store up to date forever.
 pub struct Reflector<K: Kind> {
     pub clients: Arc<Clients>,
     pub scope: Scope,
@@ -39,23 +57,17 @@ pub struct Reflector<K: Kind> {
     pub lists: Arc<Semaphore>,
     lag: Duration,
     listing: Listing,
-}
-
-/// How everything there is comes at first.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Listing {
-    /// One answer over a connection of its own.
-    Whole,
-    /// As the first events of the watch.
-    Streamed,
-    /// Page by page.
-    Paged,
+    /// The store holds a complete list.
+    is_listed: bool,
+    /// The last watch ended irregularly: the server may have lost state since.
+    is_history_doubtful: bool,
 }
 
 impl<K: Kind> Reflector<K> {
     pub fn new(clients: Arc<Clients>, scope: Scope, store: Arc<Store<K>>, lists: Arc<Semaphore>) -> Self {
-        let listing = if K::MANY { Listing::Whole } else { Listing::Streamed };
-        Self { clients, scope, store, lists, lag: Duration::ZERO, listing }
+        let listing = Listing::new(if K::MANY { ListForm::Whole } else { ListForm::Streamed });
+        let lag = Duration::ZERO;
+        Self { clients, scope, store, lists, lag, listing, is_listed: false, is_history_doubtful: false }
     }
 
     /// The store may lag so far behind the watch, so that changes are taken in together.
@@ -63,77 +75,159 @@ impl<K: Kind> Reflector<K> {
         Self { lag, ..self }
     }
 
-    /// Runs until it is dropped.
+    /// Runs until it is dropped. A panic of a step is an error like others: the kind is listed again.
     pub async fn run(mut self) {
         let mut backoff = Backoff::default();
-        let mut listed = false;
         loop {
             let begun = Instant::now();
-            let outcome = if listed { self.watch().await } else { self.list_and_watch(&mut listed).await };
-            let kind = self.scope.resource.plural;
-            match outcome {
-                Ok(()) if begun.elapsed() > SHORT_WATCH => {
-                    debug!(kind, "the watch ended in order; going on");
-                    continue;
-                }
-                Ok(()) => warn!(kind, "the watch ended as soon as it began; trying again"),
-                Err(error) if error.is_expired() => {
-                    info!(kind, %error, "the watched version is gone; listing anew");
-                    listed = false;
-                }
-                Err(error) if !listed && self.listing == Listing::Streamed && error.no_streaming() => {
-                    info!(kind, %error, "no streaming lists here; listing by pages");
-                    self.listing = Listing::Paged;
-                    continue;
-                }
-                Err(error @ WatchError::BackInTime { .. }) => {
-                    error!(kind, %error, "the server's state went back: was its storage restored? Starting over");
-                    listed = false;
-                }
-                Err(error @ WatchError::Unreadable(_)) => {
-                    error!(kind, %error, "listing anew");
-                    listed = false;
-                }
-                Err(error) => warn!(kind, %error, "watch failed; trying again"),
+            let step = AssertUnwindSafe(self.step()).catch_unwind().await;
+            let outcome = step.unwrap_or_else(|panic| Err(WatchError::Panicked(panic_message(&*panic))));
+            if self.settle(outcome, begun.elapsed()) == Retry::Later {
+                self.store.progress().count_restart();
+                tokio::time::sleep(backoff.next()).await;
             }
-            self.store.progress().count_restart();
-            tokio::time::sleep(backoff.next()).await;
         }
     }
 
-    async fn list_and_watch(&mut self, listed: &mut bool) -> Result<(), WatchError> {
-        let permit = self.lists.clone().acquire_owned().await;
-        match self.listing {
-            Listing::Streamed => {
-                let frames = self.list_streamed().await?;
-                *listed = frames.is_some();
-                drop(permit);
-                return match frames {
-                    Some(frames) => self.follow(frames).await,
-                    // The server may end the watch before the list is complete; nothing is concluded from half a list.
-                    None => Ok(()),
-                };
-            }
-            Listing::Whole => self.list_whole().await?,
-            Listing::Paged => self.list_pages().await?,
+    async fn step(&mut self) -> Result<(), WatchError> {
+        if !self.is_listed {
+            return self.list_and_watch().await;
         }
-        drop(permit);
-        *listed = true;
+        if std::mem::take(&mut self.is_history_doubtful) {
+            self.compare_history().await?;
+        }
         self.watch().await
     }
 
-    /// The watch behind its initial events; `None` when it ended before them.
+    /// Prepares the next step.
+    fn settle(&mut self, outcome: Result<(), WatchError>, lasted: Duration) -> Retry {
+        let kind = self.scope.resource.plural;
+        let progress = self.store.progress();
+        if !matches!(outcome, Err(WatchError::Panicked(_))) {
+            progress.forget_panics();
+        }
+        let error = match outcome {
+            Ok(()) if lasted > SHORT_WATCH => {
+                debug!(kind, "watch ended regularly");
+                self.is_history_doubtful = lasted < REGULAR_WATCH;
+                return Retry::Now;
+            }
+            Ok(()) => {
+                warn!(kind, "watch ended as soon as it began");
+                self.is_history_doubtful = true;
+                return Retry::Later;
+            }
+            Err(error) => error,
+        };
+        if !self.is_listed {
+            let (from, retry) = (self.listing.form(), self.listing.failed(&error));
+            let next = self.listing.form();
+            if retry == Retry::Now {
+                info!(kind, %error, "streaming lists are not supported; listing by pages");
+            } else {
+                warn!(kind, %error, ?from, ?next, "list failed");
+            }
+            if let WatchError::Panicked(_) = error {
+                progress.count_panic();
+            }
+            return retry;
+        }
+        self.is_history_doubtful = true;
+        match &error {
+            error if error.is_expired() => {
+                info!(kind, %error, "watched version has expired; relisting");
+                self.is_listed = false;
+            }
+            WatchError::BackInTime { .. } => {
+                error!(kind, %error, "server state went back, for example by restored storage; relisting");
+                self.is_listed = false;
+            }
+            WatchError::Unreadable(_) => {
+                error!(kind, %error, "watch event cannot be read; relisting");
+                self.is_listed = false;
+            }
+            WatchError::Panicked(_) => {
+                error!(kind, %error, "watch panicked; relisting");
+                progress.count_panic();
+                self.is_listed = false;
+            }
+            WatchError::Frame(FrameError::Silent(_)) => info!(kind, %error, "watch is silent; reopening it"),
+            error => warn!(kind, %error, "watch failed"),
+        }
+        Retry::Later
+    }
+
+    async fn list_and_watch(&mut self) -> Result<(), WatchError> {
+        let permit = self.lists.clone().acquire_owned().await.ok();
+        match self.listing.form() {
+            ListForm::Streamed => {
+                let frames = self.list_streamed(permit).await?;
+                self.set_listed();
+                return self.follow(frames).await;
+            }
+            ListForm::Whole => self.list_whole().await?,
+            ListForm::Paged => self.list_pages().await?,
+        }
+        drop(permit);
+        self.set_listed();
+        self.watch().await
+    }
+
+    fn set_listed(&mut self) {
+        self.is_listed = true;
+        self.is_history_doubtful = false;
+        self.listing.succeeded();
+    }
+
+    /// Compares the server's newest version with the store's.
+    ///
+    /// A server whose storage was restored from a backup sends nothing to a watch that goes on from a later version, not
+    /// even bookmarks, and what changed in between would never be seen. If the version cannot be read, the watch decides.
+    async fn compare_history(&self) -> Result<(), WatchError> {
+        let before = self.store.progress().version();
+        match self.newest_version().await {
+            Ok(now) if now > 0 && now < before => Err(WatchError::BackInTime { now, before }),
+            Ok(_) => Ok(()),
+            Err(error) => {
+                debug!(kind = self.scope.resource.plural, %error, "newest version cannot be read");
+                Ok(())
+            }
+        }
+    }
+
+    async fn newest_version(&self) -> Result<u64, WatchError> {
+        let _permit = self.lists.clone().acquire_owned().await;
+        let body = request::page(&self.clients, self.scope.newest(), self.scope.list_type()).await?;
+        let body = if self.scope.form == Form::Json { json::page(&body)? } else { body };
+        Ok(page(&body)?.version)
+    }
+
+    /// The watch behind its initial events.
     async fn list_streamed(
         &self,
-    ) -> Result<Option<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>>, WatchError> {
+        mut permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>, WatchError> {
+        let begun = Instant::now();
         let mut frames = self.frames(self.scope.streaming_list()).await?;
+        frames.silence = LIST_SILENCE;
         let mut unseen = self.store.keys();
         loop {
-            let Some(frame) = frames.next().await? else { return Ok(None) };
+            let next = match timeout(IDLE_LIST, frames.next()).await {
+                Ok(next) => next?,
+                Err(_) => {
+                    permit = None;
+                    frames.next().await?
+                }
+            };
+            if begun.elapsed() > LONG_LIST {
+                permit = None;
+            }
+            let Some(frame) = next else { return Err(WatchError::Incomplete) };
             match watch_event(&frame)? {
                 WatchEvent::Bookmark { version, initial_end: true } => {
+                    drop(permit);
                     self.finish_list(&unseen, version);
-                    return Ok(Some(frames));
+                    return Ok(frames);
                 }
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => self.see(&mut unseen, object),
                 WatchEvent::Deleted(object) => self.take_out(object),
@@ -157,17 +251,25 @@ impl<K: Kind> Reflector<K> {
         let mut unseen = self.store.keys();
         let mut next = String::new();
         loop {
-            let body = request::page(&self.clients, self.scope.page(&next), self.scope.list_type()).await?;
-            let body = if self.scope.form == Form::Json { json::page(&body)? } else { body };
-            let page = page(&body)?;
-            for object in page.items {
-                self.see(&mut unseen, object);
-            }
-            if page.next.is_empty() {
-                self.finish_list(&unseen, page.version);
+            let uri = self.scope.page(&next);
+            let version = if self.scope.form == Form::Json {
+                let body = json::page(&request::page(&self.clients, uri, self.scope.list_type()).await?)?;
+                let page = page(&body)?;
+                page.items.iter().for_each(|object| self.see(&mut unseen, object));
+                next = page.next.to_owned();
+                page.version
+            } else {
+                let mut items = Items::new(request::open(&self.clients, uri, self.scope.list_type()).await?);
+                while let Some(object) = items.next().await? {
+                    self.see(&mut unseen, &object);
+                }
+                next = items.continue_token().to_owned();
+                items.version()?
+            };
+            if next.is_empty() {
+                self.finish_list(&unseen, version);
                 return Ok(());
             }
-            next = page.next.to_owned();
         }
     }
 
@@ -206,7 +308,7 @@ impl<K: Kind> Reflector<K> {
         uri: String,
     ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>, WatchError> {
         let body = request::open(&self.clients, uri, self.scope.stream_type()).await?;
-        Ok(Frames::new(self.scope.form, body))
+        Ok(Frames::new(self.scope.form, body, WATCH_SILENCE))
     }
 
     async fn follow<S>(&self, mut frames: Frames<S>) -> Result<(), WatchError>
@@ -214,6 +316,7 @@ impl<K: Kind> Reflector<K> {
         S: futures::Stream<Item = Result<Bytes, String>> + Unpin,
     {
         frames.pause = self.lag;
+        frames.silence = WATCH_SILENCE;
         while let Some(frame) = frames.next().await? {
             match watch_event(&frame)? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -239,7 +342,8 @@ impl<K: Kind> Reflector<K> {
 
     /// Stores an object. One that cannot be decoded is kept in mind instead.
     fn take_in(&self, object: &[u8]) {
-        match K::decode(self.store.decoding(), object) {
+        let decoded = catch_unwind(AssertUnwindSafe(|| K::decode(self.store.decoding(), object)));
+        match decoded.unwrap_or_else(|_| Err(DecodeError::field("object", "makes the decoder panic"))) {
             Ok(record) => self.store.put(record),
             Err(error) => {
                 let key = bare_key(object);
@@ -267,6 +371,12 @@ impl<K: Kind> Reflector<K> {
             self.store.progress().advance(version);
         }
     }
+}
+
+/// The text of a panic.
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
 /// Metadata is field 1 of every object.

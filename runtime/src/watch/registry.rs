@@ -1,7 +1,7 @@
 //! The only place where watches are started: one a kind, whoever needs it.
 
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use crate::client::Clients;
 use crate::discovery::Discovery;
 use crate::store::{Index, Store};
 
-/// Lists that are read at the same time; more would only make the API server's peak higher.
+/// Lists that are read at the same time, of kinds with a typed store and again of those without; more would only make
+/// the API server's peak higher.
 const LISTS_AT_ONCE: usize = 8;
 
 /// How often to look for a kind that is not served, and that nobody needs to be served.
@@ -54,6 +55,10 @@ pub trait WatchStats: Send + Sync {
     fn undecodable(&self) -> usize;
     /// How often the watch broke or had to list anew.
     fn restarts(&self) -> u64;
+    /// Panics of the watch and of subscribers.
+    fn panics(&self) -> u64;
+    /// Panics of the watch since it last worked.
+    fn panics_in_a_row(&self) -> u64;
 }
 
 impl<K: Kind> WatchStats for Store<K> {
@@ -78,6 +83,14 @@ impl<K: Kind> WatchStats for Store<K> {
 
     fn restarts(&self) -> u64 {
         self.progress().restarts()
+    }
+
+    fn panics(&self) -> u64 {
+        self.progress().panics()
+    }
+
+    fn panics_in_a_row(&self) -> u64 {
+        self.progress().panics_in_a_row()
     }
 }
 
@@ -135,6 +148,18 @@ async fn until_served<K: Kind>(clients: &Clients, store: &Store<K>) {
             Err(error) => warn!(resource = WatchStats::resource(store), %error, "it is not known whether it is served"),
         }
         tokio::time::sleep(MAY_COME).await;
+    }
+}
+
+/// The kinds that a controller reads from typed stores.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reads(HashSet<TypeId>);
+
+impl Reads {
+    /// The kinds of both.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
     }
 }
 
@@ -202,6 +227,11 @@ impl Builder {
         self
     }
 
+    /// The kinds that were declared so far.
+    pub fn reads(&self) -> Reads {
+        Reads(self.needs.keys().copied().collect())
+    }
+
     fn entry<K: Kind>(&mut self) -> &mut Need<K> {
         self.needs
             .entry(TypeId::of::<K>())
@@ -227,7 +257,7 @@ impl Builder {
             let built = need.build(&interner);
             stores.insert(kind, built.store);
             runners.push(built.run);
-            synced.push(built.synced);
+            synced.push((kind, built.synced, built.stats.clone()));
             stats.push(built.stats);
             sources.push(built.source);
         }
@@ -235,8 +265,10 @@ impl Builder {
             let wanted = if all { Wanted::all() } else { Wanted::default() };
             Arc::new(EveryKind::new(interner, indexes, wanted, sources.clone()))
         });
-        let lists = Arc::new(Semaphore::new(LISTS_AT_ONCE));
-        Registry { stores, runners: Mutex::new(runners), synced, stats, sources, every, lists }
+        let permits = || Arc::new(Semaphore::new(LISTS_AT_ONCE));
+        let (lists, metadata_lists) = (permits(), permits());
+        let (runners, used) = (Mutex::new(runners), Mutex::default());
+        Registry { stores, runners, synced, stats, sources, used, every, lists, metadata_lists }
     }
 }
 
@@ -244,11 +276,15 @@ impl Builder {
 pub struct Registry {
     stores: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
     runners: Mutex<Vec<Runner>>,
-    synced: Vec<Waiter>,
+    synced: Vec<(TypeId, Waiter, Arc<dyn WatchStats>)>,
     stats: Vec<Arc<dyn WatchStats>>,
     sources: Vec<Arc<dyn Source>>,
+    /// The kinds whose stores were handed out.
+    used: Mutex<Reads>,
     every: Option<Arc<EveryKind>>,
     lists: Arc<Semaphore>,
+    /// Kinds without a typed store, aggregated APIs among them, do not delay the lists of the others.
+    metadata_lists: Arc<Semaphore>,
 }
 
 impl Registry {
@@ -272,10 +308,16 @@ impl Registry {
     /// # Panics
     /// When nobody declared a need for the kind: a mistake in a controller's descriptor.
     pub fn store<K: Kind>(&self) -> Arc<Store<K>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).0.insert(TypeId::of::<K>());
         self.stores
             .get(&TypeId::of::<K>())
             .and_then(|store| store.clone().downcast().ok())
             .unwrap_or_else(|| panic!("nobody declared a need for {}", K::RESOURCE.plural))
+    }
+
+    /// Returns the kinds whose stores were handed out since the last call.
+    pub(crate) fn take_used(&self) -> Reads {
+        std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The metadata of every kind.
@@ -301,7 +343,7 @@ impl Registry {
     ) {
         if let Some(every) = self.every.clone() {
             let namespace = namespace.map(ToOwned::to_owned);
-            tasks.spawn(every.run(clients.clone(), discovery.clone(), namespace, self.lists.clone()));
+            tasks.spawn(every.run(clients.clone(), discovery.clone(), namespace, self.metadata_lists.clone()));
         }
     }
 
@@ -315,10 +357,20 @@ impl Registry {
         }
     }
 
-    /// Waits until every store has its first complete list.
-    pub async fn synced(&self) {
-        for synced in &self.synced {
+    /// Waits until the stores of these kinds, or all, have their first complete lists.
+    pub async fn synced(&self, reads: Option<&Reads>) {
+        for (_, synced, _) in self.synced.iter().filter(|(kind, ..)| is_read(reads, kind)) {
             synced().await;
         }
     }
+
+    /// The resources among these kinds, or all, that have no complete list yet.
+    pub fn not_synced(&self, reads: Option<&Reads>) -> Vec<String> {
+        let stats = self.synced.iter().filter(|(kind, ..)| is_read(reads, kind)).map(|(.., stats)| stats);
+        stats.filter(|stats| !stats.is_synced()).map(|stats| stats.resource()).collect()
+    }
+}
+
+fn is_read(reads: Option<&Reads>, kind: &TypeId) -> bool {
+    reads.is_none_or(|reads| reads.0.contains(kind))
 }

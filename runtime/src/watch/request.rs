@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::StreamExt;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
@@ -13,7 +13,8 @@ use rand::Rng;
 
 use super::frames::FrameError;
 use crate::client::media::{JSON, METADATA_LIST, PROTOBUF};
-use crate::client::{Alone, Clients, Identity, SendError, refusal};
+use crate::client::{Clients, Identity, Lane, SendError, refusal};
+use crate::text::percent_encode;
 
 const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 /// Metadata instead of whole objects; what cannot be had as protobuf is not watched.
@@ -28,6 +29,9 @@ pub enum WatchError {
     /// No answer.
     #[error(transparent)]
     Send(#[from] SendError),
+    /// The request cannot be made, for example from the server's own words.
+    #[error("no request can be made: {0}")]
+    Request(String),
     /// The server answered with an error.
     #[error("the server refused: {0}")]
     Refused(ApiStatus),
@@ -37,6 +41,12 @@ pub enum WatchError {
     /// The server sent what is no watch event or list.
     #[error("the server sent something unreadable: {0}")]
     Unreadable(#[from] kinds::DecodeError),
+    /// A streaming list ended before it was complete; nothing is concluded from a part of a list.
+    #[error("the streaming list ended before it was complete")]
+    Incomplete,
+    /// A defect in this process.
+    #[error("panic: {0}")]
+    Panicked(String),
     /// The server's state is older than what it showed before.
     #[error("the server is at version {now}, after it had been at {before}")]
     BackInTime {
@@ -123,9 +133,14 @@ impl Scope {
         self.uri(&format!("watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}"))
     }
 
+    /// The shortest list that shows the newest version.
+    pub fn newest(&self) -> String {
+        self.uri("limit=1")
+    }
+
     /// A page of a list in the newest state.
     pub fn page(&self, next: &str) -> String {
-        let next = if next.is_empty() { String::new() } else { format!("&continue={next}") };
+        let next = if next.is_empty() { String::new() } else { format!("&continue={}", percent_encode(next)) };
         self.uri(&format!("limit={PAGE}{next}"))
     }
 }
@@ -135,24 +150,22 @@ fn timeout_seconds() -> u32 {
     rand::rng().random_range(300..600)
 }
 
-/// Opens a watch.
+/// Opens a watch, or a list that is read object by object.
 pub async fn open(
     clients: &Clients,
     uri: String,
     accept: &str,
 ) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
-    Ok(chunks(get(clients, uri, accept).await?))
+    Ok(chunks(answered(clients, Lane::Watch, uri, accept).await?))
 }
 
-/// Asks for a whole list over a connection of its own.
+/// Opens a whole list over a connection of its own.
 pub async fn whole(
     clients: &Clients,
     uri: String,
     accept: &str,
 ) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
-    let mut request = reading(uri, accept);
-    request.extensions_mut().insert(Alone);
-    Ok(chunks(answered(clients, request).await?))
+    Ok(chunks(answered(clients, Lane::Alone, uri, accept).await?))
 }
 
 fn chunks(answer: Response<Body>) -> impl futures::Stream<Item = Result<Bytes, String>> + Unpin {
@@ -161,30 +174,30 @@ fn chunks(answer: Response<Body>) -> impl futures::Stream<Item = Result<Bytes, S
 
 /// Reads one page of a list into one buffer.
 pub async fn page(clients: &Clients, uri: String, accept: &str) -> Result<Bytes, WatchError> {
-    let answer = get(clients, uri, accept).await?;
-    let mut chunks = answer.into_body().into_data_stream();
-    let mut body = BytesMut::new();
-    while let Some(chunk) = chunks.next().await {
-        body.extend_from_slice(&chunk.map_err(|error| FrameError::Body(error.to_string()))?);
+    get(clients, None, uri, accept).await
+}
+
+/// Reads a response whole, within the client's limits of time and size.
+async fn get(clients: &Clients, lane: Option<Lane>, uri: String, accept: &str) -> Result<Bytes, WatchError> {
+    let mut request = reading(uri, accept)?;
+    if let Some(lane) = lane {
+        request.extensions_mut().insert(lane);
     }
-    Ok(body.freeze())
-}
-
-async fn get(clients: &Clients, uri: String, accept: &str) -> Result<Response<Body>, WatchError> {
-    answered(clients, reading(uri, accept)).await
-}
-
-fn reading(uri: String, accept: &str) -> Request<Bytes> {
-    Request::builder()
-        .method(Method::GET)
-        .uri(uri)
-        .header(header::ACCEPT, accept)
-        .body(Bytes::new())
-        .expect("a path of valid names and numbers is a valid request")
-}
-
-async fn answered(clients: &Clients, request: Request<Bytes>) -> Result<Response<Body>, WatchError> {
     let answer = clients.send(&Identity::Own, request).await?;
+    if answer.status() != StatusCode::OK {
+        return Err(WatchError::Refused(refusal(answer).await));
+    }
+    let body = answer.into_body().collect().await.map_err(|error| FrameError::Body(error.to_string()))?;
+    Ok(body.to_bytes())
+}
+
+fn reading(uri: String, accept: &str) -> Result<Request<Bytes>, WatchError> {
+    let request = Request::builder().method(Method::GET).uri(uri).header(header::ACCEPT, accept);
+    request.body(Bytes::new()).map_err(|error| WatchError::Request(error.to_string()))
+}
+
+async fn answered(clients: &Clients, lane: Lane, uri: String, accept: &str) -> Result<Response<Body>, WatchError> {
+    let answer = clients.open(lane, reading(uri, accept)?).await?;
     if answer.status() == StatusCode::OK {
         return Ok(answer);
     }
@@ -213,8 +226,7 @@ pub async fn serves(clients: &Clients, resource: &Resource) -> Result<bool, Watc
 }
 
 async fn served(clients: &Clients, uri: &str, plural: &str) -> Result<bool, WatchError> {
-    let body = get(clients, uri.to_owned(), "application/json").await?.into_body().collect().await;
-    let body = body.map_err(|error| FrameError::Body(error.to_string()))?.to_bytes();
+    let body = get(clients, Some(Lane::Control), uri.to_owned(), "application/json").await?;
     let list: serde_json::Value = serde_json::from_slice(&body)
         .map_err(|error| kinds::DecodeError::field("APIResourceList", error.to_string()))?;
     let resources = list["resources"].as_array().map(Vec::as_slice).unwrap_or_default();

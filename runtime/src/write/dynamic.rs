@@ -6,7 +6,7 @@ use kinds::wire::find;
 use kinds::{DecodeError, Interner, Resource, envelope};
 use serde_json::json;
 
-use super::{METADATA_ONLY, WriteError, Writer, object_path};
+use super::{METADATA_ONLY, WriteError, Writer, path};
 
 const JSON: &str = "application/json";
 
@@ -68,6 +68,10 @@ impl Scale {
         let unreadable = |why: String| DecodeError::field("scale", format!("is unreadable: {why}"));
         let whole = str::from_utf8(json).map_err(|error| unreadable(error.to_string()))?;
         let scale: serde_json::Value = serde_json::from_str(whole).map_err(|error| unreadable(error.to_string()))?;
+        let is_object = |value: &serde_json::Value| value.is_object() || value.is_null();
+        if !scale.is_object() || !is_object(&scale["spec"]) {
+            return Err(unreadable("it or its spec is not an object".to_owned()));
+        }
         let meta = |field: &str| scale["metadata"][field].as_str().unwrap_or_default();
         let count = |part: &str, field| {
             // An API that leaves zero out means zero.
@@ -98,7 +102,7 @@ impl Writer {
     /// # Errors
     /// As [`Writer::get`]; not found also when the kind has no scale.
     pub async fn get_scale(&self, resource: &Resource, key: &ObjectKey) -> Result<Scale, WriteError> {
-        let path = object_path(resource, key, Some("scale"));
+        let path = path::object(resource, key, Some("scale"))?;
         let answer = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
         Ok(Scale::read(&answer.0)?)
     }
@@ -114,7 +118,7 @@ impl Writer {
         read: &Scale,
         replicas: i32,
     ) -> Result<(), WriteError> {
-        let path = object_path(resource, key, Some("scale"));
+        let path = path::object(resource, key, Some("scale"))?;
         let body = read.asking_for(replicas).to_string().into();
         self.send(Method::PUT, path, JSON, JSON, body).await?;
         Ok(())
@@ -140,7 +144,7 @@ impl Writer {
             "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0,
             "preconditions": { "uid": uid.to_string() },
         });
-        let path = object_path(resource, key, None);
+        let path = path::object(resource, key, None)?;
         self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
         Ok(())
     }
@@ -150,7 +154,7 @@ impl Writer {
     /// # Errors
     /// As [`Writer::get`].
     pub async fn get_meta(&self, resource: &Resource, key: &ObjectKey) -> Result<Meta, WriteError> {
-        let path = object_path(resource, key, None);
+        let path = path::referenced(resource, key)?;
         Ok(self.send(Method::GET, path, "", METADATA_ONLY, bytes::Bytes::new()).await?.meta()?)
     }
 
@@ -172,7 +176,7 @@ impl Writer {
             "kind": "DeleteOptions", "apiVersion": "v1",
             "preconditions": preconditions, "propagationPolicy": deletion.propagation.as_str(),
         });
-        let path = object_path(resource, key, None);
+        let path = path::object(resource, key, None)?;
         self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
         Ok(())
     }
@@ -190,7 +194,7 @@ impl Writer {
         let options = json!({
             "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": Propagation::Background.as_str(),
         });
-        let path = resource.path(Some(namespace));
+        let path = path::collection(resource, Some(namespace))?;
         let answer = self.send(Method::DELETE, path, "application/json", LIST_OR_STATUS, options.to_string().into());
         Ok(found(&answer.await?.0)?)
     }
@@ -258,5 +262,18 @@ mod tests {
         let error = read(r#"{"replicas": 3000000000}"#).expect_err("too large").to_string();
         assert_eq!(error, "spec.replicas is 3000000000, which is no 32-bit number");
         assert!(Scale::read(b"no json").is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_scale_that_is_read_can_be_asked_for(
+            spec in "null|1|\"a\"|\\[\\]|\\{\\}|\\{\"replicas\":(1|null|-3|1e9|\"a\"|\\[1\\])\\}",
+            whole in proptest::bool::ANY,
+        ) {
+            let text = if whole { format!(r#"{{"spec": {spec}}}"#) } else { spec };
+            if let Ok(scale) = Scale::read(text.as_bytes()) {
+                proptest::prop_assert_eq!(&scale.asking_for(7)["spec"]["replicas"], &json!(7));
+            }
+        }
     }
 }

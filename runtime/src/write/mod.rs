@@ -1,16 +1,22 @@
 //! The Writer: the only way to change anything.
 //!
-//! A write goes out under its controller's identity and rate limit, and only while this process leads. It is never
-//! repeated here: an answer that was lost is reported as [`WriteError::Lost`], for the caller to look before it acts
-//! again. Bodies are protobuf; a patch is JSON.
+//! A write is sent under its controller's identity and rate limit, and only while this process leads. It is never
+//! repeated here: a write without a conclusive answer is reported ([`WriteError::is_lost`]), so that the caller reads from
+//! the API server before it acts again. When the server asks to wait, the key of the reconcile is requeued with that delay.
+//! Bodies are protobuf; a patch is JSON.
 
 mod dynamic;
+mod list;
+mod path;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, header};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Limited};
 use kinds::envelope::{self, ApiStatus};
 use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::wire::find;
@@ -20,17 +26,26 @@ use crate::client::media::{JSON, METADATA_LIST, PROTOBUF};
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, SendError, refusal};
 use crate::fence::Fence;
-use crate::journal::note;
+use crate::journal::{note, note_retry_after};
 use crate::text::percent_encode;
 
 const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/vnd.kubernetes.protobuf";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
+/// Longest time for a read, its whole answer included: the API server ends each request that is no watch after 60 s.
+const READ_TIMEOUT: Duration = Duration::from_secs(65);
+/// Longest answer in bytes.
+const LONGEST_ANSWER: usize = 64 << 20;
+/// Longest time that the server's `Retry-After` holds a key back.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true };
 /// Objects a page of a list that is read whole.
 const PAGE: u32 = 500;
 
 pub use dynamic::{Deletion, Propagation, Scale};
+pub use list::MetaList;
+pub use path::InvalidName;
 
 /// Why something was not changed, or may not have been.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +56,12 @@ pub enum WriteError {
     /// This process does not lead any more: nothing was sent.
     #[error("this process no longer holds the lease; nothing was sent")]
     NotLeading,
+    /// A name cannot be part of a path: nothing was sent, and nothing can be until that name changes.
+    #[error(transparent)]
+    InvalidName(#[from] InvalidName),
+    /// The request cannot be put into HTTP: nothing was sent.
+    #[error("the request is invalid, nothing was sent: {0}")]
+    InvalidRequest(#[from] http::Error),
     /// Certainly nothing was sent.
     #[error(transparent)]
     NotSent(SendError),
@@ -100,9 +121,37 @@ impl WriteError {
         self.status()
     }
 
-    /// The server may have done it although there is no answer that says so.
+    /// A name cannot be part of a request's path; only a change of the object that it comes from helps.
+    pub fn is_invalid_name(&self) -> bool {
+        matches!(self, Self::InvalidName(_))
+    }
+
+    /// The server may have done it, though there is no answer that says so. Read from the API server before acting again.
     pub fn is_lost(&self) -> bool {
-        matches!(self, Self::Lost(_) | Self::Unreadable(_))
+        match self {
+            Self::Lost(_) | Self::Unreadable(_) => true,
+            Self::Refused(status) => is_inconclusive(status),
+            Self::NotLeading | Self::InvalidName(_) | Self::InvalidRequest(_) | Self::NotSent(_) => false,
+        }
+    }
+
+    /// The time after which the server asks to retry, at most a minute.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let seconds = self.status()?.retry_after?;
+        Some(Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER))
+    }
+}
+
+/// Whether an error of the server leaves open if the write was done: its storage did not answer in time, or a proxy lost the
+/// connection to it. Certain are refusals by an admission webhook, which come before anything is stored, and those of a
+/// server that asks to retry because it does not handle requests now. (k8s.io/apiserver pkg/storage/errors,
+/// InterpretCreateError; pkg/endpoints/handlers/finisher; pkg/admission/plugin/webhook/errors)
+fn is_inconclusive(status: &ApiStatus) -> bool {
+    match status.code {
+        501 => false,
+        503 => status.retry_after.is_none(),
+        408 | 500.. => !status.message.contains("failed calling webhook"),
+        _ => false,
     }
 }
 
@@ -163,7 +212,7 @@ impl Writer {
     ) -> Result<Answer, WriteError> {
         let accept = if whole { PROTOBUF } else { METADATA_ONLY };
         let body = envelope::wrap(resource, object).into();
-        self.send(Method::POST, resource.path(Some(namespace)), PROTOBUF, accept, body).await
+        self.send(Method::POST, path::collection(resource, Some(namespace))?, PROTOBUF, accept, body).await
     }
 
     /// Creates an object that is given as JSON, where its parts are known as JSON only. Answers with its metadata.
@@ -174,7 +223,7 @@ impl Writer {
         object: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
         let body = object.to_string().into();
-        self.send(Method::POST, resource.path(Some(namespace)), JSON, METADATA_ONLY, body).await
+        self.send(Method::POST, path::collection(resource, Some(namespace))?, JSON, METADATA_ONLY, body).await
     }
 
     /// Replaces an object, or one of its subresources; `object` is its message without envelope and carries the
@@ -187,7 +236,7 @@ impl Writer {
         object: &[u8],
     ) -> Result<Answer, WriteError> {
         let body = envelope::wrap(resource, object).into();
-        self.send(Method::PUT, object_path(resource, key, subresource), PROTOBUF, PROTOBUF, body).await
+        self.send(Method::PUT, path::object(resource, key, subresource)?, PROTOBUF, PROTOBUF, body).await
     }
 
     /// Changes an object by a strategic merge patch. A `metadata.uid` in the patch makes it a precondition.
@@ -198,7 +247,7 @@ impl Writer {
         patch: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
         let body = patch.to_string().into();
-        self.send(Method::PATCH, object_path(resource, key, None), STRATEGIC_MERGE, METADATA_ONLY, body).await
+        self.send(Method::PATCH, path::object(resource, key, None)?, STRATEGIC_MERGE, METADATA_ONLY, body).await
     }
 
     /// As [`Writer::patch`], through the object's status subresource.
@@ -208,7 +257,7 @@ impl Writer {
         key: &ObjectKey,
         patch: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
-        let path = object_path(resource, key, Some("status"));
+        let path = path::object(resource, key, Some("status"))?;
         self.send(Method::PATCH, path, STRATEGIC_MERGE, METADATA_ONLY, patch.to_string().into()).await
     }
 
@@ -220,7 +269,7 @@ impl Writer {
         patch: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
         let body = patch.to_string().into();
-        self.send(Method::PATCH, object_path(resource, key, None), MERGE, METADATA_ONLY, body).await
+        self.send(Method::PATCH, path::object(resource, key, None)?, MERGE, METADATA_ONLY, body).await
     }
 
     /// Applies fields of an object, or of one of its subresources, as `manager`, also those that others own.
@@ -232,7 +281,11 @@ impl Writer {
         manager: &str,
         object: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
-        let path = format!("{}?fieldManager={manager}&force=true", object_path(resource, key, subresource));
+        let path = format!(
+            "{}?fieldManager={}&force=true",
+            path::object(resource, key, subresource)?,
+            percent_encode(manager)
+        );
         self.send(Method::PATCH, path, APPLY, METADATA_ONLY, object.to_string().into()).await
     }
 
@@ -244,7 +297,8 @@ impl Writer {
         manager: &str,
         object: &serde_json::Value,
     ) -> Result<Bytes, WriteError> {
-        let path = format!("{}?fieldManager={manager}&force=true", object_path(resource, key, None));
+        let path =
+            format!("{}?fieldManager={}&force=true", path::object(resource, key, None)?, percent_encode(manager));
         Ok(self.send(Method::PATCH, path, APPLY, JSON, object.to_string().into()).await?.0)
     }
 
@@ -254,7 +308,7 @@ impl Writer {
             "kind": "DeleteOptions", "apiVersion": "v1",
             "preconditions": { "uid": read.uid.to_string(), "resourceVersion": read.version.to_string() },
         });
-        let path = object_path(resource, key, None);
+        let path = path::object(resource, key, None)?;
         self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
         Ok(())
     }
@@ -264,19 +318,19 @@ impl Writer {
         let options = serde_json::json!({
             "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": { "uid": uid.to_string() },
         });
-        let path = object_path(resource, key, None);
+        let path = path::object(resource, key, None)?;
         self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
         Ok(())
     }
 
     /// Reads an object from the server itself, not from a store.
     pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> Result<Answer, WriteError> {
-        self.send(Method::GET, object_path(resource, key, None), "", PROTOBUF, Bytes::new()).await
+        self.send(Method::GET, path::object(resource, key, None)?, "", PROTOBUF, Bytes::new()).await
     }
 
     /// Reads an object from the server itself, as JSON: for who must know how the server spells it.
     pub async fn get_json(&self, resource: &Resource, key: &ObjectKey) -> Result<serde_json::Value, WriteError> {
-        let answer = self.send(Method::GET, object_path(resource, key, None), "", JSON, Bytes::new()).await?;
+        let answer = self.send(Method::GET, path::object(resource, key, None)?, "", JSON, Bytes::new()).await?;
         let read = serde_json::from_slice(&answer.0);
         Ok(read.map_err(|error| DecodeError::field("body", format!("is not JSON: {error}")))?)
     }
@@ -290,7 +344,7 @@ impl Writer {
         selector: &str,
     ) -> Result<Vec<Meta>, WriteError> {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
-        let path = format!("{}?labelSelector={}", resource.path(namespace), percent_encode(selector));
+        let path = format!("{}?labelSelector={}", path::collection(resource, namespace)?, percent_encode(selector));
         let answer = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
         let interner = Interner::default();
         let page = envelope::page(&answer.0)?;
@@ -309,7 +363,7 @@ impl Writer {
         name: &str,
     ) -> Result<(u64, Option<K>), WriteError> {
         let selector = percent_encode(&format!("metadata.name={name}"));
-        let path = format!("{}?fieldSelector={selector}", K::RESOURCE.path(None));
+        let path = format!("{}?fieldSelector={selector}", path::collection(&K::RESOURCE, None)?);
         let answer = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
         let page = envelope::page(&answer.0)?;
         let read = page.items.first().map(|item| K::decode(decode, item)).transpose()?;
@@ -327,7 +381,7 @@ impl Writer {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let mut next = String::new();
         loop {
-            let path = format!("{}?limit={PAGE}{next}", resource.path(namespace));
+            let path = format!("{}?limit={PAGE}{next}", path::collection(resource, namespace)?);
             let answer = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
             let page = envelope::page(&answer.0)?;
             page.items.iter().for_each(|item| visit(item));
@@ -338,8 +392,19 @@ impl Writer {
         }
     }
 
-    /// Sends a write whose body is not one of the above (events); the reconcile that does it notes it.
-    pub(crate) async fn send(
+    /// Creates an event, given as JSON.
+    pub(crate) async fn post_event(&self, namespace: &str, event: Bytes) -> Result<Answer, WriteError> {
+        self.send(Method::POST, path::collection(&EVENTS, Some(namespace))?, JSON, JSON, event).await
+    }
+
+    /// Changes an event by a strategic merge patch.
+    pub(crate) async fn patch_event(&self, namespace: &str, name: &str, patch: Bytes) -> Result<Answer, WriteError> {
+        let path = path::object(&EVENTS, &ObjectKey::new(namespace, name), None)?;
+        self.send(Method::PATCH, path, STRATEGIC_MERGE, JSON, patch).await
+    }
+
+    /// Sends one request and notes it for the reconcile that it belongs to.
+    async fn send(
         &self,
         method: Method,
         path: String,
@@ -347,18 +412,18 @@ impl Writer {
         accept: &str,
         body: Bytes,
     ) -> Result<Answer, WriteError> {
-        let reads = method == Method::GET;
+        let is_read = method == Method::GET;
         let what = format!("{method} {}", path.split_once('?').map_or(&*path, |(path, _)| path));
         let answer = self.send_unnoted(method, path, content_type, accept, body).await;
-        tracing::trace!(
-            request = what,
-            failed = answer.as_ref().err().map(tracing::field::display),
-            "asked the server"
-        );
-        match &answer {
-            Ok(_) if reads => {}
-            Ok(_) => note(|| what),
-            Err(error) => note(|| format!("{what}: {error}")),
+        let error = answer.as_ref().err();
+        tracing::trace!(request = what, error = error.map(tracing::field::display), "request sent");
+        if let Some(delay) = error.and_then(WriteError::retry_after) {
+            note_retry_after(delay);
+        }
+        match error {
+            None if is_read => {}
+            None => note(|| what),
+            Some(error) => note(|| format!("{what}: {error}")),
         }
         answer
     }
@@ -371,16 +436,43 @@ impl Writer {
         accept: &str,
         body: Bytes,
     ) -> Result<Answer, WriteError> {
-        let waited = self.limit.acquire().await;
-        self.clients.metrics.waited(method.as_str(), self.clients.host(), waited);
-        if method != Method::GET && !self.fence.holds() {
-            return Err(WriteError::NotLeading);
-        }
-        let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, accept);
+        let is_read = method == Method::GET;
+        let mut request = Request::builder().method(method.clone()).uri(path).header(header::ACCEPT, accept);
         if !content_type.is_empty() {
             request = request.header(header::CONTENT_TYPE, content_type);
         }
-        let request = request.body(body).expect("a path of valid names is a valid request");
+        let request = request.body(body)?;
+        let waited = self.limit.acquire().await;
+        self.clients.metrics.waited(method.as_str(), self.clients.host(), waited);
+        if is_read {
+            return self.read(request).await;
+        }
+        if !self.fence.holds() {
+            return Err(WriteError::NotLeading);
+        }
+        let what = (method, request.uri().path().to_owned());
+        // The fence may end after a part of the request was sent, which cannot be found out from here.
+        self.fence.run(self.exchange(request)).await.unwrap_or_else(|| {
+            let (method, path) = what;
+            let problem = "this process no longer holds the lease".to_owned();
+            Err(WriteError::Lost(SendError::Lost { method, path, problem }))
+        })
+    }
+
+    /// Reads within a time that bounds the whole answer: no reconcile waits for ever, whatever the path leads to.
+    async fn read(&self, request: Request<Bytes>) -> Result<Answer, WriteError> {
+        let what = (request.method().clone(), request.uri().path().to_owned());
+        tokio::time::timeout(READ_TIMEOUT, self.exchange(request)).await.unwrap_or_else(|_| {
+            let (method, path) = what;
+            let problem = format!("no complete answer within {READ_TIMEOUT:?}");
+            Err(WriteError::Lost(SendError::Lost { method, path, problem }))
+        })
+    }
+
+    async fn exchange(&self, request: Request<Bytes>) -> Result<Answer, WriteError> {
+        let method = request.method().clone();
+        let (metrics, host) = (&self.clients.metrics, self.clients.host());
+        metrics.sent(method.as_str(), host, request.body().len());
         let answer = self
             .clients
             .send(&self.identity, request)
@@ -389,17 +481,10 @@ impl Writer {
         if !answer.status().is_success() {
             return Err(WriteError::Refused(refusal(answer).await));
         }
-        let body = answer
-            .into_body()
-            .collect()
-            .await
-            .map_err(|error| WriteError::Unreadable(DecodeError::field("body", format!("broke off: {error}"))))?;
-        Ok(Answer(body.to_bytes()))
+        let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
+        let body = body.map_err(|error| DecodeError::field("body", format!("broke off or is too long: {error}")))?;
+        let body = body.to_bytes();
+        metrics.received(method.as_str(), host, body.len());
+        Ok(Answer(body))
     }
-}
-
-fn object_path(resource: &Resource, key: &ObjectKey, subresource: Option<&str>) -> String {
-    let collection = resource.path(Some(&key.namespace));
-    let subresource = subresource.map(|name| format!("/{name}")).unwrap_or_default();
-    format!("{collection}/{}{subresource}", key.name)
 }

@@ -121,6 +121,16 @@ impl Process {
         Ok(())
     }
 
+    /// Its resident memory, in KiB.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn resident_kib(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        Ok(line.trim().trim_end_matches("kB").trim().parse()?)
+    }
+
     /// All that it has logged.
     ///
     /// # Errors

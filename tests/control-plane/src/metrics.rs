@@ -46,7 +46,7 @@ impl Metrics {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, served, asking) = (acceptor.clone(), served.clone(), asking.clone());
-                // Whoever breaks off asks again.
+                // A client that breaks off asks again.
                 tokio::spawn(async move { converse(&acceptor, stream, &served, &asking).await.ok() });
             }
         });
@@ -106,7 +106,7 @@ impl Metrics {
                 })
             }
             ["apis", "external.metrics.k8s.io", "v1beta1", "namespaces", namespace, metric] => {
-                self.get(namespace, metric).map(|value| {
+                self.get(namespace, metric).filter(|_| has_only_equalities(query)).map(|value| {
                     json!({"kind": "ExternalMetricValueList", "apiVersion": "external.metrics.k8s.io/v1beta1",
                         "items": [{"metricName": metric, "metricLabels": {}, "timestamp": now, "value": value}]})
                 })
@@ -114,6 +114,14 @@ impl Metrics {
             _ => None,
         })
     }
+}
+
+/// True when a query's label selector is a list of `key=value`: KEDA's adapter reads it with apimachinery's
+/// `ConvertSelectorToLabelsMap`, which accepts nothing else.
+fn has_only_equalities(query: &str) -> bool {
+    let selector = query.split('&').find_map(|pair| pair.strip_prefix("labelSelector=")).unwrap_or_default();
+    let selector = decoded(selector);
+    selector.is_empty() || selector.split(',').all(|one| one.split('=').count() == 2 && !one.contains(' '))
 }
 
 fn decoded(text: &str) -> String {

@@ -1,9 +1,9 @@
-//! IAM, as far as a policy of ours needs it: whether a call is allowed by its action, its resources and their tags, and the
-//! tags in the request.
+//! IAM, as far as a policy of ours needs it: whether a call is allowed by its action, its resources and their tags, and
+//! the tags in the request.
 //!
-//! References: the IAM user guide, "Policy evaluation logic" and "Condition operators"; the service authorization reference
-//! of Amazon EC2 and of Elastic Load Balancing V2, for resources and condition keys of each action. A call that creates
-//! something with tags needs the action that tags as well, with the condition key `CreateAction`.
+//! References: the IAM user guide, "Policy evaluation logic" and "Condition operators"; the service authorization
+//! reference of Amazon EC2 and of Elastic Load Balancing V2, for resources and condition keys of each action. A call
+//! that creates something with tags needs the action that tags as well, with the condition key `CreateAction`.
 
 use std::collections::BTreeMap;
 

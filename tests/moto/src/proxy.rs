@@ -332,9 +332,9 @@ impl Shared {
         found.iter().map(|tag| (tag.text(names[0]).to_owned(), tag.text(names[1]).to_owned())).collect()
     }
 
-    /// Creation is idempotent by name: with the settings of an existing load balancer AWS returns that one, whosever it is
-    /// and whatever its tags, and with others it refuses (Elastic Load Balancing API reference, CreateLoadBalancer). moto
-    /// makes a second one.
+    /// Creation is idempotent by name: with the settings of an existing load balancer AWS returns that one, whosever it
+    /// is and whatever its tags, and with others it refuses (Elastic Load Balancing API reference, CreateLoadBalancer).
+    /// moto makes a second one.
     async fn create_balancer(&self, call: &Call) -> Result<Response<Full<Bytes>>> {
         let named = [("Names.member.1", call.value("Name"))];
         let Ok(found) = self.aws.call(Service::Elb, "DescribeLoadBalancers", &named).await else {

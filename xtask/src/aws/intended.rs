@@ -27,7 +27,7 @@ pub struct Intended {
 }
 
 /// All of them, as they are in `docs/differences.md`.
-pub const INTENDED: [Intended; 16] = [
+pub const INTENDED: [Intended; 17] = [
     Intended {
         ours: &["*: tag kubernetes.io/service-uid=*"],
         upstreams: &[],
@@ -74,6 +74,18 @@ pub const INTENDED: [Intended; 16] = [
         upstream: "a change between internal and internet-facing has no effect",
         here: "another balancer is made, and the old one serves until it works",
         why: "what is asked for is done",
+        always: true,
+    },
+    Intended {
+        ours: &["target group UDP:* of udp: health*", "security group nodes.try: lets in tcp 10256-10256 *"],
+        upstreams: &[
+            "target group UDP:* of udp: health*",
+            "security group nodes.try: lets in tcp 30053-30053 *",
+            "security group nodes.try: lets in tcp 30054-30054 *",
+        ],
+        upstream: "UDP target groups are probed by TCP at the same port",
+        here: "on nodes at kube-proxy (10256, `/healthz`), unless an annotation says otherwise; with `ip` targets as upstream, with a warning",
+        why: "nothing listens there by TCP: all targets are unhealthy, and traffic goes to dead nodes, too",
         always: true,
     },
     Intended {

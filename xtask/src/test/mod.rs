@@ -1,6 +1,8 @@
 //! `cargo xtask test`: everything that must hold, in stages, cheap ones first.
 
 #[cfg(test)]
+mod flags;
+#[cfg(test)]
 mod layers;
 mod plan;
 mod run;

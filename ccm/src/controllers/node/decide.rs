@@ -17,8 +17,8 @@ pub const LABEL_PAIRS: [(&str, &str); 3] = [
 /// An instance may not be listed yet for this long after its node registered.
 pub const LISTED_AFTER_SECONDS: i64 = 60;
 
-/// Returns the message for a node whose instance the cloud does not have, once the node is `age` seconds old; `None` while the
-/// instance may not be listed yet.
+/// Returns the message for a node whose instance the cloud does not have, once the node is `age` seconds old; `None`
+/// while the instance may not be listed yet.
 pub fn missing_instance(node: &Node, age: i64) -> Option<String> {
     if age < LISTED_AFTER_SECONDS {
         return None;

@@ -23,7 +23,8 @@ pub struct Course {
     pub confirmed: bool,
     /// Whose targets its balancer wants; set before they are gathered, so that their changes are not missed.
     pub targeting: Option<Targeting>,
-    /// The other Services that its balancer sends traffic to as well; set before they are looked at, for the same reason.
+    /// The other Services that its balancer sends traffic to as well; set before they are looked at, for the same
+    /// reason.
     pub others: BTreeSet<ObjectKey>,
     /// The balancer as it was when all was as asked; nothing is known of it from a call's begin until that went well.
     pub settled: Option<Settled>,

@@ -118,7 +118,8 @@ impl<S: Surroundings> Balancers<S> {
         }
     }
 
-    /// Looks up the other Services that a balancer is to send traffic to; from before that on their changes wake this one.
+    /// Looks up the other Services that a balancer is to send traffic to; from before that on their changes wake this
+    /// one.
     fn find_others(&self, key: &ObjectKey, spec: &mut LoadBalancerSpec, course: &mut Course) {
         let named = |name: String| ObjectKey { namespace: key.namespace.clone(), name: name.into() };
         let others = self.cloud.others(spec).into_iter().map(named).collect();
@@ -231,8 +232,8 @@ impl<S: Surroundings> Balancers<S> {
         self.ensure(wanted, course, targets).await
     }
 
-    /// Updates the targets of an existing load balancer while the retry of a failed call waits: pods and nodes change all the
-    /// same. Each set of targets is tried once.
+    /// Updates the targets of an existing load balancer while the retry of a failed call waits: pods and nodes change
+    /// all the same. Each set of targets is tried once.
     async fn follow_targets(&self, wanted: &Wanted<'_>, course: &mut Course) {
         let held = decide::is_held(&wanted.service.meta) && course.made.is_some();
         if !held || course.is_throttled() {

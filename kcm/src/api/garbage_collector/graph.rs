@@ -1,8 +1,9 @@
-//! Who owns whom: all objects by uid, as the watches show them, and what each change asks to be looked at.
+//! The graph of owners and dependents: all objects by uid, as the watches show them, and the checks that each change
+//! leads to.
 //!
-//! An owner that no watch has shown is a virtual node, under the coordinates that a dependent gives it, until the
-//! server says whether it exists. Nothing here does IO: a change answers with effects.
-//! (pkg/controller/garbagecollector, GraphBuilder)
+//! An owner that no watch has shown is a virtual node, under the coordinates that a dependent gives it, until it was
+//! read from the API server. Nothing here does IO: a change returns effects. Upstream: pkg/controller/garbagecollector,
+//! GraphBuilder.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,21 +14,21 @@ use kinds::{Resource, Str, Uid};
 use super::identity::{Absent, Identity};
 use super::owner_reads::OwnerReads;
 
-/// The finalizer of an object that waits for its dependents to go.
+/// The finalizer of an object that waits for the deletion of its dependents.
 pub const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of an object that waits for its dependents to be let go.
+/// The finalizer of an object that waits until its dependents are orphaned.
 pub const ORPHAN: &str = "orphan";
 
-/// What a change of the graph asks for.
+/// Work that a change of the graph leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Look whether this object has to go, or exists at all.
+    /// Check whether this object has to be deleted, or exists at all.
     Check(Uid),
-    /// The same, after a growing time.
+    /// The same, with backoff.
     CheckLater(Uid),
-    /// Let go the dependents of this object.
+    /// Orphan the dependents of this object.
     Orphan(Uid),
-    /// Tell that a dependent refers to an owner that is in another namespace.
+    /// Record an event: a dependent refers to an owner in another namespace.
     WrongNamespace {
         /// The dependent.
         dependent: Identity,
@@ -36,16 +37,16 @@ pub enum Effect {
     },
 }
 
-/// What is known of an object apart from its place in the graph.
+/// The state of an object, apart from its place in the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct State {
     /// A watch has shown it.
     pub observed: bool,
-    /// Its deletion was asked for.
+    /// It has a deletion timestamp.
     pub deleting: bool,
-    /// It is being deleted and waits for its dependents to go.
+    /// It is being deleted and waits for the deletion of its dependents.
     pub foreground: bool,
-    /// It is being deleted and waits for its dependents to be let go.
+    /// It is being deleted and waits until its dependents are orphaned.
     pub orphaning: bool,
 }
 
@@ -72,7 +73,7 @@ impl Node {
     }
 }
 
-/// What a worker sees of one object.
+/// One object, for a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
     /// Its coordinates; of a virtual node, the ones to try.
@@ -81,7 +82,7 @@ pub struct View {
     pub state: State,
     /// It refers to owners.
     pub owned: bool,
-    /// The watches show all its owners, and none of them waits for its dependents to go: there is nothing to do.
+    /// The watches show all its owners, and none of them is deleted in the foreground: there is nothing to do.
     pub settled: bool,
 }
 
@@ -149,7 +150,7 @@ impl Graph {
         self.nodes.get(uid).map(Part::of)
     }
 
-    /// Takes in an object that a watch shows.
+    /// Applies an added or changed object.
     pub fn observe(&mut self, resource: &Resource, meta: &Meta) -> Vec<Effect> {
         let (uid, now) = (&meta.uid, State::of(meta));
         if let Some(node) = self.nodes.get(uid)
@@ -182,7 +183,7 @@ impl Graph {
         effects
     }
 
-    /// A watch shows an owner that dependents may have referred to by other coordinates.
+    /// Compares an owner that a watch shows for the first time with the coordinates that its dependents have.
     fn contradict(&self, observed: &Identity, effects: &mut Vec<Effect>) {
         let (_, differing) = self.partition(observed);
         for dependent in differing {
@@ -208,8 +209,8 @@ impl Graph {
         self.link(uid, &changed, effects);
     }
 
-    /// Enters an object with its owners; asks to look at it if one of them does not fit (pkg/controller/
-    /// garbagecollector, addDependentToOwners).
+    /// Adds an object to its owners' dependents, with a check of it if an owner does not fit. Upstream:
+    /// pkg/controller/garbagecollector, addDependentToOwners.
     fn link(&mut self, uid: &Uid, owners: &[&OwnerRef], effects: &mut Vec<Effect>) {
         let Some(dependent) = self.nodes.get(uid).map(|node| node.identity.clone()) else { return };
         let mut doubtful = false;
@@ -261,7 +262,7 @@ impl Graph {
         }
     }
 
-    /// Takes out an object that a watch saw go.
+    /// Removes an object that was deleted.
     pub fn gone(&mut self, uid: &Uid) -> Vec<Effect> {
         self.owner_reads.forget(uid);
         let Some(node) = self.nodes.remove(uid) else { return Vec::new() };
@@ -279,7 +280,8 @@ impl Graph {
         effects
     }
 
-    /// Takes in that the server has no object of these coordinates (pkg/controller/garbagecollector, virtual deletes).
+    /// Applies that the API server has no object of these coordinates. Upstream: pkg/controller/garbagecollector,
+    /// virtual deletes.
     pub fn absent(&mut self, identity: &Identity) -> Vec<Effect> {
         self.owner_reads.forget(&identity.uid);
         let Some(node) = self.nodes.get(&identity.uid) else { return Vec::new() };
@@ -327,7 +329,7 @@ impl Graph {
         effects
     }
 
-    /// All work that the graph as it stands asks for: what was missed while nobody worked.
+    /// Returns all work that the present graph leads to, for a new leader.
     pub fn unsettled(&self) -> Vec<Effect> {
         let mut effects = Vec::new();
         for (uid, node) in &self.nodes {
@@ -354,7 +356,7 @@ impl Graph {
         effects
     }
 
-    /// What a worker sees of an object; `None` if the graph has it no longer.
+    /// Returns one object; `None` if it is no longer in the graph.
     pub fn view(&self, uid: &Uid) -> Option<View> {
         let node = self.nodes.get(uid)?;
         let solid = |owner: &OwnerRef| {
@@ -385,7 +387,7 @@ impl Graph {
         self.nodes.get(uid).is_some_and(|node| node.dependents.is_some())
     }
 
-    /// Whether a dependent of an object itself waits for its dependents: there may be a cycle.
+    /// Whether a dependent of an object is itself deleted in the foreground: there may be a cycle.
     pub fn may_be_in_cycle(&self, uid: &Uid) -> bool {
         self.dependents_of(uid).any(|dependent| dependent.state.foreground)
     }
@@ -400,8 +402,8 @@ impl Graph {
         dependents.filter_map(|dependent| self.nodes.get(dependent))
     }
 
-    /// Dependents of an owner that mean it by these coordinates, and those that mean it by others; one with several
-    /// references may be among both (pkg/controller/garbagecollector, partitionDependents).
+    /// Returns the dependents that refer to an owner by these coordinates, and those that refer to it by others. One with
+    /// several references may be among both. Upstream: pkg/controller/garbagecollector, partitionDependents.
     fn partition(&self, owner: &Identity) -> (Vec<&Node>, Vec<&Node>) {
         let (mut matching, mut differing) = (Vec::new(), Vec::new());
         for dependent in self.dependents_of(&owner.uid) {
@@ -437,8 +439,8 @@ fn wrong_namespace(dependent: &Node, owner: &Uid) -> Option<Effect> {
     Some(Effect::WrongNamespace { dependent: dependent.identity.clone(), owner })
 }
 
-/// Other coordinates by which dependents mean an owner: the next after those that were found absent, else the first
-/// (pkg/controller/garbagecollector, getAlternateOwnerIdentity).
+/// Returns other coordinates by which dependents refer to an owner: the next after those that were found absent,
+/// otherwise the first. Upstream: pkg/controller/garbagecollector, getAlternateOwnerIdentity.
 fn alternate(dependents: &[&Node], absent: &Identity) -> Option<Identity> {
     let candidates = dependents.iter().flat_map(|dependent| {
         let references = dependent.owners.iter().filter(|reference| reference.uid == absent.uid);

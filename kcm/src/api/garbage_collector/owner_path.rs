@@ -8,8 +8,8 @@
 
 use kinds::Resource;
 
-/// Longest name in bytes that is looked up. Percent-encoded, a longer one may be more than a request can hold.
-const LONGEST_NAME: usize = 16 * 1024;
+/// Longest name in bytes that is looked up. Percent-encoded, a longer one may not fit into a request.
+const LONGEST_NAME: usize = 5 * 1024;
 
 /// What a name means in the place of an object's name in a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -26,22 +26,22 @@ use super::identity::Identity;
 use super::owner_path::{self, Target};
 use super::patch;
 
-/// How long the first lists may take before work begins without those that are missing (cmd/kube-controller-manager,
-/// garbage collector: initial sync timeout).
+/// Longest wait for the first lists; then work begins without the kinds that are missing. Upstream:
+/// cmd/kube-controller-manager/app, core.go.
 const FIRST_LISTS: Duration = Duration::from_secs(30);
 
-/// A kind that is not known may have come since discovery was asked last.
+/// Discovery is read again for an unknown kind when it is older than this.
 const DISCOVERY_AGE: Duration = Duration::from_secs(5);
 
-/// Patches of one owner's dependents that are under way together.
+/// Concurrent patches of one owner's dependents.
 const ORPHANED_AT_ONCE: usize = 20;
 
-/// What the queue of the collector carries.
+/// A key of the collector's queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// Fill the queue from the graph: the first thing that a new leader does.
+    /// Fill the queue from the graph. The first key of a new leader.
     Begin,
-    /// Look at this object.
+    /// Check this object.
     Check(Uid),
 }
 
@@ -72,7 +72,7 @@ impl Links {
         self.graph.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what the watches show.
+    /// Applies a watch event.
     pub fn take_in(&self, change: &MetaChange<'_>) {
         let mut graph = self.graph();
         let mut effects = Vec::new();
@@ -89,7 +89,7 @@ impl Links {
         self.apply(effects);
     }
 
-    /// Before work begins effects are dropped: they are found again in the graph.
+    /// Before work begins effects are dropped: [`Graph::unsettled`] returns them later.
     fn apply(&self, effects: Vec<Effect>) {
         if !self.begun.load(Ordering::Acquire) {
             return;
@@ -99,27 +99,27 @@ impl Links {
                 Effect::Check(uid) => self.checks.add(Work::Check(uid)),
                 Effect::CheckLater(uid) => self.checks.add_rate_limited(Work::Check(uid)),
                 Effect::Orphan(uid) => self.orphans.add(uid),
-                Effect::WrongNamespace { dependent, owner } => self.tell(&dependent, &owner),
+                Effect::WrongNamespace { dependent, owner } => self.record_wrong_namespace(&dependent, &owner),
             }
         }
     }
 
-    /// All that was missed so far, behind whatever changes now (so that a restart loses nothing, and hurries nobody).
+    /// Adds everything that was missed so far, with lower priority than changes from now on.
     fn begin(&self) {
         self.begun.store(true, Ordering::Release);
         let effects = self.graph().unsettled();
         let (nodes, unknown) = self.graph().len();
-        info!(objects = nodes, unknown_owners = unknown, to_look_at = effects.len(), "the graph of owners is built");
+        info!(objects = nodes, unknown_owners = unknown, to_check = effects.len(), "graph of owners built");
         for effect in effects {
             match effect {
                 Effect::Check(uid) | Effect::CheckLater(uid) => self.checks.add_background(Work::Check(uid)),
                 Effect::Orphan(uid) => self.orphans.add_background(uid),
-                Effect::WrongNamespace { dependent, owner } => self.tell(&dependent, &owner),
+                Effect::WrongNamespace { dependent, owner } => self.record_wrong_namespace(&dependent, &owner),
             }
         }
     }
 
-    fn tell(&self, dependent: &Identity, owner: &Identity) {
+    fn record_wrong_namespace(&self, dependent: &Identity, owner: &Identity) {
         let about = ObjectReference {
             api_version: dependent.api_version.to_string().into(),
             kind: dependent.kind.to_string().into(),
@@ -133,16 +133,16 @@ impl Links {
     }
 }
 
-/// Why an object could not be dealt with.
+/// Reasons why a check could not be finished.
 #[derive(Debug)]
 enum Trouble {
-    /// The server does not have it under these coordinates.
+    /// The API server has no such object under these coordinates.
     Gone(Identity),
     /// An object without namespace refers to an owner that must have one: nothing can be looked up, ever.
     NamespacedOwner,
     /// The name of an owner cannot be the name of any object, and upstream could not decide on it either.
     UndecidableName,
-    /// It may go better next time.
+    /// Another attempt may succeed.
     Failed(ReconcileError),
 }
 
@@ -158,7 +158,7 @@ pub struct Collector {
     pub kinds: Arc<EveryKind>,
     pub discovery: Arc<Discovery>,
     pub writer: Writer,
-    /// Kinds that take no strategic merge patch.
+    /// Kinds without strategic merge patches.
     pub plain_patches: Mutex<HashSet<Resource>>,
 }
 
@@ -176,7 +176,7 @@ impl Reconcile for Collector {
     }
 }
 
-/// Lets go the dependents of objects that are deleted without them.
+/// Orphans the dependents of objects that are deleted without them.
 pub struct Orphaner(pub Arc<Collector>);
 
 impl Reconcile for Orphaner {
@@ -192,7 +192,7 @@ impl Collector {
         if timeout(FIRST_LISTS, self.kinds.synced()).await.is_err() {
             let missing = self.kinds.sources().into_iter().filter(|source| !source.is_synced());
             let missing: Vec<_> = missing.map(|source| source.resource().plural).collect();
-            warn!(missing = missing.join(","), "these kinds cannot be listed; collecting garbage without them");
+            warn!(missing = missing.join(","), "kinds cannot be listed; collecting garbage without them");
         }
         self.links.begin();
         Ok(Outcome::Done)
@@ -207,11 +207,11 @@ impl Collector {
                 Ok(Outcome::Done)
             }
             Err(Trouble::NamespacedOwner) => {
-                debug!("an object without namespace refers to an owner that must have one; it is left alone");
+                debug!("cluster-scoped object refers to a namespaced owner; leaving it alone");
                 Ok(Outcome::Done)
             }
             Err(Trouble::UndecidableName) => {
-                debug!("the name of an owner is not the name of an object; the dependent is left alone");
+                debug!("owner's name cannot be looked up; leaving the dependent alone");
                 Ok(Outcome::Done)
             }
             Err(Trouble::Failed(error)) => Err(error),
@@ -282,7 +282,7 @@ impl Collector {
         }
     }
 
-    /// Deletes an object as it was decided on: in that version, or in a later one that has the same owners.
+    /// Deletes an object in the version that was decided on, or in a later one with the same owners.
     async fn delete(
         &self,
         resource: &Resource,
@@ -291,12 +291,13 @@ impl Collector {
         propagation: Propagation,
     ) -> Result<Outcome, Trouble> {
         let mut version = Some(decided.version);
-        // The last try does without the version, lest an object that changes all the time never goes.
+        // The last attempt omits the resourceVersion precondition, so that a frequently updated object cannot block its
+        // deletion.
         for last in [false, false, true] {
             let deletion = Deletion { uid: &item.uid, version: version.filter(|_| !last), propagation };
             match self.writer.delete_object(resource, &item.key(), deletion).await {
                 Ok(()) => {
-                    debug!(%item, ?propagation, "deleted, for none of its owners exists any more");
+                    debug!(%item, ?propagation, "deleted: none of its owners exists");
                     return Ok(Outcome::Done);
                 }
                 Err(error) if error.is_not_found() => return Err(Trouble::Gone(item.clone())),
@@ -313,7 +314,7 @@ impl Collector {
         Ok(Outcome::RequeueWithBackoff)
     }
 
-    /// How an owner stands, by what is known of absent ones or else by the server itself.
+    /// Returns how an owner stands: from the absent ones, a recent read, or the API server.
     async fn standing(&self, owner: &OwnerRef, namespace: &Str) -> Result<Standing, Trouble> {
         let mut identity = Identity::of_owner(owner, &Str::from(""));
         let known_absent = |identity: &Identity| self.links.graph().absent.has(identity);
@@ -350,7 +351,8 @@ impl Collector {
         }
     }
 
-    /// The object as the watch shows it; every write that is based on this says so by its version or uid.
+    /// Returns the object as the watch shows it. Every write that is based on it has its version or uid as a
+    /// precondition.
     async fn latest(&self, resource: &Resource, item: &Identity) -> Result<Meta, Trouble> {
         let source = self.kinds.source(resource.group, resource.plural);
         match source.and_then(|source| source.meta(&item.key())).filter(|meta| meta.uid == item.uid) {
@@ -359,7 +361,7 @@ impl Collector {
         }
     }
 
-    /// The object as the server has it.
+    /// Reads the object from the API server.
     async fn live(&self, resource: &Resource, item: &Identity) -> Result<Meta, Trouble> {
         if resource.namespaced && item.namespace.is_empty() {
             return Err(Trouble::NamespacedOwner);
@@ -390,7 +392,7 @@ impl Collector {
         }
     }
 
-    /// Patches by merging lists, or by whole lists where the kind knows no other way.
+    /// Patches by strategic merge, or with whole lists where the kind has no strategic merge patches.
     async fn patch(
         &self,
         resource: &Resource,
@@ -410,7 +412,7 @@ impl Collector {
         patched(item, self.writer.merge_patch(resource, &key, whole).await.map(drop))
     }
 
-    /// Lets go the dependents of an object that is being deleted without them, then the object.
+    /// Orphans the dependents of an object, then removes its finalizer.
     async fn orphan(&self, uid: &Uid) -> Result<Outcome, Trouble> {
         let (view, dependents) = {
             let graph = self.links.graph();
@@ -426,7 +428,7 @@ impl Collector {
         for outcome in freed {
             match outcome {
                 Ok(outcome) => again |= outcome == Outcome::RequeueWithBackoff,
-                // It went meanwhile, or cannot have this owner anyway.
+                // It no longer exists, or cannot have this owner anyway.
                 Err(Trouble::Gone(_) | Trouble::NamespacedOwner | Trouble::UndecidableName) => {}
                 Err(Trouble::Failed(error)) => problems.push(error.message),
             }

@@ -1,4 +1,4 @@
-//! What single objects count for, by the name of a quota's resource (pkg/quota/v1/evaluator/core).
+//! Amounts that single objects count for, by the name of a quota's resource. Upstream: pkg/quota/v1/evaluator/core.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,7 +33,7 @@ impl Family {
         (Self::DeviceClaims, "resource.k8s.io", "resourceclaims"),
     ];
 
-    /// Whether its objects may count for a resource. `classes` is asked for device classes only when they matter.
+    /// Whether its objects may count for a resource. `classes` matters for extended resources only.
     pub fn knows(self, name: &str, classes: &Classes) -> bool {
         match self {
             Self::Pods => is_of_pods(name),
@@ -86,8 +86,8 @@ fn extended(name: &str) -> Option<&str> {
     (foreign || resource.starts_with(OF_DEVICE_CLASS)).then_some(resource)
 }
 
-/// Whether a pod still takes anything: not once it has ended, nor once its node had time enough to end it
-/// (pkg/quota/v1/evaluator/core, QuotaV1Pod).
+/// Whether a pod still uses anything: not once it has ended, nor once its grace period is over. Upstream:
+/// pkg/quota/v1/evaluator/core, QuotaV1Pod.
 pub fn takes(pod: &Pod, grace: i64, now: Timestamp) -> bool {
     !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0 + grace)
 }

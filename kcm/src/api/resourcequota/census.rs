@@ -1,4 +1,4 @@
-//! How many objects of each kind each namespace has.
+//! The number of objects of each kind in each namespace.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -9,14 +9,14 @@ use runtime::watch::MetaChange;
 /// A resource, whatever its version.
 type Name = (&'static str, &'static str);
 
-/// Counts of objects, kept up with each change.
+/// Counts of objects, updated with each change.
 #[derive(Debug, Default)]
 pub struct Census {
     counts: RwLock<HashMap<Name, HashMap<Str, usize>>>,
 }
 
 impl Census {
-    /// Takes in one change of one object.
+    /// Applies one change of one object.
     pub fn take_in(&self, change: &MetaChange<'_>) {
         match change {
             MetaChange::Object { resource, old: None, new: Some(new) } => self.add(resource, new),
@@ -26,7 +26,7 @@ impl Census {
         }
     }
 
-    /// How many objects of a kind a namespace has.
+    /// Returns the number of objects of a kind in a namespace.
     pub fn count(&self, group: &str, plural: &str, namespace: &str) -> usize {
         let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
         counts.get(&(group, plural)).and_then(|counts| counts.get(namespace)).copied().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! What a namespace uses of a quota, and what to write of it: all policy, no IO.
+//! The usage of a namespace, and the status to write: all policy, no IO.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use kinds::{PersistentVolumeClaim, Pod, ResourceQuota, Service, Str, quantity};
 use super::amounts::{self, Classes, Family};
 use super::recounts::CountMode;
 
-/// Resources that were counted as plain objects before `count/` came (pkg/quota/v1/evaluator/core,
-/// legacyObjectCountAliases).
+/// Resources that were counted before `count/` existed. Upstream: pkg/quota/v1/evaluator/core,
+/// legacyObjectCountAliases.
 const OLD_NAMES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
 /// Kinds that quotas do not count. Upstream: pkg/quota/v1/install, DefaultIgnoredResources.
@@ -31,7 +31,7 @@ pub fn counted_objects(name: &str) -> Option<(&str, &str)> {
     (!NOT_COUNTED.contains(&counted)).then_some(counted)
 }
 
-/// What of a namespace a quota may count. Lists of families that it does not know are not needed.
+/// The objects of a namespace that a quota may count. Lists of families that it does not limit may be empty.
 #[derive(Default)]
 pub struct Content {
     /// Its pods.
@@ -44,16 +44,16 @@ pub struct Content {
     pub device_claims: Vec<(Arc<ResourceClaim>, Option<Arc<Pod>>)>,
     /// The cluster's device classes.
     pub classes: Classes,
-    /// Counts of other kinds, by resource name; `None`: it cannot be told, or there is no such kind.
+    /// Counts of other kinds, by resource name; `None`: not known yet, or there is no such kind.
     pub objects: HashMap<Str, Option<usize>>,
     /// Families of which something cannot be read: they would be counted too low.
     pub unreadable: BTreeSet<Family>,
 }
 
-/// What a namespace uses.
+/// The usage of a namespace.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// What could be told.
+    /// Amounts that could be counted.
     pub amounts: BTreeMap<Str, Amount>,
     /// Resources that cannot be counted, but may be later.
     pub unknown: Vec<Str>,
@@ -61,10 +61,10 @@ pub struct Used {
     pub recheck: Option<Duration>,
 }
 
-/// Pods alike: their common usage, how many still take something and how many don't.
+/// Numbers of pods with the same usage: those that still use something, and those that do not.
 type Alike<'a> = HashMap<&'a PackedUsage, (usize, usize)>;
 
-/// Adds up what a quota limits.
+/// Counts what a quota limits.
 pub fn used(quota: &ResourceQuota, content: &Content, now: Timestamp) -> Used {
     let mut used = Used::default();
     let alike = alike(&content.pods, now, &mut used.recheck);
@@ -143,8 +143,8 @@ fn sum(family: Family, name: &str, scopes: &[Scope], content: &Content, alike: &
     }
 }
 
-/// The `used` of the new status: what was computed, what was there of what could not be, in the old spelling where the
-/// amount is the same, or would become lower and must not. `None`: the status need not be written. Upstream:
+/// Returns the `used` of the new status: what was counted, and the old amount where that could not be counted. The old
+/// text stays where the amount is the same, or would become lower and must not. `None`: nothing is to be written. Upstream:
 /// pkg/controller/resourcequota, syncResourceQuota.
 pub fn to_write(quota: &ResourceQuota, used: &Used, mode: CountMode) -> Option<Quantities> {
     let stays = |counted: &Amount, written: &str| {

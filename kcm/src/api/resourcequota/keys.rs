@@ -1,4 +1,4 @@
-//! Which quotas a change concerns.
+//! Maps changes to the quotas that count them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &
     let quotas = registry.store::<ResourceQuota>();
     let (added, every, full) = (queue.clone(), registry.every_kind(), recounts.clone());
     quotas.subscribe(move |change| {
-        // First what is new, so that what stays is not given up in between.
+        // First what is new, so that no kind that stays is dropped in between.
         counted_by(change.new).for_each(|(group, plural)| every.want(group, plural));
         counted_by(change.old).for_each(|(group, plural)| every.unwant(group, plural));
         if needs_full_count(change)
@@ -101,7 +101,7 @@ pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     }
 }
 
-/// What a pod counts for, or whether it does (pkg/quota/v1/install, DefaultUpdateFilter).
+/// Whether a pod counts for something else than before. Upstream: pkg/quota/v1/install, DefaultUpdateFilter.
 pub fn counts_for_else(old: &Pod, new: &Pod) -> bool {
     old.usage != new.usage
         || old.is_terminal() != new.is_terminal()

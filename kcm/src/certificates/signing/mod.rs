@@ -1,6 +1,6 @@
 //! certificatesigningrequest-signing-controller: signs approved requests for the four signers of Kubernetes itself.
 //!
-//! Follows upstream pkg/controller/certificates/signer.
+//! Upstream: pkg/controller/certificates/signer.
 
 mod certificate;
 #[cfg(test)]
@@ -86,7 +86,7 @@ fn is_due(request: &CertificateSigningRequest) -> bool {
     request.certificate.is_empty() && request.has("Approved") && !request.has("Denied") && !failed
 }
 
-/// Whether its signer may sign this; the error is for the author.
+/// Checks whether its signer may sign a request. The error becomes a condition of the request.
 fn check(request: &CertificateSigningRequest, contents: &Contents) -> Result<(), String> {
     match &*request.signer {
         KUBELET_SERVING => check_kubelet_serving(request, contents),
@@ -97,7 +97,7 @@ fn check(request: &CertificateSigningRequest, contents: &Contents) -> Result<(),
     }
 }
 
-/// For how long a certificate is good: as asked, but neither for longer than we sign nor for less than ten minutes.
+/// Returns the lifetime of a certificate: as requested, but at most `longest` and at least ten minutes.
 fn lifetime(asked_seconds: Option<i32>, longest: Duration) -> Duration {
     const SHORTEST: Duration = Duration::from_secs(10 * 60);
     match asked_seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0))) {
@@ -152,7 +152,7 @@ impl Signing {
         }
     }
 
-    /// The object with a certificate, or with what is wrong with it.
+    /// Returns the object with a certificate, or with the condition Failed.
     fn answer(&self, request: &CertificateSigningRequest, now: Timestamp) -> Result<Vec<u8>, String> {
         let name = &request.meta.name;
         let contents =

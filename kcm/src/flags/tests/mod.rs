@@ -1,5 +1,6 @@
 //! Whole command lines: what they give, what they are refused for.
 
+mod fuzz;
 mod gates;
 mod help;
 mod pflag;
@@ -37,7 +38,7 @@ fn defaults_are_upstreams() {
     let seconds = Duration::from_secs;
     assert_eq!(options.kube_api_qps, 20.0);
     assert_eq!(options.kube_api_burst, 30);
-    assert_eq!(options.kube_api_content_type, "application/vnd.kubernetes.protobuf");
+    assert_eq!(options.values.get_str("kube-api-content-type"), "application/vnd.kubernetes.protobuf");
     assert_eq!(
         options.leader_elect,
         LeaderElect {
@@ -53,8 +54,8 @@ fn defaults_are_upstreams() {
     assert_eq!(options.controllers, ["*"]);
     assert!(!options.use_service_account_credentials);
     assert_eq!((options.workers("concurrent-deployment-syncs"), options.workers("concurrent-gc-syncs")), (5, 20));
-    assert_eq!(options.min_resync_period, seconds(12 * 3600));
-    assert_eq!(options.controller_start_interval, Duration::ZERO);
+    assert_eq!(options.values.get_duration("min-resync-period"), seconds(12 * 3600));
+    assert_eq!(options.values.get_duration("controller-start-interval"), Duration::ZERO);
     assert_eq!(options.controller_shutdown_timeout, seconds(10));
     assert_eq!((options.bind_address, options.secure_port), ([0, 0, 0, 0].into(), 10257));
     assert_eq!((options.verbosity, options.vmodule.len()), (0, 0));
@@ -127,7 +128,7 @@ fn typed_and_named_values_come_from_the_line() {
     assert_eq!((options.verbosity, options.secure_port), (4, 0));
     assert_eq!(options.reported_version.as_deref(), Some("v1.37.0-mine"));
     assert!(!options.gates.enabled("PodDeletionCost") && options.gates.enabled("GenericWorkload"));
-    assert_eq!(options.controller_start_interval, Duration::ZERO);
+    assert_eq!(options.values.get_duration("controller-start-interval"), Duration::ZERO);
     assert_eq!(options.values.get_int32s("tls-curve-preferences"), [29, 23]);
     assert_eq!(options.values.get_map("allow-metric-labels")["m,l"], "x");
     assert_eq!(options.deprecations(), ["flag --node-sync-period is deprecated: has no effect and will be removed"]);

@@ -10,7 +10,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use kinds::{Endpoints, Pod, Sections, Service};
+use kinds::{Endpoints, Namespace, Pod, Sections, Service};
 use runtime::debounce::StatusDebouncer;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
@@ -19,6 +19,7 @@ use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::network::service_endpoints::{MAX_RETRIES, pods};
+use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
 use sync::AllEndpoints;
 
@@ -46,6 +47,7 @@ fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<Service>(Sections::default(), &[]);
     builder.need::<Pod>(Pod::NETWORK, &[by_label()]);
     builder.need::<Endpoints>(Endpoints::WHOLE, &[]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -64,6 +66,7 @@ fn start(manager: &mut Manager, context: &Context) {
         triggers: Default::default(),
         debouncer: StatusDebouncer::default(),
         leftovers: Arc::default(),
+        gate: CreationGate::new(manager.registry().store()),
     });
     pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
     let (leftovers, woken) = (reconciler.leftovers.clone(), queue.clone());

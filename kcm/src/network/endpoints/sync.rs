@@ -24,6 +24,7 @@ use crate::network::service_endpoints::IDLE_REMOVAL_DELAY;
 use crate::network::service_endpoints::pace::Pace;
 use crate::network::service_endpoints::selectors::pods_of;
 use crate::network::service_endpoints::trigger::{self, TriggerTimes};
+use crate::pods::creation_gate::CreationGate;
 
 /// The controller's state.
 pub struct AllEndpoints {
@@ -37,6 +38,7 @@ pub struct AllEndpoints {
     pub triggers: TriggerTimes,
     pub debouncer: StatusDebouncer,
     pub leftovers: Arc<Leftovers>,
+    pub gate: CreationGate,
 }
 
 impl Reconcile for AllEndpoints {
@@ -95,12 +97,16 @@ impl AllEndpoints {
         let written = pace.add(self.write(key, current.as_deref(), &desired, triggered.as_deref())).await;
         self.queue.cool_down(key, pace.cooldown());
         match written {
-            Ok(version) => {
+            Ok(None) => Ok(Outcome::Done),
+            Ok(Some(version)) => {
                 self.consistency.wrote(key, &self.endpoints, version);
                 self.triggers.settled(key);
                 Ok(Outcome::Done)
             }
-            Err(error) if error.is_namespace_terminating() => Ok(Outcome::Done),
+            Err(error) if error.is_namespace_terminating() => {
+                self.gate.close(&key.namespace);
+                Ok(Outcome::Done)
+            }
             // What was decided on is no longer true, or not yet seen.
             Err(error) if error.is_conflict() || error.is_not_found() || error.is_already_exists() => {
                 Ok(Outcome::RequeueWithBackoff)
@@ -113,13 +119,14 @@ impl AllEndpoints {
         }
     }
 
+    /// Returns the version that the write made; `None` if nothing can be created in the namespace.
     async fn write(
         &self,
         key: &ObjectKey,
         current: Option<&Endpoints>,
         desired: &Desired,
         triggered: Option<&str>,
-    ) -> Result<u64, WriteError> {
+    ) -> Result<Option<u64>, WriteError> {
         let mark = desired.is_truncated.then_some(TRUNCATED);
         let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered), (OVER_CAPACITY, mark)];
         let head = Head { labels: &desired.labels, annotations: Annotations::Edited(&edits), owner: None };
@@ -128,12 +135,13 @@ impl AllEndpoints {
                 let object = object.map_err(|error| WriteError::Unreadable(error.into()))?;
                 self.writer.replace(&Endpoints::RESOURCE, key, None, &object).await?
             }
+            None if !self.gate.is_open(&key.namespace) => return Ok(None),
             None => {
                 let object = Endpoints::create(&key.namespace, &key.name, &head, &desired.subsets);
                 self.writer.create(&Endpoints::RESOURCE, &key.namespace, &object, false).await?
             }
         };
-        Ok(answer.meta()?.version)
+        Ok(Some(answer.meta()?.version))
     }
 
     /// Says that a write failed, where the owner of the Endpoints would look.

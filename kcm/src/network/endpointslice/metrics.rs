@@ -8,7 +8,7 @@ use kinds::meta::ObjectKey;
 use kinds::{Service, Str};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use runtime::metrics::{Histograms, gauges, powers_of_two, untyped};
+use runtime::metrics::{Histograms, gauges, plain_counters, powers_of_two};
 use runtime::worker::{Outcome, ReconcileError};
 
 use super::decide::{Decision, Tally};
@@ -124,7 +124,7 @@ impl Collector for Metrics {
                 .into_iter()
                 .map(|(value, count)| ([("traffic_distribution", value.to_string())], count as f64)),
         )?;
-        untyped(
+        plain_counters(
             encoder,
             "endpoint_slice_controller_changes",
             "Number of EndpointSlice changes",
@@ -133,7 +133,7 @@ impl Collector for Metrics {
                 .zip(changes)
                 .map(|(operation, count)| ([("operation", operation.to_owned())], count as f64)),
         )?;
-        untyped(
+        plain_counters(
             encoder,
             "endpoint_slice_controller_syncs",
             "Number of EndpointSlice syncs",

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::endpoint_slice::FROM_PODS;
-use kinds::{EndpointSlice, Node, Pod, Sections, Service};
+use kinds::{EndpointSlice, Namespace, Node, Pod, Sections, Service};
 use runtime::debounce::StatusDebouncer;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
@@ -28,6 +28,7 @@ use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::network::service_endpoints::slice_keys::{self, by_service};
 use crate::network::service_endpoints::slice_writes::SliceWrites;
 use crate::network::service_endpoints::{MAX_RETRIES, pods};
+use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
 use sync::{EndpointSlices, lock};
 
@@ -62,6 +63,7 @@ fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<Pod>(Pod::NETWORK, &[by_label()]);
     builder.need::<Node>(Node::CPU, &[]);
     builder.need::<EndpointSlice>(EndpointSlice::CONTENTS, &[by_service()]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -83,6 +85,7 @@ fn start(manager: &mut Manager, context: &Context) {
             queue: queue.clone(),
             manager: FROM_PODS,
             delay: SLICE_CHANGE_DELAY.max(batch),
+            gate: CreationGate::new(manager.registry().store()),
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         triggers: Default::default(),

@@ -11,7 +11,7 @@ use kinds::endpoint_slice::{Contents, Endpoint, MIRRORED};
 use kinds::ip::Ip;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use runtime::metrics::{Histograms, gauges, powers_of_two, untyped};
+use runtime::metrics::{Histograms, gauges, plain_counters, powers_of_two};
 use runtime::store::Store;
 
 use super::decide::Decision;
@@ -135,7 +135,7 @@ impl Collector for Told {
         let changes = ["create", "update", "delete"].into_iter().zip(&self.0.changes);
         let changes = changes
             .map(|(operation, count)| ([("operation", operation.to_owned())], count.load(Ordering::Relaxed) as f64));
-        untyped(encoder, &name("changes"), "Number of EndpointSlice changes", changes)?;
+        plain_counters(encoder, &name("changes"), "Number of EndpointSlice changes", changes)?;
         for (histograms, own, help) in [
             (&self.0.added, "endpoints_added_per_sync", "Number of endpoints added on each Endpoints sync"),
             (&self.0.updated, "endpoints_updated_per_sync", "Number of endpoints updated on each Endpoints sync"),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::endpoint_slice::MIRRORED;
-use kinds::{EndpointSlice, Endpoints, Sections, Service};
+use kinds::{EndpointSlice, Endpoints, Namespace, Sections, Service};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
@@ -24,6 +24,7 @@ use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::network::service_endpoints::MAX_RETRIES;
 use crate::network::service_endpoints::slice_keys::{self, by_service};
 use crate::network::service_endpoints::slice_writes::SliceWrites;
+use crate::pods::creation_gate::CreationGate;
 use metrics::{Counts, Told};
 use sync::Mirror;
 
@@ -54,6 +55,7 @@ fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<Endpoints>(Sections::default(), &[]);
     builder.need::<Service>(Sections::default(), &[]);
     builder.need::<EndpointSlice>(EndpointSlice::CONTENTS, &[by_service()]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -77,6 +79,7 @@ fn start(manager: &mut Manager, context: &Context) {
             queue: queue.clone(),
             manager: MIRRORED,
             delay: values.get_duration("mirroring-endpointslice-updates-batch-period"),
+            gate: CreationGate::new(manager.registry().store()),
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         most,

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use futures::{StreamExt, stream};
 use kinds::endpoint_slice::{Contents, MANAGED_BY, SERVICE_NAME};
 use kinds::head::Head;
-use kinds::meta::ObjectKey;
+use kinds::meta::{Meta, ObjectKey};
 use kinds::{EndpointSlice, Kind};
 use runtime::consistency::Consistency;
 use runtime::queue::Queue;
@@ -16,6 +16,7 @@ use runtime::write::{WriteError, Writer};
 
 use super::pace::Pace;
 use super::slice_keys::{OwnChanges, by_service, slices_of};
+use crate::pods::creation_gate::CreationGate;
 
 /// Slices of one Service that are updated at the same time.
 const UPDATES_AT_ONCE: usize = 4;
@@ -108,8 +109,10 @@ pub struct SliceWrites {
     pub queue: Arc<Queue<ObjectKey>>,
     /// Who takes care of them.
     pub manager: &'static str,
-    /// How long after somebody else changed a slice its Service is looked at.
+    /// Delay of the reconcile after another client changed a slice.
     pub delay: Duration,
+    /// Namespaces in which nothing can be created.
+    pub gate: CreationGate,
 }
 
 impl SliceWrites {
@@ -142,12 +145,24 @@ impl SliceWrites {
             self.consistency.wrote(key, &self.slices, newest);
         }
         for slice in self.existing(key) {
-            if !listed.iter().any(|known| known.uid == slice.meta.uid) {
+            let is_missing = !listed.iter().any(|known| known.uid == slice.meta.uid);
+            if is_missing && self.is_deleted(&slice.meta).await.inspect_err(|_| self.consistency.lost(key))? {
                 self.consistency.deleting(key, &slice.meta);
                 self.own.deleting(&slice.meta.uid);
             }
         }
         Ok(self.caught_up(key))
+    }
+
+    /// Reads a slice that a list by labels lacks: its labels may have been changed, and then it is not being deleted. A key
+    /// that waited for that would do nothing.
+    async fn is_deleted(&self, slice: &Meta) -> Result<bool, WriteError> {
+        let fresh = self.writer.get(&EndpointSlice::RESOURCE, &slice.key()).await.and_then(|answer| Ok(answer.meta()?));
+        match fresh {
+            Ok(fresh) => Ok(fresh.uid != slice.uid || fresh.is_deleting()),
+            Err(error) if error.is_not_found() => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Does what is planned; what comes later is not begun after a failure. Slices are not created where the namespace
@@ -173,6 +188,9 @@ impl SliceWrites {
     }
 
     async fn create(&self, key: &ObjectKey, heads: &Heads<'_>, contents: &Contents) -> Result<(), Failed> {
+        if !self.gate.is_open(&key.namespace) {
+            return Ok(());
+        }
         let object = contents.create(&key.namespace, heads.prefix, &heads.new);
         let created = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false).await;
         match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
@@ -180,7 +198,10 @@ impl SliceWrites {
                 self.wrote(key, meta.version);
                 Ok(())
             }
-            Err(error) if error.is_namespace_terminating() => Ok(()),
+            Err(error) if error.is_namespace_terminating() => {
+                self.gate.close(&key.namespace);
+                Ok(())
+            }
             Err(error) => {
                 if error.is_lost() {
                     self.consistency.lost(key);

@@ -1,7 +1,7 @@
-//! How fast nodes of a zone may be emptied, by how many of its nodes are not ready; and when nobody may be.
+//! Rates at which nodes of a zone are tainted, by the number of its nodes that are not ready.
 //!
-//! A zone in which most nodes fail is more likely cut off than dead, and a cluster in which all nodes fail has lost
-//! its sight, not its nodes (pkg/controller/nodelifecycle, handleDisruption).
+//! A zone in which most nodes fail is more likely disconnected than dead. In a cluster in which all nodes fail it is this
+//! process that is disconnected: no node is tainted. Upstream: pkg/controller/nodelifecycle, handleDisruption.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use kinds::Str;
 use tokio::time::Instant;
 
-/// How a zone fares.
+/// Disruption state of a zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum State {
-    /// Not looked at yet.
+    /// Not evaluated yet.
     #[default]
     Initial,
     /// Enough of its nodes are ready.
@@ -23,7 +23,7 @@ pub enum State {
     Full,
 }
 
-/// The command line's say.
+/// Rates from flags.
 #[derive(Debug, Clone, Copy)]
 pub struct Rates {
     /// Nodes per second in a zone that is not partially disrupted.
@@ -37,8 +37,8 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// The rate for a zone of so many nodes. A zone without any ready node is emptied at the normal rate: its pods
-    /// have somewhere to go as long as another zone lives.
+    /// Returns the rate for a zone with `size` nodes. A zone without any ready node has the normal rate: its pods can run
+    /// in another zone.
     fn of(&self, state: State, size: usize) -> f64 {
         match state {
             State::Partial if size > self.large => self.reduced,
@@ -48,12 +48,12 @@ impl Rates {
     }
 }
 
-/// Nodes of a zone that count, and how many of them are ready.
+/// Number of nodes of a zone, without excluded ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Census {
-    /// Nodes that count.
+    /// All of them.
     pub size: usize,
-    /// Those that are ready.
+    /// Ready ones.
     pub ready: usize,
 }
 
@@ -85,7 +85,7 @@ impl Pace {
         Self { rate, tokens: 1.0, at: now }
     }
 
-    /// How long until there is a token; `None`: never.
+    /// Returns the time until there is a token; `None`: never.
     pub fn wait(&mut self, now: Instant) -> Option<Duration> {
         if self.rate <= 0.0 {
             return None;
@@ -107,7 +107,7 @@ impl Pace {
         self.tokens = 1.0;
     }
 
-    /// Another rate from now on. A bucket that was empty stays empty (RateLimitedTimedQueue.SwapLimiter).
+    /// Changes the rate. A bucket that was empty stays empty. Upstream: RateLimitedTimedQueue.SwapLimiter.
     pub fn set_rate(&mut self, rate: f64, now: Instant) {
         if self.rate == rate {
             return;
@@ -122,7 +122,7 @@ impl Pace {
 pub struct Zone {
     /// State after the last pass.
     pub state: State,
-    /// How fast its nodes may be tainted.
+    /// Limits the rate of its taints.
     pub pace: Pace,
     /// Nodes that wait for their taint.
     pub waiting: Waiting,
@@ -163,25 +163,25 @@ impl Waiting {
 }
 
 impl Zone {
-    /// A zone that was never looked at.
+    /// A zone that was never evaluated.
     pub fn new(rates: &Rates, now: Instant) -> Self {
         Self { state: State::Initial, pace: Pace::new(rates.normal, now), waiting: Waiting::default() }
     }
 }
 
-/// What the zones' new states ask for beside other rates.
+/// Consequences of the zones' new states, apart from their rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Nothing.
     None,
-    /// No node of the cluster is ready any more: all taints go and none comes.
+    /// No node of the cluster is ready any longer: all taints are removed and none is added.
     SightLost,
-    /// Some node is ready again: all get their grace anew.
+    /// Some node is ready again: all grace periods restart.
     SightRegained,
 }
 
-/// Moves all zones to the states that a census says, with the rates that follow. Zones in which no node counts keep
-/// their state; if there is no other zone, nothing can be said about disruption at all.
+/// Updates the states and rates of all zones from a census. Zones without counted nodes keep their state; if there is no
+/// other zone, nothing changes.
 pub fn turn(zones: &mut BTreeMap<Str, Zone>, census: &BTreeMap<Str, Census>, rates: &Rates, now: Instant) -> Turn {
     let state = |name: &Str| census.get(name).map_or(State::Initial, |census| census.state(rates.threshold));
     let counted = || census.iter().filter(|(_, census)| census.size > 0).map(|(name, _)| name);
@@ -189,7 +189,7 @@ pub fn turn(zones: &mut BTreeMap<Str, Zone>, census: &BTreeMap<Str, Census>, rat
         return Turn::None;
     }
     let all_fail = counted().all(|name| state(name) == State::Full);
-    // A zone that appears while all others fail does not bring the sight back by being new.
+    // A new zone does not end the disruption by being new.
     let before = |name: &Str| zones.get(name).map_or(State::Initial, |zone| zone.state);
     let all_failed = counted().any(|name| before(name) == State::Full)
         && counted().all(|name| matches!(before(name), State::Full | State::Initial));

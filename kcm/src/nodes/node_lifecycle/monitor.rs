@@ -32,29 +32,29 @@ use super::{EVERY, sync};
 use crate::context::Clock;
 use crate::pods::indexes::{by_node, on_node};
 
-/// Nodes that are worked on at the same time.
+/// Nodes that are written to concurrently.
 const AT_ONCE: usize = 8;
 
-/// Tries of a status update.
+/// Attempts of a status update.
 const TRIES: usize = 5;
 
-/// How soon the tainter looks again at a node that is not as it should be.
+/// Delay before a taint that could not be written is tried again.
 const SOON: Duration = Duration::from_millis(50);
 
-/// The command line's say.
+/// Limits from flags.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Time between two passes.
     pub period: Duration,
-    /// How long nodes may be silent.
+    /// Grace periods for missing heartbeats.
     pub grace: Grace,
-    /// How fast they are tainted.
+    /// Rates at which nodes are tainted.
     pub rates: Rates,
-    /// Look at the server's lease before a node is called silent.
+    /// Read the Lease from the API server before a node is marked unresponsive.
     pub breaker: bool,
 }
 
-/// The two things that go on beside each other.
+/// The two loops, which run concurrently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Loop {
     /// The pass over all nodes.
@@ -77,18 +77,18 @@ impl fmt::Display for Loop {
     }
 }
 
-/// What is known of a node beside its record.
+/// State of a node from pass to pass.
 struct Known {
     uid: Uid,
     health: Option<Health>,
 }
 
-/// What a pass hands to the next.
+/// State from pass to pass.
 #[derive(Default)]
 struct State {
     nodes: HashMap<Str, Known>,
     watch_health: Option<WatchHealth>,
-    /// A version of the leases that the server has and the watch has not: until it has, no silence counts.
+    /// A version of a Lease that the API server has and the watch does not: until the watch has it, no node is marked.
     behind: Option<u64>,
 }
 
@@ -98,13 +98,13 @@ struct Seen {
     ready: Option<Str>,
 }
 
-/// What came of a closer look at a silent node.
+/// The Lease of a node without heartbeat, as read from the API server.
 enum Looked {
-    /// It is silent on the server too.
+    /// It was not renewed either.
     Silent,
-    /// The server has a newer lease.
+    /// It is newer than the one in the cache.
     Newer(u64),
-    /// The server does not tell.
+    /// It could not be read.
     Unclear,
 }
 
@@ -167,7 +167,7 @@ impl Monitor {
         let now = Instant::now();
         let nodes = self.nodes.by_index(&EVERY, 0);
         let count = nodes.len();
-        self.greet(&nodes).await;
+        self.track_nodes(&nodes).await;
         if self.may_conclude(now) {
             self.examine(nodes, now).await;
         }
@@ -199,8 +199,8 @@ impl Monitor {
         !stalled && state.behind.is_none()
     }
 
-    /// Takes note of nodes that have come or gone. New ones begin without our `NoExecute` taints.
-    async fn greet(&self, nodes: &[Arc<Node>]) {
+    /// Tracks nodes that were added or deleted. New ones begin without our `NoExecute` taints.
+    async fn track_nodes(&self, nodes: &[Arc<Node>]) {
         let (mut added, mut gone) = (Vec::new(), Vec::new());
         {
             let mut state = self.state();
@@ -240,7 +240,7 @@ impl Monitor {
         self.recorder.event(&about, EventType::Normal, reason, message);
     }
 
-    /// Takes our `NoExecute` taints off nodes.
+    /// Removes our `NoExecute` taints from nodes.
     async fn untaint(&self, nodes: &[Arc<Node>]) {
         stream::iter(nodes).for_each_concurrent(AT_ONCE, |node| self.set_taint(node, |_| true, None)).await;
     }
@@ -261,14 +261,14 @@ impl Monitor {
         let verdicts = match self.look(silent).await {
             Ok(silent) => self.silence(silent).await,
             Err(newer) => {
-                warn!(version = newer, "the server has a newer lease than our watch: waiting for the watch");
+                warn!(version = newer, "the watch of leases is behind the server: waiting for it");
                 self.state().behind = Some(newer);
                 return;
             }
         };
         let places: BTreeSet<Str> = nodes.iter().map(|node| zone(node)).collect();
         let all = nodes.clone();
-        // A node whose silence could not be settled says nothing about its zone.
+        // A node whose heartbeat could not be verified does not count in its zone.
         let seen: Vec<Seen> = nodes
             .into_iter()
             .filter_map(|node| {
@@ -282,7 +282,7 @@ impl Monitor {
             .collect();
         if self.weigh(&places, &seen, now) == Turn::SightLost {
             error!("no node is ready: no pod is evicted until one is");
-            // All of them, also those whose silence could not be settled. What the pass read of them is older than this.
+            // All of them, also those whose heartbeat could not be verified. What the pass read of them is older than this.
             self.untaint(&all).await;
         } else {
             stream::iter(&seen).for_each_concurrent(AT_ONCE, |seen| self.update_execution(seen)).await;
@@ -295,8 +295,8 @@ impl Monitor {
         stream::iter(silent).for_each_concurrent(AT_ONCE, |seen| self.mark_pods(&seen.node)).await;
     }
 
-    /// Takes in all signs of life; answers the nodes that have given none for too long and are not known for it yet,
-    /// with the versions of the leases that they gave last.
+    /// Records all heartbeats. Returns the nodes without one for longer than their grace period that are not marked yet,
+    /// with the versions of their last Leases.
     fn observe(&self, nodes: &[Arc<Node>], now: Instant) -> Vec<(Arc<Node>, u64)> {
         let today = (self.clock)().as_second();
         let mut state = self.state();
@@ -314,8 +314,8 @@ impl Monitor {
         silent
     }
 
-    /// Compares the leases of silent nodes with the server's. Answers those that are silent there too, and `None` for
-    /// those of which the server does not tell; or the version of a lease that shows that our watch is behind.
+    /// Compares the Leases of unresponsive nodes with the API server's. Returns the nodes, each with whether its Lease
+    /// could be read and was not renewed; or the version of a Lease that shows that the watch is behind.
     async fn look(&self, silent: Vec<(Arc<Node>, u64)>) -> Result<Vec<(Arc<Node>, bool)>, u64> {
         let looked: Vec<(Arc<Node>, Looked)> = stream::iter(silent)
             .map(|(node, version)| async move {
@@ -337,12 +337,12 @@ impl Monitor {
 
     async fn live_lease(&self, node: &Node, version: u64) -> Looked {
         match self.writer.get_meta(&Lease::RESOURCE, &lease_key(node)).await {
-            // A change that renewed nothing is no news: our watch may have it already.
+            // The cache may have this version already: a change that did not renew the Lease.
             Ok(lease) if lease.version > version.max(self.lease_version(node)) => Looked::Newer(lease.version),
             Ok(_) => Looked::Silent,
             Err(error) if error.is_not_found() => Looked::Silent,
             Err(error) => {
-                warn!(node = %node.meta.name, %error, "the node's lease cannot be read: the node is passed over");
+                warn!(node = %node.meta.name, %error, "the node's lease cannot be read: skipping the node");
                 Looked::Unclear
             }
         }
@@ -352,14 +352,14 @@ impl Monitor {
         self.leases.get(&lease_key(node)).map_or(0, |lease| lease.meta.version)
     }
 
-    /// Says in the status of silent nodes that nobody knows. Answers which of them are marked so now; the others have to
-    /// be passed over.
+    /// Sets the conditions of unresponsive nodes to Unknown. Returns which of them are marked so now; the others have to
+    /// be skipped.
     async fn silence(&self, silent: Vec<(Arc<Node>, bool)>) -> HashMap<Str, bool> {
         stream::iter(silent)
             .map(|(node, certain)| async move {
                 let written = if certain { self.write_silence(&node).await } else { Ok(false) };
                 let written = written.unwrap_or_else(|error| {
-                    warn!(node = %node.meta.name, %error, "the node's status cannot be written: it is passed over");
+                    warn!(node = %node.meta.name, %error, "the node's status cannot be written: skipping the node");
                     false
                 });
                 (node.meta.name.clone(), written)
@@ -369,8 +369,8 @@ impl Monitor {
             .await
     }
 
-    /// Writes the status of one silent node, over what the server has; answers false if the server's node shows life that
-    /// our watch has not.
+    /// Writes the status of one unresponsive node. Returns false if the API server's node has a heartbeat that the cache
+    /// does not have.
     async fn write_silence(&self, node: &Arc<Node>) -> Result<bool, WriteError> {
         let key = node.meta.key();
         let heartbeat = |node: &Node| node.condition(READY).map(|condition| condition.heartbeat);
@@ -389,7 +389,7 @@ impl Monitor {
                 return Ok(true);
             }
             if heartbeat(&live) != heartbeat(node) || self.is_heard(node) {
-                debug!(node = %node.meta.name, "the node shows life after all");
+                debug!(node = %node.meta.name, "node has a newer heartbeat after all");
                 return Ok(false);
             }
             let object = answer.object().and_then(|object| Ok(with_conditions(object, &edits)?))?;
@@ -409,7 +409,7 @@ impl Monitor {
         }
     }
 
-    /// Whether a node's lease was renewed since the pass took it in.
+    /// Whether a node's Lease was renewed since the pass read it.
     fn is_heard(&self, node: &Node) -> bool {
         let lease = self.leases.get(&lease_key(node));
         let state = self.state();
@@ -458,7 +458,7 @@ impl Monitor {
                     self.set_taint(node, |node| node.ready() == Some(ready), None).await;
                 }
             }
-            // It has been tainted once: the other reason needs no other turn.
+            // It has had its turn: another reason needs no other turn.
             Some(wanted) if tainted => self.set_taint(node, |_| true, Some(wanted)).await,
             Some(_) => {
                 if let Some(zone) = self.zones().get_mut(&zone(node)) {
@@ -468,12 +468,12 @@ impl Monitor {
         }
     }
 
-    /// Says of the pods of a silent node that they are not ready: at every pass, so that none is forgotten over a
-    /// failure, a restart, or a node that was not ready before (MarkPodsNotReady).
+    /// Sets the pods of an unresponsive node to not ready: in every pass, so that none is left out after a failure, a
+    /// restart, or on a node that was not ready before. Upstream: MarkPodsNotReady.
     async fn mark_pods(&self, node: &Node) {
         for pod in self.pods.by_index(&by_node(), on_node(&node.meta.name)) {
             let key = pod.meta.key();
-            // What is not settled now is looked at by the next pass.
+            // The next pass marks a pod whose last write the cache does not show yet.
             if !pod.ready || !self.pods.is_settled(&key, || {}) {
                 continue;
             }
@@ -489,7 +489,7 @@ impl Monitor {
         }
     }
 
-    /// Gives waiting nodes their `NoExecute` taints, as fast as their zones may.
+    /// Gives waiting nodes their `NoExecute` taints, at the rates of their zones.
     async fn taint(&self) -> Result<Outcome, ReconcileError> {
         let names: Vec<Str> = self.zones().keys().cloned().collect();
         let mut next: Option<Duration> = None;
@@ -501,7 +501,7 @@ impl Monitor {
         Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
-    /// Answers after which time there may be more to do; `None` if something else has to bring that.
+    /// Returns the time until there may be more to do; `None` if only another event can lead to that.
     async fn taint_zone(&self, zone_name: &Str) -> Option<Duration> {
         loop {
             let (name, wait) = {
@@ -525,7 +525,7 @@ impl Monitor {
                     }
                     self.taint_node(zone_name, &node, wanted).await
                 }
-                // It is gone, ready, tainted, or in another zone by now.
+                // Deleted, ready, tainted, or in another zone by now.
                 _ => true,
             };
             let mut zones = self.zones();
@@ -550,7 +550,7 @@ impl Monitor {
         let written = sync::edit_taints(&self.nodes, &self.writer, node, edit).await;
         match written {
             Ok(written) => {
-                info!(node = %node.meta.name, taint = wanted, written, "the node's pods have to go");
+                info!(node = %node.meta.name, taint = wanted, written, "NoExecute taint written: the node's pods are evicted");
                 self.metrics.evicted(zone_name);
                 true
             }
@@ -562,7 +562,7 @@ impl Monitor {
     }
 }
 
-/// Every node counts as alive now.
+/// Restarts all grace periods.
 fn refresh(state: &mut State, now: Instant) {
     for health in state.nodes.values_mut().filter_map(|known| known.health.as_mut()) {
         health.alive = now;
@@ -573,7 +573,7 @@ fn lease_key(node: &Node) -> ObjectKey {
     ObjectKey { namespace: NODE_LEASES.into(), name: node.meta.name.clone() }
 }
 
-/// A patch of the status of a pod, in the version that was seen.
+/// Returns a patch of the status of a pod, for the version in the cache.
 fn not_ready(pod: &Pod, now: jiff::Timestamp) -> serde_json::Value {
     json!({
         "metadata": { "uid": pod.meta.uid.to_string(), "resourceVersion": pod.meta.version.to_string() },

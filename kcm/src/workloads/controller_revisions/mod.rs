@@ -12,11 +12,12 @@ mod write;
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kinds::controller_revision::Fingerprint;
 use kinds::template::{Template, safe_name};
 use kinds::{ControllerRevision, Str, Uid};
+use runtime::lock::lock;
 
 pub use data::{Snapshot, template_of};
 pub use meaning::same_meaning;
@@ -77,18 +78,18 @@ pub struct Memory {
 impl Memory {
     /// The name of the revision that a workload's template was found to be.
     pub fn recall(&self, owner: &Uid, template: &Template) -> Option<Str> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock(&self.known);
         known.get(owner).filter(|(seen, _)| seen == template).map(|(_, name)| name.clone())
     }
 
     /// Remembers which revision a workload's template is.
     pub fn remember(&self, owner: &Uid, template: &Template, revision: &Str) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         known.insert(owner.clone(), (template.clone(), revision.clone()));
     }
 
     /// Forgets a workload that is gone.
     pub fn forget(&self, owner: &Uid) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
+        lock(&self.known).remove(owner);
     }
 }

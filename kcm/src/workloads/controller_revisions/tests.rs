@@ -200,3 +200,36 @@ fn a_template_is_recalled_until_it_changes() {
     memory.forget(&uid);
     assert_eq!(memory.recall(&uid, &template(b"1")), None);
 }
+
+/// JSON with the names that templates have, at any place.
+fn any_json() -> impl proptest::strategy::Strategy<Value = Value> {
+    use proptest::prelude::*;
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<String>().prop_map(Value::from),
+    ];
+    let name = "spec|template|metadata|labels|annotations|containers|image|imagePullPolicy|\\$patch|uid|[a-z]{0,4}";
+    leaf.prop_recursive(6, 48, 5, move |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::btree_map(name, inner, 0..5)
+                .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+        ]
+    })
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_workload_and_revision_is_read_or_refused(json in any_json(), template in any_json(), bytes: Vec<u8>) {
+        let _ = Snapshot::read(json.clone());
+        let whole = json!({"metadata": {"uid": "u"}, "spec": {"template": template}});
+        if let Ok(snapshot) = Snapshot::read(whole) {
+            proptest::prop_assert!(serde_json::from_slice::<Value>(&snapshot.data).is_ok());
+            proptest::prop_assert!(meaning::same_meaning(&snapshot.data, &snapshot.data));
+        }
+        meaning::same_meaning(&bytes, json.to_string().as_bytes());
+    }
+}

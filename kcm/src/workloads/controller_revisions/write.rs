@@ -1,4 +1,4 @@
-//! What is written for a history: revisions made, numbered anew, adopted, deleted.
+//! Writes of a history: revisions are created, renumbered, adopted and deleted.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use runtime::worker::ReconcileError;
 use runtime::write::{WriteError, Writer};
 
 use super::{Snapshot, by_number, hash, revision_name};
+use crate::pods::creation_gate::CreationGate;
 
 /// The history of one workload, and what is needed to change it.
 #[derive(Clone, Copy)]
@@ -25,20 +26,22 @@ pub struct History<'a> {
     pub revisions: &'a Arc<Store<ControllerRevision>>,
     /// What the controller has written.
     pub consistency: &'a Consistency,
-    /// Who writes.
+    /// The controller's client.
     pub writer: &'a Writer,
+    /// Namespaces in which nothing can be created.
+    pub gate: &'a CreationGate,
 }
 
-/// What becomes of revisions that are a workload's and do not match its selector any more.
+/// Treatment of a workload's revisions that no longer match its selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmatched {
-    /// They are left alone and not looked at, as for a StatefulSet.
+    /// They are ignored, as for a StatefulSet.
     Ignored,
-    /// They are let go, as for a DaemonSet.
+    /// They are released, as for a DaemonSet.
     Released,
 }
 
-/// A revision to be.
+/// A revision before its creation.
 #[derive(Debug, Clone)]
 pub struct Draft {
     /// Its labels, that with the hash among them.
@@ -61,12 +64,12 @@ impl Draft {
     }
 }
 
-/// What came of the creation of a revision.
+/// The result of the creation of a revision.
 #[derive(Debug)]
 pub enum Created {
     /// It was made.
     Made(Arc<ControllerRevision>),
-    /// One of that name and data was there already: made by another leader, or the answer was lost.
+    /// One of that name and data exists: another leader created it, or the answer was lost.
     Known(Arc<ControllerRevision>),
     /// The name is taken by one with other data.
     Taken,
@@ -109,7 +112,7 @@ impl History<'_> {
     /// Asks the server for the workload as it is now, for a revision of its template.
     ///
     /// # Errors
-    /// When it is gone, or another one has its name.
+    /// When it no longer exists, or another one has its name.
     pub async fn snapshot<K: Kind>(&self) -> Result<Snapshot, ReconcileError> {
         let key = self.owner.key();
         let object = self.writer.get_json(&K::RESOURCE, &key).await?;
@@ -167,7 +170,12 @@ impl History<'_> {
                 self.wrote(known.meta.version);
                 Ok(Created::Known(Arc::new(known)))
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                if error.is_namespace_terminating() {
+                    self.gate.close(&self.owner.namespace);
+                }
+                Err(error)
+            }
         }
     }
 
@@ -183,7 +191,7 @@ impl History<'_> {
     /// Gives a revision another place in the history.
     ///
     /// # Errors
-    /// A conflict when it changed meanwhile, or is another one by now.
+    /// A conflict when it has changed, or another one has its name.
     pub async fn renumber(
         &self,
         revision: &ControllerRevision,
@@ -201,7 +209,7 @@ impl History<'_> {
     /// Gives a revision one more label.
     ///
     /// # Errors
-    /// A conflict when it changed meanwhile, or is another one by now.
+    /// A conflict when it has changed, or another one has its name.
     pub async fn label(&self, revision: &ControllerRevision, key: &str, value: &str) -> Result<(), WriteError> {
         let (resource, name) = (&ControllerRevision::RESOURCE, revision.meta.key());
         let current = self.writer.get(resource, &name).await?;
@@ -211,7 +219,7 @@ impl History<'_> {
         Ok(())
     }
 
-    /// Deletes a revision; one that is gone already is no failure.
+    /// Deletes a revision; one that no longer exists is no failure.
     ///
     /// # Errors
     /// When the server refuses.

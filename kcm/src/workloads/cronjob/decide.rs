@@ -12,7 +12,7 @@ use super::schedule::{Schedule, ScheduleError, zone};
 /// Added to each wait, for clocks that are not quite together (pkg/controller/cronjob, nextScheduleDelta).
 const MARGIN: SignedDuration = SignedDuration::from_millis(100);
 
-/// Missed runs above which somebody should be told.
+/// Number of missed runs above which the user gets a warning.
 const MANY: i64 = 100;
 
 /// How many runs were missed, roughly.
@@ -100,7 +100,7 @@ pub fn until_next(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Op
     Some(Duration::try_from(wait).unwrap_or_default())
 }
 
-/// The name of the Job of a run: the same whoever makes it, so that no run is made twice.
+/// The name of the Job of a run. It is the same for every leader, so that no run is started twice.
 pub fn job_name(cron_job: &Meta, scheduled: Timestamp) -> String {
     format!("{}-{}", cron_job.name, scheduled.as_second() / 60)
 }
@@ -113,6 +113,11 @@ pub fn rfc3339(at: Timestamp, zone: &TimeZone) -> String {
     } else {
         zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
     }
+}
+
+/// The message of the event `MissSchedule`, with the time as Go's RFC1123Z has it.
+pub fn missed_message(scheduled: Timestamp) -> String {
+    format!("Missed scheduled time to start a job: {}", scheduled.strftime("%a, %d %b %Y %H:%M:%S +0000"))
 }
 
 /// Of Jobs that ended alike, those beyond the limit: the oldest by start, and by name (pkg/controller/cronjob,

@@ -1,7 +1,9 @@
 //! Which CronJobs a change concerns.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{CronJob, Job, Kind};
 use runtime::events::{EventType, about};
@@ -9,6 +11,7 @@ use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
 use super::decide::{schedule, until_next};
+use super::schedule::Schedule;
 use super::sync::CronJobs;
 
 /// Turns changes into keys on the queue.
@@ -26,12 +29,8 @@ pub fn subscribe(
             cron_queue.add(key);
             return;
         }
-        // The new schedule counts from its next run on.
         match schedule(cron_job) {
-            Ok(schedule) => {
-                let next = until_next(cron_job, &schedule, (of.clock)());
-                next.into_iter().for_each(|wait| cron_queue.add_after(key.clone(), wait));
-            }
+            Ok(schedule) => cron_queue.add_after(key, reconcile_after(cron_job, &schedule, (of.clock)())),
             Err(_) => {
                 let message = format!("unparseable schedule for cronjob: {}", cron_job.schedule);
                 of.recorder.event(&about(&**cron_job), EventType::Warning, "UnParseableCronJobSchedule", message);
@@ -40,6 +39,12 @@ pub fn subscribe(
     });
     let queue = queue.clone();
     jobs.subscribe(move |change| owners(change).into_iter().for_each(|key| queue.add(key)));
+}
+
+/// The time until a CronJob with a new schedule is reconciled: its next run. If there is none, it is reconciled now, and
+/// says so in an event.
+pub fn reconcile_after(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Duration {
+    until_next(cron_job, schedule, now).unwrap_or(Duration::ZERO)
 }
 
 /// The same CronJob with another schedule or zone.

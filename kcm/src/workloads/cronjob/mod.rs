@@ -1,4 +1,4 @@
-//! cronjob-controller: makes Jobs when their schedule says so, and keeps a history of them.
+//! cronjob-controller: creates Jobs on a schedule, and keeps a history of them.
 //!
 //! It watches CronJobs and Jobs, creates and deletes Jobs, and writes CronJob statuses. Follows upstream
 //! pkg/controller/cronjob.
@@ -12,15 +12,16 @@ mod tests;
 
 use std::sync::Arc;
 
-use kinds::{CronJob, Job, Sections};
+use kinds::{CronJob, Job, Namespace, Sections};
 use runtime::manager::Manager;
 use runtime::metrics::powers_of_two;
 use runtime::queue::{Queue, QueueOptions};
-use runtime::store::by_controller;
+use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::pods::creation_gate::CreationGate;
 use sync::CronJobs;
 
 /// Name of the event source.
@@ -48,13 +49,16 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn watches(builder: &mut Builder, _: &Context) {
-    builder.need::<CronJob>(Sections::default(), &[]);
+    builder.need::<CronJob>(Sections::default(), &[by_namespace()]);
     builder.need::<Job>(Sections::default(), &[by_controller()]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("cronjob"));
     let (cron_jobs, jobs) = (manager.registry().store::<CronJob>(), manager.registry().store::<Job>());
+    let gate = CreationGate::new(manager.registry().store());
+    gate.wake_on_new_namespace(&cron_jobs, &queue);
     let reconciler = Arc::new(CronJobs {
         cron_jobs: cron_jobs.clone(),
         jobs: jobs.clone(),
@@ -64,6 +68,7 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         clock: context.clock.clone(),
         skew: manager.metrics().seconds(SKEW, SKEW_HELP, &powers_of_two(1.0, 10)),
+        gate,
     });
     keys::subscribe(&cron_jobs, &jobs, &queue, &reconciler);
     let workers = context.workers("concurrent-cron-job-syncs");

@@ -1,6 +1,7 @@
 //! One reconcile of a CronJob: history, active list, the run that is due, status.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -20,6 +21,8 @@ use tracing::debug;
 use super::decide::{self, Missed};
 use super::schedule::{Schedule, zone};
 use crate::context::Clock;
+use crate::pods::creation_gate::CreationGate;
+use crate::pods::status_write::{StatusWrite, put_status};
 
 /// The controller's state.
 pub struct CronJobs {
@@ -31,6 +34,7 @@ pub struct CronJobs {
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     pub skew: Seconds,
+    pub gate: CreationGate,
 }
 
 impl Reconcile for CronJobs {
@@ -51,38 +55,69 @@ impl CronJobs {
             self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
+        if !self.is_caught_up(key) {
+            return Ok(Outcome::WaitingForCache);
+        }
+        let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.uid));
+        if !self.is_list_current(key, &cron_job, &jobs).await? {
+            // Without the runs that the list lacks, another one could start beside them.
+            let is_caught_up = self.is_caught_up(key);
+            return Ok(if is_caught_up { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
+        }
+        let mut status = cron_job.status.clone();
+        let run = self.run(&cron_job, &jobs, &mut status).await;
+        if status != cron_job.status {
+            let body = cron_job.status_update(&status);
+            match put_status(&self.writer, &self.consistency, &self.cron_jobs, key, &body).await? {
+                StatusWrite::Written(_) => {}
+                StatusWrite::Outdated => return Ok(Outcome::RequeueWithBackoff),
+                StatusWrite::Deleted => return Ok(Outcome::Done),
+            }
+        }
+        // After the status write: once they are deleted, a successor of this process could not count them.
+        let there = jobs.iter().map(|job| &**job).filter(|job| !job.meta.is_deleting());
+        for job in decide::history(&cron_job, there) {
+            // A failure is an event, and is retried with the next change.
+            self.delete(&cron_job, &job.meta, &mut status).await;
+        }
+        run
+    }
+
+    /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
+    fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || {
             let (queue, key) = (self.queue.clone(), key.clone());
             move || queue.add(key)
         };
-        if !self.consistency.caught_up(key, &self.cron_jobs, wake())
-            || !self.consistency.caught_up(key, &self.jobs, wake())
-        {
-            return Ok(Outcome::WaitingForCache);
+        self.consistency.caught_up(key, &self.cron_jobs, wake()) && self.consistency.caught_up(key, &self.jobs, wake())
+    }
+
+    /// Reads the CronJob from the API server if a running Job is missing in its active list. False if the server's list
+    /// has the Job: the cache is behind, and waits for that version.
+    async fn is_list_current(
+        &self,
+        key: &ObjectKey,
+        cron_job: &CronJob,
+        jobs: &[Arc<Job>],
+    ) -> Result<bool, ReconcileError> {
+        let is_unlisted =
+            |job: &&Arc<Job>| job.status.finished().is_none() && !is_active(&cron_job.status, &job.meta.uid);
+        let unlisted: Vec<_> = jobs.iter().filter(is_unlisted).collect();
+        if unlisted.is_empty() {
+            return Ok(true);
         }
-        let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.uid));
-        let mut status = cron_job.status.clone();
-        let run = self.run(&cron_job, &jobs, &mut status).await;
-        if status != cron_job.status {
-            match self.writer.replace(&CronJob::RESOURCE, key, Some("status"), &cron_job.status_update(&status)).await {
-                Ok(answer) => {
-                    if let Ok(meta) = answer.meta() {
-                        self.consistency.wrote(key, &self.cron_jobs, meta.version);
-                    }
-                }
-                // The status was computed from what is no longer true: the change that is on its way leads to another.
-                Err(error) if error.is_conflict() => return Ok(Outcome::RequeueWithBackoff),
-                Err(error) if error.is_not_found() => return Ok(Outcome::Done),
-                Err(error) => return Err(error.into()),
-            }
+        let fresh = self.writer.get(&CronJob::RESOURCE, key).await?;
+        let fresh = fresh.decode::<CronJob>(self.cron_jobs.decoding());
+        let fresh = fresh.map_err(|error| ReconcileError::new(error.to_string()))?;
+        if unlisted.iter().any(|job| is_active(&fresh.status, &job.meta.uid)) {
+            self.consistency.wrote(key, &self.cron_jobs, fresh.meta.version);
+            return Ok(false);
         }
-        // Only now that the status knows what they were: whoever comes after a crash could not learn it any more.
-        let there = jobs.iter().map(|job| &**job).filter(|job| !job.meta.is_deleting());
-        for job in decide::history(&cron_job, there) {
-            // A failure is told of, and tried again with the next change.
-            self.delete(&cron_job, &job.meta, &mut status).await;
+        for job in unlisted {
+            let message = format!("Saw a job that the controller did not create or forgot: {}", job.meta.name);
+            self.warn(cron_job, "UnexpectedJob", message);
         }
-        run
+        Ok(true)
     }
 
     /// Brings the active list up to date and starts what is due (pkg/controller/cronjob, syncCronJob).
@@ -93,7 +128,7 @@ impl CronJobs {
         status: &mut CronJobStatus,
     ) -> Result<Outcome, ReconcileError> {
         let now = (self.clock)();
-        self.follow(cron_job, jobs, status).await?;
+        self.follow(cron_job, jobs, status);
         self.find_missing(cron_job, jobs, status).await?;
         if cron_job.meta.is_deleting() {
             return Ok(Outcome::Done);
@@ -135,65 +170,60 @@ impl CronJobs {
                 "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
             self.warn(cron_job, "TooManyMissedTimes", message.to_owned());
         }
+        if !self.start_run(cron_job, jobs, status, (scheduled, now)).await? {
+            return Ok(Outcome::Done);
+        }
+        Ok(self.later(cron_job, status, &schedule, now))
+    }
+
+    /// Creates the Job of a run that is due, unless it exists or must not start. False if nothing more is done for now.
+    async fn start_run(
+        &self,
+        cron_job: &CronJob,
+        jobs: &[Arc<Job>],
+        status: &mut CronJobStatus,
+        (scheduled, now): (Timestamp, Timestamp),
+    ) -> Result<bool, ReconcileError> {
         let name = decide::job_name(&cron_job.meta, scheduled);
         if let Some(job) = jobs.iter().find(|job| *job.meta.name == *name) {
-            // Made before, and the status never told of it.
+            // It exists, but is missing in the status: this process or another leader stopped in between.
             if job.status.finished().is_none() && !is_active(status, &job.meta.uid) {
                 status.active.push(ActiveJob::of(&job.meta));
             }
             status.last_schedule = Time(scheduled.as_second());
         } else if self.may_start(cron_job, status, scheduled, now) {
+            if !self.gate.is_open(&cron_job.meta.namespace) {
+                debug!("not creating the Job: the namespace is being deleted");
+                return Ok(false);
+            }
             if cron_job.concurrency == Concurrency::Replace {
                 self.replace(cron_job, status).await?;
             }
-            if !self.create(cron_job, status, scheduled).await? {
-                return Ok(Outcome::Done);
-            }
+            return self.create(cron_job, status, scheduled).await;
         }
-        Ok(self.later(cron_job, status, &schedule, now))
+        Ok(true)
     }
 
     fn later(&self, cron_job: &CronJob, status: &CronJobStatus, schedule: &Schedule, now: Timestamp) -> Outcome {
         decide::until_next(&with_status(cron_job, status), schedule, now).map_or(Outcome::Done, Outcome::RequeueAfter)
     }
 
-    /// Takes ended Jobs from the active list, and learns of the last success.
-    async fn follow(
-        &self,
-        cron_job: &CronJob,
-        jobs: &[Arc<Job>],
-        status: &mut CronJobStatus,
-    ) -> Result<(), ReconcileError> {
+    /// Removes finished Jobs from the active list, and records the last success.
+    fn follow(&self, cron_job: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus) {
         for job in jobs {
-            let listed = is_active(status, &job.meta.uid);
-            match job.status.finished() {
-                None if !listed => {
-                    let fresh = self.writer.get(&CronJob::RESOURCE, &cron_job.meta.key()).await?;
-                    let fresh = fresh.decode::<CronJob>(self.cron_jobs.decoding());
-                    let fresh = fresh.map_err(|error| ReconcileError::new(error.to_string()))?;
-                    if !is_active(&fresh.status, &job.meta.uid) {
-                        let name = &job.meta.name;
-                        let message = format!("Saw a job that the controller did not create or forgot: {name}");
-                        self.warn(cron_job, "UnexpectedJob", message);
-                    }
-                }
-                None => {}
-                Some(end) => {
-                    if listed {
-                        status.active.retain(|active| active.uid != job.meta.uid);
-                        let message = format!("Saw completed job: {}, condition: {}", job.meta.name, end.kind);
-                        self.recorder.event(&about(cron_job), EventType::Normal, "SawCompletedJob", message);
-                    }
-                    if job.status.is_true("Complete").is_some() {
-                        status.last_successful = status.last_successful.max(job.status.completion);
-                    }
-                }
+            let Some(end) = job.status.finished() else { continue };
+            if is_active(status, &job.meta.uid) {
+                status.active.retain(|active| active.uid != job.meta.uid);
+                let message = format!("Saw completed job: {}, condition: {}", job.meta.name, end.kind);
+                self.recorder.event(&about(cron_job), EventType::Normal, "SawCompletedJob", message);
+            }
+            if job.status.is_true("Complete").is_some() {
+                status.last_successful = status.last_successful.max(job.status.completion);
             }
         }
-        Ok(())
     }
 
-    /// Takes Jobs from the active list that the server itself does not know.
+    /// Removes Jobs from the active list that the API server does not have.
     async fn find_missing(
         &self,
         cron_job: &CronJob,
@@ -222,8 +252,7 @@ impl CronJobs {
     fn may_start(&self, cron_job: &CronJob, status: &CronJobStatus, scheduled: Timestamp, now: Timestamp) -> bool {
         let late = now.duration_since(scheduled);
         if cron_job.starting_deadline.is_some_and(|deadline| late > jiff::SignedDuration::from_secs(deadline)) {
-            let at = scheduled.strftime("%a, %d %b %Y %H:%M:%S UTC");
-            self.warn(cron_job, "MissSchedule", format!("Missed scheduled time to start a job: {at}"));
+            self.warn(cron_job, "MissSchedule", decide::missed_message(scheduled));
             return false;
         }
         let name = decide::job_name(&cron_job.meta, scheduled);
@@ -252,7 +281,7 @@ impl CronJobs {
         Ok(())
     }
 
-    /// Deletes a Job, its pods after it, and its entry in the active list; answers whether.
+    /// Deletes a Job, its pods after it, and its entry in the active list. True if it was deleted.
     async fn delete(&self, cron_job: &CronJob, job: &Meta, status: &mut CronJobStatus) -> bool {
         let deletion = Deletion { uid: &job.uid, version: None, propagation: Propagation::Background };
         if let Err(error) = self.writer.delete_object(&Job::RESOURCE, &job.key(), deletion).await {
@@ -265,8 +294,8 @@ impl CronJobs {
         true
     }
 
-    /// Makes the Job of a run and lists it; answers false when it is not ours to list. A Job of that name that is ours
-    /// was made before, and the status never told of it.
+    /// Creates the Job of a run and lists it. A Job of that name that this CronJob owns is listed too: it exists, but is
+    /// missing in the status. False if another object has the name.
     async fn create(
         &self,
         cron_job: &CronJob,
@@ -293,7 +322,9 @@ impl CronJobs {
                 job
             }
             Err(error) => {
-                if !error.is_namespace_terminating() {
+                if error.is_namespace_terminating() {
+                    self.gate.close(&cron_job.meta.namespace);
+                } else {
                     self.warn(cron_job, "FailedCreate", format!("Error creating job: {error}"));
                 }
                 return Err(WriteError::into(error));

@@ -9,7 +9,8 @@ use kinds::schema::{cron_job as f, cron_job_spec as s, cron_job_status as t, job
 use kinds::wire::Put;
 use kinds::{CronJob, Decode, Job, Kind, Sections, Time};
 
-use super::decide::{Missed, NeverDue, beyond, due, job_name, rfc3339, schedule, until_next};
+use super::decide::{Missed, NeverDue, beyond, due, job_name, missed_message, rfc3339, schedule, until_next};
+use super::keys::reconcile_after;
 use super::schedule::zone;
 
 fn at(text: &str) -> Timestamp {
@@ -117,4 +118,21 @@ fn the_oldest_jobs_go_first_and_unstarted_ones_last() {
         let gone: Vec<&str> = beyond(jobs.iter().collect(), limit).iter().map(|job| &*job.meta.name).collect();
         assert_eq!(gone, expected, "{limit:?}");
     }
+}
+
+#[test]
+fn missed_run_is_reported_with_upstreams_time_format() {
+    let message = missed_message(at("2006-01-02T15:04:00Z"));
+    assert_eq!(message, "Missed scheduled time to start a job: Mon, 02 Jan 2006 15:04:00 +0000");
+}
+
+#[test]
+fn new_schedule_that_is_never_due_is_reconciled_now() {
+    let now = at("2026-01-01T00:00:00Z");
+    let wait = |text: &str| {
+        let cron_job = cron_job(text, "2025-12-31T00:00:00Z", None, None);
+        reconcile_after(&cron_job, &schedule(&cron_job).expect("parseable"), now)
+    };
+    assert_eq!(wait("0 0 31 2 *"), Duration::ZERO, "the 31st of February");
+    assert!(wait("0 1 * * *") >= Duration::from_secs(3600));
 }

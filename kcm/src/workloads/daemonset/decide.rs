@@ -1,4 +1,4 @@
-//! Which pods to create and delete so that each node has what it should, and what to say in the status: no IO.
+//! Which pods are created and deleted so that each node has the right ones, and the status. Policy without IO.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use kinds::{DaemonSet, Pod, Str};
 use super::decide_place::{Fit, Place};
 use crate::pods::status_delay::CHANGING_COUNTS;
 
-/// Pods created, and pods deleted, in one go at most (pkg/controller/daemon, BurstReplicas).
+/// The largest number of pods created, and of pods deleted, in one reconcile (pkg/controller/daemon, BurstReplicas).
 pub const BURST: usize = 250;
 
-/// Something to tell the DaemonSet's user.
+/// News for the DaemonSet's user, reported by an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// A failed pod was found and goes.
+    /// A failed pod was found, and is deleted.
     Failed(Str),
-    /// A pod that ended well was found and goes.
+    /// A succeeded pod was found, and is deleted.
     Succeeded(Str),
 }
 
@@ -32,7 +32,7 @@ pub struct Plan {
     pub create: Vec<Str>,
     /// Pods that go.
     pub delete: Vec<Arc<Pod>>,
-    /// What to say about it: the node, and what was found there.
+    /// News, each with its node.
     pub notices: Vec<(Str, Notice)>,
     /// When a failed pod that waits may go.
     pub again: Option<Duration>,
@@ -43,6 +43,17 @@ impl Plan {
     pub fn is_nothing(&self) -> bool {
         self.create.is_empty() && self.delete.is_empty()
     }
+}
+
+/// The nodes that get their pods in one attempt, in order.
+///
+/// An attempt ends with the first refusal. Each attempt after a refusal begins with another node, so that one node whose pod
+/// is refused does not keep all others from theirs.
+pub fn attempt_order(mut nodes: Vec<Str>, refused: usize) -> Vec<Str> {
+    let first = refused % nodes.len().max(1);
+    nodes.rotate_left(first);
+    nodes.truncate(BURST);
+    nodes
 }
 
 /// The revision that pods should be of.
@@ -93,14 +104,14 @@ pub fn manage(
     for place in places {
         let staying = place.pods.iter().filter(|pod| !pod.meta.is_deleting());
         match place.fit {
-            // The scheduler never binds these, and nobody else deletes them.
+            // The scheduler never binds these, and no other controller deletes them.
             None => plan.delete.extend(staying.filter(|pod| pod.node.is_empty()).cloned()),
             Some(Fit { runs: true, .. }) if place.pods.is_empty() => plan.create.push(place.node.clone()),
             Some(Fit { stays: true, .. }) => {
                 let waiting = plan.take_ended(place, &waits);
                 let running: Vec<_> = staying.filter(|pod| !pod.is_terminal()).cloned().collect();
                 if running.is_empty() {
-                    // Without surge the place is free when the ended pod is gone; a failed pod that waits holds it in
+                    // Without surge the place is free when the ended pod is deleted; a failed pod that waits holds it in
                     // any case.
                     if surge && place.runs() && !waiting {
                         plan.create.push(place.node.clone());
@@ -206,9 +217,9 @@ pub fn status(
     status
 }
 
-/// How long a status may wait to be written, from when it first differed from the set's: counts on the way of a rollout
-/// need not hurry. Where that ends, and when a pod was lost that nobody meant to replace, it is said at once; so is all
-/// that is no count of pods.
+/// How long a status may wait to be written, from when it first differed from the set's. Counts that change during a
+/// rollout may wait. The end of it, an unexpected loss of a pod, and everything that is not a count of pods are written
+/// immediately.
 pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
     let was = &set.status;
     let only_counts = DaemonSetStatus {
@@ -241,7 +252,7 @@ pub fn next_check(places: &[Place], min_ready_seconds: i32, now: Timestamp) -> O
 }
 
 /// How long failed pods of each node have to wait (client-go/util/flowcontrol, Backoff): a time that doubles each time
-/// a failed pod is deleted, and that begins anew when there was none for long.
+/// a failed pod is deleted, and that restarts when there was none for long.
 #[derive(Debug, Clone, Default)]
 pub struct Backoff {
     nodes: BTreeMap<Str, (Duration, Timestamp)>,

@@ -18,7 +18,8 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kinds::{ControllerRevision, DaemonSet, Node, Pod, Sections};
+use kinds::{ControllerRevision, DaemonSet, Namespace, Node, Pod, Sections};
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
@@ -27,14 +28,16 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::pods::control::PodControl;
+use crate::pods::creation_gate::CreationGate;
 use sync::DaemonSets;
 
 /// Name of the event source.
 const COMPONENT: &str = "daemonset-controller";
 
-/// Changes of pods that only move counts in the status are taken together over this time at first,
+/// Shortest time between two reconciles for changes of pods that only change counts in the status.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// and over up to this time while many pods change.
+/// The same while many pods change.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(800);
 
 /// The controller.
@@ -64,6 +67,7 @@ fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<DaemonSet>(DaemonSet::TEMPLATE, &[by_namespace(), keys::ALL]);
     builder.need::<Node>(Sections::default(), &[keys::ALL_NODES]);
     builder.need::<ControllerRevision>(Sections::default(), &[by_controller()]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -72,26 +76,32 @@ fn start(manager: &mut Manager, context: &Context) {
         longest_window: LONGEST_STATUS_WINDOW,
         ..QueueOptions::named("daemonset")
     });
-    let registry = manager.registry();
-    let reconciler = Arc::new(DaemonSets {
-        sets: registry.store(),
-        pods: registry.store(),
-        nodes: registry.store(),
-        revisions: registry.store(),
+    let gate = CreationGate::new(manager.registry().store());
+    let sets = manager.registry().store();
+    gate.wake_on_new_namespace(&sets, &queue);
+    let consistency = Arc::<Consistency>::default();
+    let control = PodControl {
+        pods: manager.registry().store(),
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-        consistency: Arc::default(),
+        consistency: consistency.clone(),
+        gate,
+    };
+    let reconciler = Arc::new(DaemonSets {
+        sets,
+        nodes: manager.registry().store(),
+        revisions: manager.registry().store(),
+        control,
         queue: queue.clone(),
         clock: context.clock.clone(),
         comparing: context.options.gates.enabled("TaintTolerationComparisonOperators"),
         memory: Arc::default(),
         debouncer: Default::default(),
         backoffs: Default::default(),
-        looked: Default::default(),
-        begun: Default::default(),
+        handover: Default::default(),
+        refusals: Default::default(),
     });
     keys::subscribe(&reconciler);
-    let consistency = reconciler.consistency.clone();
     manager.collect(StaleSyncs { subsystem: "daemonset_controller", kind: "DaemonSet", consistency });
     let workers = context.workers("concurrent-daemonset-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);

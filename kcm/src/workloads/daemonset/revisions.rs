@@ -1,4 +1,4 @@
-//! A DaemonSet's revisions kept in order: found, made, labelled, numbered, and doubles removed.
+//! A DaemonSet's revisions: found, created, labelled, numbered, and duplicates removed.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Known {
 
 /// Why a sync stops before it acts.
 pub enum Stop {
-    /// What was decided on has changed meanwhile: the change is on its way and will be decided on.
+    /// An object that was decided on has changed. The change leads to another decision.
     Outdated,
     /// Something is wrong.
     Failed(ReconcileError),
@@ -75,7 +75,7 @@ impl DaemonSets {
                 }
             }
             (None, Some(snapshot)) => self.make(work, &history, snapshot, sorted.number()).await?,
-            // It was remembered and is gone.
+            // The remembered revision no longer exists.
             (None, None) => return Err(Stop::Outdated),
         };
         self.memory.remember(&work.set.meta.uid, template, &current.meta.name);
@@ -121,16 +121,17 @@ impl DaemonSets {
     /// The name is taken by a revision of another template: the next try has another hash.
     async fn count_collision(&self, work: &Work<'_>) -> Result<Stop, Stop> {
         let (resource, known) = (&DaemonSet::RESOURCE, work.set.status.collision_count);
-        let fresh = self.writer.get(resource, work.key).await?;
+        let fresh = self.control.writer.get(resource, work.key).await?;
         let fresh: DaemonSet = fresh.decode(self.sets.decoding()).map_err(WriteError::from)?;
         if fresh.status.collision_count != known {
             return Ok(Stop::Outdated);
         }
         let mut status = fresh.status.clone();
         status.collision_count = Some(known.unwrap_or(0) + 1);
-        let answer = self.writer.replace(resource, work.key, Some("status"), &fresh.status_update(&status)).await?;
+        let answer =
+            self.control.writer.replace(resource, work.key, Some("status"), &fresh.status_update(&status)).await?;
         if let Ok(meta) = answer.meta() {
-            self.consistency.wrote(work.key, &self.sets, meta.version);
+            self.control.consistency.wrote(work.key, &self.sets, meta.version);
         }
         info!(collisions = status.collision_count, "the name of the new revision is taken");
         Ok(Stop::Outdated)
@@ -153,10 +154,10 @@ impl DaemonSets {
             let patch = json!({"metadata": {
                 "uid": pod.meta.uid.to_string(), "labels": {REVISION_HASH_LABEL: hash},
             }});
-            match self.writer.merge_patch(&Pod::RESOURCE, &pod.meta.key(), &patch).await {
+            match self.control.writer.merge_patch(&Pod::RESOURCE, &pod.meta.key(), &patch).await {
                 Ok(answer) => {
                     let version = answer.meta().map_err(WriteError::from)?.version;
-                    self.consistency.wrote(work.key, &self.pods, version);
+                    self.control.consistency.wrote(work.key, &self.control.pods, version);
                 }
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error.into()),

@@ -12,7 +12,7 @@ use kinds::{Pod, ReplicaSet};
 use super::decide_revision::{revision, rollback_requested};
 use super::decide_scale::{Scale, is_stale, roll_new, roll_old, scale_to};
 
-/// The ReplicaSets of one Deployment, told apart by their templates.
+/// The ReplicaSets of one Deployment, distinguished by their templates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sets {
     /// The set with the Deployment's template; the oldest of several.
@@ -152,7 +152,7 @@ pub fn old_pods_running<'a>(sets: &Sets, pods: impl IntoIterator<Item = &'a Pod>
 }
 
 /// The old sets to be deleted, in this order (pkg/controller/deployment, cleanupDeployment): those beyond the history
-/// limit by revision, unless they have pods or were changed a moment ago. None while a rollback is asked for.
+/// limit by revision, unless they have pods or were changed a moment ago. None while a rollback is requested.
 pub fn surplus_history(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaSet>> {
     let limit = deployment.revision_history_limit.filter(|limit| *limit != i32::MAX);
     let Some(limit) = limit.filter(|_| rollback_requested(deployment).is_none()) else { return Vec::new() };

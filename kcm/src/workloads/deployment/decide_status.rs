@@ -1,4 +1,4 @@
-//! The status of a Deployment: its counts, its conditions, and when a rollout without progress is looked at again.
+//! The status of a Deployment: its counts, its conditions, and when a rollout without progress is reconciled again.
 //!
 //! A sync starts from a copy of the status, notes in it what it does (`note_*`), and at its end replaces it by
 //! [`status`], which keeps the notes. One write is enough: what would be overwritten in the same sync is never seen.
@@ -72,7 +72,7 @@ pub fn remove_condition(status: &mut DeploymentStatus, kind: &str) {
     status.conditions.retain(|condition| *condition.kind != *kind);
 }
 
-/// Seconds that a rollout may go without progress; `None` when nobody cares (pkg/controller/deployment/util,
+/// Seconds that a rollout may go without progress; `None` without a deadline (pkg/controller/deployment/util,
 /// HasProgressDeadline).
 pub fn progress_deadline(deployment: &Deployment) -> Option<i64> {
     deployment.progress_deadline_seconds.filter(|seconds| *seconds != i32::MAX).map(i64::from)
@@ -206,7 +206,7 @@ pub fn status(
 /// them (kubectl, rollout status).
 pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
     let was = &deployment.status;
-    let told = |status: &DeploymentStatus| {
+    let news_of = |status: &DeploymentStatus| {
         let mut conditions = status.conditions.clone();
         for condition in &mut conditions {
             // The time of the last progress goes with the counts that it is seen by,
@@ -219,8 +219,10 @@ pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration 
         conditions.sort_by(|a, b| a.kind.cmp(&b.kind));
         (status.observed_generation, status.collision_count, conditions)
     };
-    let is_news = told(status) != told(was) || is_complete(deployment, status);
-    if status == was || is_news && !status.differs_only_in_terminating(was) { Duration::ZERO } else { CHANGING_COUNTS }
+    let is_news = news_of(status) != news_of(was) || is_complete(deployment, status);
+    // While pods terminate, their number goes up and down; that none does is the end of the rollout.
+    let still_terminates = status.differs_only_in_terminating(was) && status.terminating_replicas.unwrap_or(0) > 0;
+    if status == was || is_news && !still_terminates { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
 fn judge_progress(
@@ -278,7 +280,7 @@ fn replica_failure(sets: &Sets) -> Option<Condition> {
 /// When to look again at a rollout for which nothing else would wake us: one second after its deadline
 /// (pkg/controller/deployment, requeueStuckDeployment). `status` is the one at the end of the sync.
 ///
-/// Unlike upstream, a rollout that was completed once is not looked at again: time cannot change anything about it, and
+/// Unlike upstream, a rollout that was completed once is not reconciled again: time cannot change anything about it, and
 /// upstream wakes without pause while one of its pods is not available.
 pub fn recheck_after(deployment: &Deployment, status: &DeploymentStatus, now: Time) -> Option<Duration> {
     let deadline = progress_deadline(deployment)?;

@@ -1,7 +1,7 @@
 //! deployment-controller: keeps ReplicaSets so that a Deployment's pods follow its template and scale.
 //!
-//! It never asks for more pods than the strategy's surge allows, takes no available pods away beyond what may be
-//! missing, and keeps history to go back to. The policy is pure: `decide` chooses what a sync does,
+//! It never scales beyond the strategy's surge, removes no more available pods than the strategy allows, and keeps a
+//! history for rollbacks. The policy is pure: `decide` chooses what a sync does,
 //! `decide_revision` knows revisions and rollbacks, `decide_scale` knows numbers of pods, `decide_status` reports.
 //! Follows upstream pkg/controller/deployment.
 
@@ -17,7 +17,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kinds::{Deployment, Pod, ReplicaSet, Sections};
+use kinds::{Deployment, Namespace, Pod, ReplicaSet, Sections};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
@@ -25,14 +25,15 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::pods::creation_gate::CreationGate;
 use sync::Deployments;
 
 /// Name of the event source.
 const COMPONENT: &str = "deployment-controller";
 
-/// Changes of ReplicaSets' statuses are taken together over this time at first,
+/// Shortest time between two reconciles for changes of ReplicaSets' statuses.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// and over up to this time while they keep coming.
+/// The same while they keep coming.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
 /// A Deployment that fails this often in a row is left alone until it changes.
@@ -62,6 +63,7 @@ fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<Deployment>(Deployment::TEMPLATE, &[by_namespace()]);
     builder.need::<ReplicaSet>(ReplicaSet::TEMPLATE, &[by_controller()]);
     builder.need::<Pod>(Sections::default(), &[by_controller()]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -72,6 +74,8 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     let registry = manager.registry();
     let (deployments, sets, pods) = (registry.store::<Deployment>(), registry.store(), registry.store());
+    let gate = CreationGate::new(registry.store());
+    gate.wake_on_new_namespace(&deployments, &queue);
     let reconciler = Arc::new(Deployments {
         deployments: deployments.clone(),
         sets: sets.clone(),
@@ -82,6 +86,9 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         clock: context.clock.clone(),
         debouncer: Default::default(),
+        gate,
+        refusals: Default::default(),
+        counts_terminating: context.options.gates.enabled("DeploymentReplicaSetTerminatingReplicas"),
     });
     keys::subscribe(&deployments, &sets, &pods, &queue, &reconciler.consistency);
     let workers = context.workers("concurrent-deployment-syncs");

@@ -18,7 +18,7 @@ use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
-use tracing::{error, info};
+use tracing::{debug, error, info};
 
 use super::decide::{Course, Notice, Sets, Step, course, doubtful, next_step, old_pods_running, surplus_history};
 use super::decide_revision::{is_ours, new_replica_set, new_set_update, revision_edit, rollback};
@@ -28,6 +28,8 @@ use super::decide_status::{
     status,
 };
 use crate::context::Clock;
+use crate::pods::creation_gate::CreationGate;
+use crate::pods::refusals::{Attempt, Refusals};
 
 /// The controller's state.
 pub struct Deployments {
@@ -40,13 +42,21 @@ pub struct Deployments {
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     pub debouncer: StatusDebouncer,
+    pub gate: CreationGate,
+    pub refusals: Refusals,
+    /// Whether the status has the number of terminating pods (gate DeploymentReplicaSetTerminatingReplicas).
+    pub counts_terminating: bool,
 }
 
-/// Why a sync stops half-way.
+/// Why a reconcile stops halfway.
 enum Stop {
-    /// What was decided on has changed meanwhile: the change is on its way and will be decided on.
+    /// An object that was decided on has changed. The change leads to another decision.
     Outdated,
-    /// Something is wrong.
+    /// The new ReplicaSet cannot be created: the namespace is being deleted.
+    NamespaceTerminating,
+    /// The creation of the new ReplicaSet was refused, and may be repeated after this time.
+    Waits(Duration),
+    /// A request failed, or the Deployment is wrong.
     Failed(ReconcileError),
 }
 
@@ -78,6 +88,7 @@ impl Deployments {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(deployment) = self.deployments.get(key) else {
             self.consistency.forget(key);
+            self.refusals.forget(key);
             self.debouncer.forget(key);
             return Ok(Outcome::Done);
         };
@@ -104,20 +115,7 @@ impl Deployments {
         let status = match self.act(&mut work, course).await {
             Ok(Some(status)) => status,
             Ok(None) => return Ok(Outcome::Done),
-            Err(stop) => {
-                // What was done must be told, or it never will be: the next sync finds it as it is.
-                if work.noted != deployment.status {
-                    self.put_status(key, &deployment, &work.noted, &AnnotationEdits::new()).await.unwrap_or_else(
-                        |error| {
-                            info!(%error, "could not write the status after a failure");
-                        },
-                    );
-                }
-                return match stop {
-                    Stop::Outdated => Ok(Outcome::RequeueWithBackoff),
-                    Stop::Failed(error) => Err(error),
-                };
-            }
+            Err(stop) => return self.end_early(&work, stop).await,
         };
         let edits =
             if deployment.meta.is_deleting() { AnnotationEdits::new() } else { revision_edit(&deployment, &work.sets) };
@@ -129,14 +127,29 @@ impl Deployments {
         if status != deployment.status || !edits.is_empty() {
             match self.put_status(key, &deployment, &status, &edits).await.map_err(Stop::from) {
                 Ok(()) => {}
-                Err(Stop::Outdated) => return Ok(Outcome::RequeueWithBackoff),
                 Err(Stop::Failed(error)) => return Err(error),
+                Err(_) => return Ok(Outcome::RequeueWithBackoff),
             }
         }
         Ok(again.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
-    /// Whether the stores show all that was written for a key; if not, the key comes back when they do.
+    /// Ends a reconcile that stopped halfway.
+    async fn end_early(&self, work: &Work<'_>, stop: Stop) -> Result<Outcome, ReconcileError> {
+        // The status must record what was done: the next reconcile cannot recognise it.
+        if work.noted != work.deployment.status {
+            let written = self.put_status(work.key, work.deployment, &work.noted, &AnnotationEdits::new()).await;
+            written.unwrap_or_else(|error| info!(%error, "could not write the status after a failure"));
+        }
+        match stop {
+            Stop::Outdated => Ok(Outcome::RequeueWithBackoff),
+            Stop::NamespaceTerminating => Ok(Outcome::Done),
+            Stop::Waits(left) => Ok(Outcome::RequeueAfter(left)),
+            Stop::Failed(error) => Err(error),
+        }
+    }
+
+    /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
     fn caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || {
             let (queue, key) = (self.queue.clone(), key.clone());
@@ -147,7 +160,7 @@ impl Deployments {
     }
 
     /// Whether a set was just written by another controller of this process, or is about to be, and the store does not
-    /// show it yet: what is decided now would be outdated, and its writes refused. The key comes back when it does.
+    /// show it yet: what is decided now would be outdated, and its writes refused. The key is requeued when it does.
     fn is_awaiting(&self, key: &ObjectKey, sets: &[Arc<ReplicaSet>]) -> bool {
         sets.iter().any(|set| {
             let (queue, key) = (self.queue.clone(), key.clone());
@@ -170,7 +183,7 @@ impl Deployments {
         }
     }
 
-    /// Follows a course; returns the status at its end, or `None` when the next sync will tell it.
+    /// Follows a course. Returns the status at its end, or `None` if the next reconcile writes it.
     async fn act(&self, work: &mut Work<'_>, course: Course) -> Result<Option<DeploymentStatus>, Stop> {
         match course {
             Course::Refuse => {
@@ -199,7 +212,7 @@ impl Deployments {
             Course::Rollout => self.roll_out(work).await?,
             Course::Refuse | Course::Report => {}
         }
-        Ok(Some(status(work.deployment, &work.noted, &work.sets, course == Course::Rollout, work.now)))
+        Ok(Some(self.status(work, course == Course::Rollout)))
     }
 
     /// Notes a pause, and gives the new set, if it exists, what it should have from the Deployment.
@@ -220,7 +233,7 @@ impl Deployments {
                 Step::Scale(scales) => return self.scale(work, scales).await,
                 Step::Wait => return Ok(()),
                 Step::Settled => {
-                    let status = status(work.deployment, &work.noted, &work.sets, true, work.now);
+                    let status = self.status(work, true);
                     return if is_complete(work.deployment, &status) { self.clean(work).await } else { Ok(()) };
                 }
                 Step::Unsupported(kind) => {
@@ -229,6 +242,14 @@ impl Deployments {
                 }
             }
         }
+    }
+
+    fn status(&self, work: &Work<'_>, rollout: bool) -> DeploymentStatus {
+        let mut status = status(work.deployment, &work.noted, &work.sets, rollout, work.now);
+        if !self.counts_terminating {
+            status.terminating_replicas = None;
+        }
+        status
     }
 
     fn old_pods_running(&self, sets: &Sets) -> bool {
@@ -243,10 +264,19 @@ impl Deployments {
         if self.settle_doubt(work).await? {
             return Ok(());
         }
+        if !self.gate.is_open(&work.key.namespace) {
+            return Err(Stop::NamespaceTerminating);
+        }
+        let attempt = Attempt::new(&deployment.meta, 1, work.sets.all().count());
+        if let Some(waiting) = self.refusals.waiting(work.key, &attempt) {
+            debug!(why = waiting.message, left = ?waiting.left, "not creating the new ReplicaSet yet: refused before");
+            return Err(Stop::Waits(waiting.left));
+        }
         let new = new_replica_set(deployment, &work.sets).ok_or_else(no_template)?;
         let body = deployment.new_replica_set(&new).ok_or_else(no_template)?;
         match self.writer.create(&ReplicaSet::RESOURCE, &work.key.namespace, &body, true).await {
             Ok(answer) => {
+                self.refusals.forget(work.key);
                 self.take(work, &answer)?;
                 note_created(deployment, &mut work.noted, &new.name, work.now);
                 if let Some(notice) = scaled_notice(&new.name, 0, new.replicas) {
@@ -265,9 +295,16 @@ impl Deployments {
                 info!(name = %key.name, count = work.noted.collision_count, "the name of the new ReplicaSet is taken; trying another");
                 Err(Stop::Failed(error.into()))
             }
-            Err(error) if error.is_namespace_terminating() || error.is_lost() => Err(Stop::Failed(error.into())),
+            Err(error) if error.is_namespace_terminating() => {
+                self.gate.close(&work.key.namespace);
+                Err(Stop::NamespaceTerminating)
+            }
+            Err(error) if error.is_lost() => Err(Stop::Failed(error.into())),
             Err(error) => {
                 let text = error.to_string();
+                if error.refused().is_some() {
+                    self.refusals.refused(work.key, attempt, text.clone());
+                }
                 let notice = note_create_failed(deployment, &mut work.noted, &new.name, &text, work.now);
                 self.tell(deployment, &notice);
                 Err(Stop::Failed(error.into()))
@@ -276,7 +313,7 @@ impl Deployments {
     }
 
     /// An old set whose template may be the Deployment's after all, only written by another version of the server, is
-    /// read anew together with the Deployment. Returns whether it is the new set.
+    /// read again together with the Deployment. True if it is the new set.
     async fn settle_doubt(&self, work: &mut Work<'_>) -> Result<bool, Stop> {
         let Some(doubtful) = doubtful(work.deployment, &work.sets) else { return Ok(false) };
         let set = self.writer.get(&ReplicaSet::RESOURCE, &doubtful.meta.key()).await?;

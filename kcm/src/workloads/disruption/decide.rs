@@ -1,4 +1,4 @@
-//! How many pods may be disrupted: all policy, no IO.
+//! The number of pods that may be disrupted: all policy, no IO.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use kinds::{Pod, PodDisruptionBudget, Str, Time};
 
 use crate::pods::status_delay::MINOR_CHANGE;
 
-/// For how long an eviction that was granted may take to show on the pod (pkg/controller/disruption, DeletionTimeout).
+/// Longest time from a granted eviction to the pod's deletion. Upstream: pkg/controller/disruption, DeletionTimeout.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long it waits to be written that more pods may go.
@@ -20,14 +20,8 @@ const BEFORE_MORE_GO: Duration = Duration::from_secs(1);
 /// Labels that a pod must have for a selector to match it.
 pub fn labels_asked_for(selector: &Selector) -> Vec<(Str, Str)> {
     let Selector::All(requirements) = selector else { return Vec::new() };
-    let exactly = |requirement: &Requirement| match requirement {
-        Requirement::In(key, values) => match &values[..] {
-            [value] => Some((key.clone(), value.clone())),
-            _ => None,
-        },
-        _ => None,
-    };
-    requirements.iter().filter_map(exactly).collect()
+    let labels = requirements.iter().filter_map(Requirement::only_label);
+    labels.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// How many pods should be there, and how many of them healthy.
@@ -98,7 +92,7 @@ pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> Di
     disrupted
 }
 
-/// Ready pods that nobody has begun to delete or was allowed to.
+/// Returns the number of ready pods that are neither being deleted nor evicted.
 pub fn healthy(pods: &[Arc<Pod>], pending: &[(Str, Time)]) -> i32 {
     let stays = |pod: &Pod| !pod.meta.is_deleting() && pending.iter().all(|(name, _)| *name != pod.meta.name);
     count(pods.iter().filter(|pod| pod.ready && stays(pod)).count())

@@ -66,6 +66,7 @@ fn labels_with_one_value_lead_to_the_pods() {
         (Selector::All(vec![is("app", &["web"]), Requirement::Exists("tier".into())]), vec!["app=web"]),
         (Selector::All(vec![is("app", &["web", "db"])]), vec![]),
         (Selector::All(vec![is("a", &["1"]), is("b", &["2"])]), vec!["a=1", "b=2"]),
+        (Selector::of_labels(&Interner::default(), [("app", "web")]), vec!["app=web"]),
     ] {
         let found: Vec<String> =
             labels_asked_for(&selector).iter().map(|(key, value)| format!("{key}={value}")).collect();

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kinds::HorizontalPodAutoscaler;
 use kinds::meta::ObjectKey;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
+use runtime::lock::lock;
 use runtime::metrics::{Histograms, counters, gauges, powers_of_two};
 use runtime::store::Store;
 
@@ -127,7 +128,7 @@ impl Counts {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.state))
     }
 }
 

@@ -109,7 +109,7 @@ pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates
 /// Where the number of pods comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Course {
-    /// Nobody's business: the target was scaled to zero by somebody else.
+    /// Nothing is decided: a user scaled the target to zero.
     Disabled,
     /// The spec's bounds say it, for this reason.
     Bound(i32, &'static str),
@@ -150,7 +150,7 @@ pub fn course(autoscaler: &HorizontalPodAutoscaler, current: i32, gates: Gates) 
     }
 }
 
-/// True when scaling to `to` is what the condition `ScaledToZero` tells of.
+/// True when scaling to `to` sets the condition `ScaledToZero`.
 pub fn goes_to_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, to: i32, gates: Gates) -> bool {
     let may = gates.scale_to_zero && least(autoscaler) == 0 && counts_something_else(autoscaler);
     may && current > 0 && to == 0
@@ -166,6 +166,16 @@ pub fn tell_of_zero(draft: &mut Draft, zero: bool, gates: Gates) {
         (true, false) => {
             draft.set(SCALED_TO_ZERO, false, "NotScaledToZero", "the HPA controller did not scale the workload to zero")
         }
+    }
+}
+
+/// Takes the condition `ScaledToZero` back from a target that has pods.
+///
+/// It is set before the target is scaled to zero. If another client scales it at the same time, or this process ends in
+/// between, the condition would make a later zero of the user look like this controller's own, and scale it up again.
+pub fn withdraw_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, draft: &mut Draft, gates: Gates) {
+    if current > 0 && has_scaled_to_zero(autoscaler, gates) {
+        tell_of_zero(draft, false, gates);
     }
 }
 

@@ -1,13 +1,14 @@
 //! Asks the metrics APIs what an autoscaler's metrics are, and the arithmetic what they ask for.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kinds::Pod;
 use kinds::horizontal_pod_autoscaler::{HorizontalPodAutoscaler, Metric, MetricId, ObjectRef, Source};
 use kinds::selector::Selector;
+use runtime::lock::lock;
 use runtime::scale::{Scales, qualified};
 use runtime::write::{Scale, WriteError, Writer};
 use serde_json::Value;
@@ -50,7 +51,7 @@ impl Answers {
     }
 
     fn cell(&self, path: &str) -> Arc<OnceCell<Answer>> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.kept);
         let now = Instant::now();
         while kept.order.front().is_some_and(|(since, _)| now - *since >= self.fresh) {
             let Some((_, path)) = kept.order.pop_front() else { break };

@@ -1,4 +1,4 @@
-//! The metrics APIs: where a metric is found, and what an answer says (k8s.io/metrics).
+//! The metrics APIs: paths of metrics, and values in responses (k8s.io/metrics).
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::replicas::{Sample, Samples};
 /// The group of metrics that people define.
 pub const CUSTOM: &str = "custom.metrics.k8s.io";
 
-/// The window of a metric that does not tell its own (pkg/controller/podautoscaler/metrics).
+/// The window of a metric without its own (pkg/controller/podautoscaler/metrics).
 const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
 
-/// What is asked for.
+/// A request for a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
     /// Path and query.
@@ -108,10 +108,10 @@ fn time(item: &Value) -> Time {
     read.map_or(Time::default(), |time| Time(time.as_second()))
 }
 
-/// What pods, or one container of each, use of a resource; a pod of which a part is not told is left out.
+/// The use of a resource by pods, or by one container of each. A pod with a missing value is left out.
 ///
 /// # Errors
-/// When nothing is told.
+/// When the response has no items.
 pub fn resource_samples(answer: &Value, resource: &str, container: &str) -> Result<Samples, String> {
     if items(answer).is_empty() {
         return Err("no metrics returned from resource metrics API".to_owned());
@@ -135,7 +135,7 @@ pub fn resource_samples(answer: &Value, resource: &str, container: &str) -> Resu
 /// A metric of pods.
 ///
 /// # Errors
-/// When nothing is told.
+/// When the response has no items.
 pub fn pod_samples(answer: &Value) -> Result<Samples, String> {
     if items(answer).is_empty() {
         return Err("no metrics returned from custom metrics API".to_owned());
@@ -152,7 +152,7 @@ pub fn pod_samples(answer: &Value) -> Result<Samples, String> {
 /// A metric of one object.
 ///
 /// # Errors
-/// When it is not told once.
+/// When the response does not have exactly one item.
 pub fn object_value(answer: &Value) -> Result<i64, String> {
     match items(answer) {
         [item] => amount(&item["value"]).ok_or_else(|| format!("value {} is no quantity", item["value"])),
@@ -165,11 +165,96 @@ pub fn object_value(answer: &Value) -> Result<i64, String> {
 /// Metrics of something outside the cluster.
 ///
 /// # Errors
-/// When nothing is told.
+/// When the response has no items.
 pub fn external_values(answer: &Value) -> Result<Vec<i64>, String> {
     if items(answer).is_empty() {
         return Err("no metrics returned from external metrics API".to_owned());
     }
     let value = |item: &Value| amount(&item["value"]).ok_or_else(|| format!("value {} is no quantity", item["value"]));
     items(answer).iter().map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::Interner;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn selector(text: &str) -> Selector {
+        Selector::parse(&Interner::default(), text).expect("well-formed")
+    }
+
+    /// Adapters parse the selectors again: KEDA accepts equalities only, and prometheus-adapter matches a set as a regular
+    /// expression.
+    #[test]
+    fn metric_request_has_upstreams_query() {
+        let labels = Selector::of_labels(&Interner::default(), [("scaledobject.keda.sh/name", "x")]);
+        let (pods, of) = (selector("tier in (a),app=web"), selector("version=1.2"));
+        let rows = [
+            (
+                Question::resources("ns", &pods),
+                "/apis/metrics.k8s.io/v1beta1/namespaces/ns/pods?labelSelector=app%3Dweb%2Ctier%20in%20%28a%29",
+            ),
+            (
+                Question::pods("v1beta2", "ns", &pods, "rate", &of),
+                "/apis/custom.metrics.k8s.io/v1beta2/namespaces/ns/pods/*/rate\
+                 ?labelSelector=app%3Dweb%2Ctier%20in%20%28a%29&metricLabelSelector=version%3D1.2",
+            ),
+            (
+                Question::object("v1beta2", "ns", Some(("ingresses.networking.k8s.io", "main")), "rate", &of),
+                "/apis/custom.metrics.k8s.io/v1beta2/namespaces/ns/ingresses.networking.k8s.io/main/rate\
+                 ?metricLabelSelector=version%3D1.2",
+            ),
+            (
+                Question::external("ns", "s0-queue", &labels),
+                "/apis/external.metrics.k8s.io/v1beta1/namespaces/ns/s0-queue\
+                 ?labelSelector=scaledobject.keda.sh%2Fname%3Dx",
+            ),
+        ];
+        for (question, path) in rows {
+            assert_eq!(question.path, path);
+        }
+    }
+
+    /// Parts of answers: quantities, times and windows that are valid, nearly so, or of another type.
+    fn part() -> impl Strategy<Value = Value> {
+        let text = prop_oneof![
+            "[-+]?[0-9]{0,20}(\\.[0-9]{0,20})?(n|m|k|Ki|E|e[0-9]{1,6})?",
+            "[0-9]{4}-[0-9]{2}-[0-9]{2}T00:00:00Z",
+            "[0-9]{1,20}(h|m|s|ms)",
+            any::<String>(),
+        ];
+        prop_oneof![
+            4 => text.prop_map(Value::from),
+            1 => any::<u64>().prop_map(Value::from),
+            1 => any::<f64>().prop_map(Value::from),
+            1 => Just(Value::Null),
+            1 => Just(json!([{"name": "c", "usage": {"cpu": "1"}}])),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_of_a_metrics_api_is_read_or_refused(
+            parts in proptest::collection::vec((part(), part(), part(), part()), 0..4),
+        ) {
+            let items: Vec<Value> = parts
+                .into_iter()
+                .map(|(value, timestamp, window, name)| {
+                    json!({
+                        "metadata": {"name": name}, "describedObject": {"name": name}, "value": value,
+                        "timestamp": timestamp, "window": window, "windowSeconds": window,
+                        "containers": [{"name": "c", "usage": {"cpu": value}}, {"usage": {"cpu": window}}],
+                    })
+                })
+                .collect();
+            let answer = json!({ "items": items });
+            for container in ["", "c"] {
+                let _ = resource_samples(&answer, "cpu", container);
+            }
+            let _ = (pod_samples(&answer), object_value(&answer), external_values(&answer));
+        }
+    }
 }

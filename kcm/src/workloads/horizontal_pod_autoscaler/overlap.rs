@@ -1,12 +1,13 @@
-//! Which autoscalers want the same pods: each is filed under a label of its selector, so that nothing is scanned
+//! Autoscalers that select the same pods: each is indexed by a label of its selector, so that nothing is scanned
 //! (pkg/controller/podautoscaler, hpaSelectorStore).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kinds::Pod;
 use kinds::meta::ObjectKey;
 use kinds::selector::{Requirement, Selector};
+use runtime::lock::lock;
 use runtime::store::{Store, index_key};
 
 use crate::pods::indexes::by_label;
@@ -24,10 +25,13 @@ struct Filed {
 /// Index values of pods one of which every pod has that a selector matches; `None` where no label says so.
 fn narrow(namespace: &str, selector: &Selector) -> Option<u64> {
     let Selector::All(requirements) = selector else { return None };
-    requirements.iter().find_map(|requirement| match requirement {
-        Requirement::In(key, values) if values.len() == 1 => Some(index_key((namespace, &**key, &*values[0]))),
-        _ => None,
-    })
+    certain_labels(namespace, requirements).next()
+}
+
+/// Index values of the labels that every matching pod has.
+fn certain_labels(namespace: &str, requirements: &[Requirement]) -> impl Iterator<Item = u64> {
+    let labels = requirements.iter().filter_map(Requirement::only_label);
+    labels.map(move |(key, value)| index_key((namespace, &**key, &**value)))
 }
 
 /// Where selectors are filed that need no label to have one certain value.
@@ -35,16 +39,10 @@ fn anywhere(namespace: &str) -> u64 {
     index_key((namespace, "anywhere"))
 }
 
-/// The pods that a selector matches, sorted by name; only those with the rarest of its labels are looked at.
+/// The pods that a selector matches, sorted by name. Only those with the rarest of its labels are compared.
 pub fn pods_of(namespace: &str, selector: &Selector, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
     let Selector::All(requirements) = selector else { return Vec::new() };
-    let certain: Vec<u64> = requirements
-        .iter()
-        .filter_map(|requirement| match requirement {
-            Requirement::In(key, values) if values.len() == 1 => Some(index_key((namespace, &**key, &*values[0]))),
-            _ => None,
-        })
-        .collect();
+    let certain: Vec<u64> = certain_labels(namespace, requirements).collect();
     let mut found = if certain.is_empty() {
         pods.by_index(&runtime::store::by_namespace(), index_key(namespace))
     } else {
@@ -56,7 +54,7 @@ pub fn pods_of(namespace: &str, selector: &Selector, pods: &Store<Pod>) -> Vec<A
 }
 
 impl Overlaps {
-    /// Files an autoscaler's selector anew.
+    /// Replaces an autoscaler's selector.
     pub fn put(&self, key: &ObjectKey, selector: &Arc<Selector>) {
         let mut filed = self.lock();
         if filed.selectors.get(key).is_some_and(|(_, known)| known == selector) {
@@ -95,7 +93,7 @@ impl Overlaps {
     }
 
     fn lock(&self) -> MutexGuard<'_, Filed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

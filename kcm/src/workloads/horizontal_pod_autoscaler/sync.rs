@@ -1,7 +1,7 @@
 //! One reconcile of an autoscaler: read the scale, measure, decide, change the scale, write the status.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -11,6 +11,7 @@ use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::{HorizontalPodAutoscaler, Interner, Kind, Pod, Resource};
 use runtime::events::{EventType, Recorder, about};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -28,7 +29,7 @@ use crate::context::Clock;
 /// How often a scale is changed that others change for reasons of their own (client-go/util/retry, DefaultRetry).
 const TRIES: usize = 5;
 
-/// How soon it is decided anew when somebody else scaled.
+/// The delay of the next decision after another client scaled the target.
 const SOON: Duration = Duration::from_millis(100);
 
 /// What the command line says.
@@ -83,13 +84,9 @@ struct Ended {
 /// How a change of the scale ended.
 enum Rescaled {
     Done,
-    /// Somebody else scaled meanwhile.
+    /// Another client scaled the target at the same time.
     Overtaken,
     Failed(WriteError),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Reconcile for Autoscalers {
@@ -131,7 +128,7 @@ impl Autoscalers {
         }
     }
 
-    /// Troubles that end a sync early come back as errors, with the status written.
+    /// Troubles that end a reconcile early are returned as errors, with the status written.
     async fn go(
         &self,
         key: &ObjectKey,
@@ -155,6 +152,7 @@ impl Autoscalers {
         let current = scale.replicas;
         let memory = lock(&self.memories).entry(key.clone()).or_default().clone();
         lock(&memory).begin(current, self.start.elapsed());
+        decide::withdraw_zero(&autoscaler, current, draft, gates);
 
         let (mut desired, mut reason) = (current, String::new());
         let (mut metrics, mut trouble) = (Vec::new(), None);
@@ -258,13 +256,8 @@ impl Autoscalers {
         let Some(served) = served else {
             return Err(Trouble::new(format!("no matches for kind {kind:?} in group {group:?}")));
         };
+        // Whether it has a scale subresource is left to the API server, whose words are the message.
         let resource = served.resource;
-        if !served.scales {
-            let Resource { group, version, plural, .. } = resource;
-            return Err(Trouble::new(format!(
-                "could not find scale subresource for {group}/{version}, Resource={plural} in discovery information"
-            )));
-        }
         let target = target_key(autoscaler);
         let known = lock(&self.scales).get(key).cloned();
         if let Some(scale) = known.filter(|scale| scales.is_current(&resource, &target, scale)) {
@@ -344,8 +337,8 @@ impl Autoscalers {
         Ok((selector, pods))
     }
 
-    /// Before a target is scaled to zero its autoscaler says that it does so: a crash right after it must not look like
-    /// somebody else's wish, from which nothing comes back.
+    /// Sets `ScaledToZero` before a target is scaled to zero. If this process ended right after the scaling, the zero would
+    /// look like the user's own, and the target would never be scaled up again.
     async fn announce_zero(
         &self,
         key: &ObjectKey,
@@ -358,7 +351,7 @@ impl Autoscalers {
         Ok(self.write(key, &autoscaler, &announced).await?.unwrap_or(autoscaler))
     }
 
-    /// Changes the scale. A target that changed otherwise meanwhile is read and changed again; the decision holds as
+    /// Changes the scale. A target that changed in another respect is read and changed again; the decision holds as
     /// long as what it is based on does.
     async fn rescale(
         &self,
@@ -392,14 +385,14 @@ impl Autoscalers {
         }
     }
 
-    /// Writes the status after something else failed; a failure of its own is told of and no more.
+    /// Writes the status after another failure. A failure of the write is only logged.
     async fn write_anyway(&self, key: &ObjectKey, autoscaler: &HorizontalPodAutoscaler, draft: &Draft) {
         if let Err(trouble) = self.write(key, autoscaler, draft).await {
             warn!(error = trouble.message, "the status could not be written");
         }
     }
 
-    /// Writes the status if it differs; answers with the object as it is then.
+    /// Writes the status if it differs. Returns the object that results.
     async fn write(
         &self,
         key: &ObjectKey,
@@ -430,7 +423,7 @@ impl Autoscalers {
         }
     }
 
-    /// Whether the store shows the autoscaler as this process wrote it last; if not, the key comes back when it does.
+    /// True when the store shows the autoscaler as this process wrote it last. If not, the key is requeued when it does.
     fn caught_up(&self, key: &ObjectKey) -> bool {
         let (queue, waiting) = (self.queue.clone(), key.clone());
         self.autoscalers.is_settled(key, move || queue.add(waiting))

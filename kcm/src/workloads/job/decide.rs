@@ -27,15 +27,17 @@ pub const SUSPENDED: &str = "Suspended";
 /// What is known about a Job.
 #[derive(Debug, Clone)]
 pub struct View<'a> {
+    /// Whether a Job that is suspended loses its start time.
+    pub clears_start: bool,
     /// The Job.
     pub job: &'a Job,
     /// Its pods, by index.
     pub pods: &'a [Arc<Pod>],
-    /// Pods that the store still shows with a finalizer that is gone.
+    /// Pods that the store still shows with a finalizer that was removed.
     pub settled: &'a HashSet<Uid>,
-    /// Failures before this look.
+    /// Failures before this reconcile.
     pub backoff: Backoff,
-    /// All deletions asked for before can be seen.
+    /// The store shows all earlier deletions.
     pub satisfied: bool,
     /// The time of day.
     pub now: Timestamp,
@@ -60,9 +62,9 @@ pub struct Standing {
     pub indexed: Option<Indexed>,
     /// Failures since the last success.
     pub backoff: Backoff,
-    /// The condition that decides the Job; `None` while it goes on.
+    /// The condition that decides the Job; `None` while it runs.
     pub verdict: Option<Condition>,
-    /// When it is to be looked at for its deadline.
+    /// Time until its deadline.
     pub deadline_in: Option<SignedDuration>,
 }
 
@@ -127,7 +129,7 @@ impl View<'_> {
         policy::is_failed(self.job, pod)
     }
 
-    /// Looks at everything (pkg/controller/job, syncJob up to the verdict).
+    /// Evaluates all pods (pkg/controller/job, syncJob up to the verdict).
     pub fn standing(&self) -> Standing {
         let job = self.job;
         let mut status = job.status.clone();

@@ -1,11 +1,12 @@
-//! Which Jobs, and which pods that lost theirs, a change concerns.
+//! Which Jobs, and which pods that lost their Job, a change concerns.
 
 use std::sync::Arc;
 
-use kinds::meta::{Meta, ObjectKey};
+use kinds::meta::ObjectKey;
 use kinds::{Job, Kind, Pod};
+use runtime::children::{adoptable, deleted, owners_of, selects, wake_adopters};
 use runtime::queue::Queue;
-use runtime::store::{Change, Store, by_namespace, index_key};
+use runtime::store::{Change, Store};
 
 use super::decide::has_finalizer;
 use super::orphans::OrphanKey;
@@ -36,16 +37,14 @@ pub fn subscribe(
         if let Some(pod) = change.new.filter(|pod| may_be_orphan(pod, &jobs)) {
             orphans.add(OrphanKey::Pod(pod.meta.key()));
         }
-        if let Some(orphan) = free_to_adopt(change) {
-            let candidates = jobs.by_index(&by_namespace(), index_key(&*orphan.namespace));
-            for job in candidates.iter().filter(|job| selects(job, orphan)) {
-                pods_queue.add_coalesced(job.meta.key());
-            }
+        if let Some(orphan) = adoptable(change) {
+            let wake = |key| pods_queue.add_coalesced(key);
+            wake_adopters(&jobs, orphan, |job| selects(&job.selector, orphan), wake);
         }
     });
 }
 
-/// New, gone, replaced, or with another spec.
+/// True for a Job that is new, deleted, replaced, or has another spec.
 pub fn is_urgent(change: &Change<'_, Job>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.uid != new.meta.uid || old.meta.generation != new.meta.generation,
@@ -53,34 +52,24 @@ pub fn is_urgent(change: &Change<'_, Job>) -> bool {
     }
 }
 
-/// The Jobs that need their pods no more: one that is gone, even if another one has its name, and one that ended.
+/// The Jobs that no longer need their pods: one that was deleted or replaced, and one that finished.
 pub fn left_behind(change: &Change<'_, Job>) -> Vec<Arc<Job>> {
-    let replaced = |old: &&Arc<Job>| change.new.is_none_or(|new| new.meta.uid != old.meta.uid);
-    let gone = change.old.filter(replaced);
     let ended = change.new.filter(|new| new.is_finished());
-    gone.into_iter().chain(ended).cloned().collect()
+    deleted(change).into_iter().chain(ended).cloned().collect()
 }
 
-/// The owners of a pod, before and after, if anything about it changed.
+/// The owners of a pod, before and after, if anything about the pod changed.
 pub fn owners(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     if let (Some(old), Some(new)) = (change.old, change.new)
         && !old.differs(new)
     {
         return Vec::new();
     }
-    let mut owners: Vec<ObjectKey> =
-        change.old.into_iter().chain(change.new).filter_map(|pod| owner(&pod.meta)).collect();
-    owners.dedup();
-    owners
+    owners_of::<Job, _>(change)
 }
 
-fn owner(pod: &Meta) -> Option<ObjectKey> {
-    let controller = pod.controller().filter(|controller| &*controller.kind == Job::RESOURCE.kind)?;
-    Some(ObjectKey { namespace: pod.namespace.clone(), name: controller.name.clone() })
-}
-
-/// A pod with the finalizer that no Job will take from it: without a controller, or going while its Job is gone or
-/// has ended.
+/// True for a pod with a finalizer that no Job will remove: it has no controller, or is being deleted while its Job has
+/// finished or no longer exists.
 fn may_be_orphan(pod: &Pod, jobs: &Store<Job>) -> bool {
     if !has_finalizer(pod) {
         return false;
@@ -89,16 +78,4 @@ fn may_be_orphan(pod: &Pod, jobs: &Store<Job>) -> bool {
     pod.meta.is_deleting()
         && &*controller.kind == Job::RESOURCE.kind
         && jobs.get_with_uid(&pod.meta.namespace, &controller.name, &controller.uid).is_none_or(|job| job.is_finished())
-}
-
-/// A pod without a controller that some Job may want now.
-fn free_to_adopt<'a>(change: &Change<'a, Pod>) -> Option<&'a Meta> {
-    let new = &change.new?.meta;
-    let worth_a_look = change.old.is_none_or(|old| old.meta.labels != new.labels || old.meta.controller().is_some());
-    (worth_a_look && new.controller().is_none() && !new.is_deleting()).then_some(new)
-}
-
-/// An empty selector selects nothing here (client-go, listers: GetPodJobs).
-fn selects(job: &Job, pod: &Meta) -> bool {
-    !job.selector.is_everything() && job.selector.matches(&pod.labels)
 }

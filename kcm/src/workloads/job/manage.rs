@@ -1,6 +1,5 @@
-//! Which pods to create and which to delete, and what that makes of the status. All policy, no IO.
+//! Which pods are created and deleted, and the status that results. Policy without IO.
 
-use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +7,16 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use kinds::job::JobStatus;
 use kinds::status::Condition;
-use kinds::{Pod, Time, Uid};
+use kinds::{Pod, Time};
 
 use super::backoff::remaining_of_index;
 use super::decide::{SUCCESS_CRITERIA_MET, SUSPENDED, Standing, View, condition, index_of};
 use super::indexes::Indexes;
 use super::policy;
+use crate::pods::ranking::exact_rank;
 use crate::pods::status_delay::CHANGING_COUNTS;
 
-/// Pods created or deleted in one go at most (pkg/controller/job, MaxPodCreateDeletePerSync).
+/// The largest number of pods created or deleted in one reconcile (pkg/controller/job, MaxPodCreateDeletePerSync).
 pub const BURST: usize = 500;
 
 /// A pod to be.
@@ -43,7 +43,7 @@ pub enum Plan {
     Create(Vec<NewPod>),
 }
 
-/// What became of a plan.
+/// Pods created and deleted in this reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Deeds {
     /// Pods that were created.
@@ -54,12 +54,12 @@ pub struct Deeds {
     pub deleted_ready: i32,
 }
 
-/// A change of suspension to be told of.
+/// A change of suspension that is reported by an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// It is suspended now.
     Suspended,
-    /// It goes on now.
+    /// It is resumed now.
     Resumed,
 }
 
@@ -161,14 +161,14 @@ impl View<'_> {
         if counts { (counted.saturating_add(1), ignored) } else { (counted, ignored.saturating_add(1)) }
     }
 
-    /// At least so many active pods, and all without an index of their own, least useful first
+    /// At least this number of active pods, and all without an index of their own, least useful first
     /// (pkg/controller/job, activePodsForRemoval).
     fn to_remove(&self, standing: &Standing, at_least: i32) -> Vec<Arc<Pod>> {
         if at_least <= 0 && !self.job.is_indexed() {
             return Vec::new();
         }
         let mut pods = standing.active.clone();
-        pods.sort_by_cached_key(|pod| rank(pod));
+        pods.sort_by_cached_key(|pod| exact_rank(pod));
         let mut surplus = Vec::new();
         if self.job.is_indexed() {
             // The most useful pod of each index stays.
@@ -201,7 +201,7 @@ impl View<'_> {
         let left = active - deeds.deleted + deeds.created;
         if matches!(plan, Plan::End(_)) {
             if deeds.deleted != active || !self.satisfied {
-                // Pods may be left, or on their way into the store.
+                // Pods may be left, or missing in the store.
                 outcome.verdict = None;
             }
         } else {
@@ -236,18 +236,22 @@ impl View<'_> {
             return;
         }
         outcome.flush = true;
-        // The deadline counts from the last resumption.
-        (outcome.turn, outcome.status.start) = if self.job.suspend {
-            (Some(Turn::Suspended), Time::default())
+        if self.job.suspend {
+            outcome.turn = Some(Turn::Suspended);
+            if self.clears_start {
+                outcome.status.start = Time::default();
+            }
         } else {
-            (Some(Turn::Resumed), Time(self.now.as_second()))
-        };
+            outcome.turn = Some(Turn::Resumed);
+            // The deadline counts from the last resumption.
+            outcome.status.start = Time(self.now.as_second());
+        }
     }
 }
 
 /// For how long counts of running pods may wait to be written; `None` when they are the same. Pods that are on their
 /// way, or have ended while others run, need not hurry; that a Job has begun, that all its pods are ready, and that one
-/// is not ready any more do.
+/// is no longer ready do.
 fn patience(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
     if counts(was) == counts(status) {
@@ -260,7 +264,7 @@ fn patience(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     Some(if was.start != status.start || is_settled || lost { Duration::ZERO } else { CHANGING_COUNTS })
 }
 
-/// Sets a condition; answers whether that changed anything. One that is false is not added
+/// Sets a condition. True if that changed anything. One that is false is not added
 /// (pkg/controller/job, ensureJobConditionStatus).
 pub fn ensure(conditions: &mut Vec<Condition>, new: &Condition) -> bool {
     match conditions.iter_mut().find(|known| known.kind == new.kind) {
@@ -285,24 +289,4 @@ fn removing(pods: Vec<Arc<Pod>>) -> Plan {
 
 fn of_pods(pods: &[Arc<Pod>], which: impl Fn(&Pod) -> bool) -> Indexes {
     Indexes::of(pods.iter().filter(|pod| which(pod)).filter_map(|pod| index_of(pod)))
-}
-
-/// What goes first: the smallest (pkg/controller, ActivePods).
-type Rank = (bool, kinds::pod::Phase, bool, Age, Reverse<i32>, Reverse<i32>, Age, Uid);
-
-/// Unknown first, then young before old.
-type Age = (bool, Reverse<i64>);
-
-fn rank(pod: &Pod) -> Rank {
-    let age = |since: Time| (!since.is_zero(), Reverse(since.0));
-    (
-        !pod.node.is_empty(),
-        pod.phase,
-        pod.ready,
-        if pod.ready { age(pod.ready_since) } else { age(Time::default()) },
-        Reverse(pod.restarts),
-        Reverse(pod.sidecar_restarts),
-        age(pod.meta.created),
-        pod.meta.uid.clone(),
-    )
 }

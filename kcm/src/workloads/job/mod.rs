@@ -1,7 +1,7 @@
-//! job-controller: runs pods until as many as asked have succeeded, and counts each that ended exactly once.
+//! job-controller: runs pods until the desired number has succeeded, and counts each finished pod exactly once.
 //!
 //! It watches Jobs and Pods, creates and deletes pods, adopts and releases them, takes the tracking finalizer from pods
-//! that are counted or that nobody will count, and writes Job statuses. Follows upstream pkg/controller/job.
+//! that are counted or will never be counted, and writes Job statuses. Follows upstream pkg/controller/job.
 
 mod backoff;
 mod claim;
@@ -21,7 +21,8 @@ mod track;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kinds::{Job, Pod};
+use kinds::{Job, Namespace, Pod, Sections};
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
@@ -30,6 +31,8 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
+use crate::pods::control::PodControl;
+use crate::pods::creation_gate::CreationGate;
 use metrics::Tally;
 use orphans::Orphans;
 use sync::Jobs;
@@ -68,6 +71,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<Pod>(Pod::ENDING, &[by_controller()]);
     builder.need::<Job>(Job::TEMPLATE, &[by_namespace()]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -89,20 +93,26 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: orphan_queue.clone(),
         gone: Default::default(),
     });
+    let gate = CreationGate::new(manager.registry().store());
+    gate.wake_on_new_namespace(&jobs, &queue);
+    let consistency = Arc::<Consistency>::default();
     let reconciler = Arc::new(Jobs {
         jobs,
-        pods,
-        writer,
-        recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-        consistency: Arc::default(),
+        control: PodControl {
+            pods,
+            writer,
+            recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
+            consistency: consistency.clone(),
+            gate,
+        },
         queue: queue.clone(),
         clock: context.clock.clone(),
         memory: Default::default(),
         debouncer: Default::default(),
-        begun: Default::default(),
+        handover: Default::default(),
+        clears_start: context.options.gates.enabled("MutableSchedulingDirectivesForSuspendedJobs"),
         tally,
     });
-    let consistency = reconciler.consistency.clone();
     manager.collect(StaleSyncs { subsystem: "job_controller", kind: "Job", consistency });
     let workers = context.workers("concurrent-job-syncs");
     let work = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::{ObjectKey, OwnerRef};
 use kinds::{Job, Kind, Pod, Uid};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -137,7 +138,7 @@ impl Orphans {
             Ok(answer) if answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.uid == *uid => {
                 Ok(true)
             }
-            Err(error) if !error.is_not_found() => Err(error.into()),
+            Err(error) if !error.is_not_found() && !error.is_invalid_name() => Err(error.into()),
             Ok(_) | Err(_) => {
                 let mut gone = self.gone();
                 if gone.len() >= REMEMBERED {
@@ -150,6 +151,6 @@ impl Orphans {
     }
 
     fn gone(&self) -> std::sync::MutexGuard<'_, HashSet<Uid>> {
-        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.gone)
     }
 }

@@ -1,24 +1,25 @@
 //! One reconcile of a Job: gather, claim, manage, write down, release, count.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use kinds::job::{CompletionMode, JobStatus};
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::{Job, Kind, Pod, Uid};
-use runtime::consistency::Consistency;
 use runtime::debounce::StatusDebouncer;
-use runtime::events::{EventType, Recorder, about};
+use runtime::events::{EventType, about};
+use runtime::handover::{self, Children, Handover};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::slow_start::slow_start;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use runtime::write::{WriteError, Writer};
+use runtime::write::WriteError;
 use tracing::{debug, error, info};
 
 use super::BATCH;
@@ -30,32 +31,32 @@ use super::metrics::{Did, Need, Tally};
 use super::pods::new_pod;
 use super::track::{self, Account};
 use crate::context::Clock;
+use crate::pods::control::{CreateError, PodControl};
 
-/// What is remembered about a Job between two looks at it.
+/// The longest time until a Job is reconciled again for its deadline. The API has no upper bound for deadlines, but clocks
+/// have one.
+const LONGEST_TIMER: Duration = Duration::from_secs(24 * 3600);
+
+/// What is remembered about a Job between two reconciles.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     uid: Uid,
     backoff: Backoff,
-    /// Pods that are gone with their finalizer although the store may still show them.
+    /// Pods that no longer exist, or have lost their finalizer, although the store may still show them with it.
     settled: HashSet<Uid>,
-    /// Our stores were compared with the server.
-    looked: bool,
 }
 
 /// The controller's state.
 pub struct Jobs {
     pub jobs: Arc<Store<Job>>,
-    pub pods: Arc<Store<Pod>>,
-    pub writer: Writer,
-    pub recorder: Recorder,
-    pub consistency: Arc<Consistency>,
+    pub control: PodControl,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     pub memory: Mutex<HashMap<ObjectKey, Memory>>,
-    /// Since when counts of running pods wait to be written.
     pub debouncer: StatusDebouncer,
-    /// When our time began: what another leader did last may not have reached our stores by then.
-    pub begun: OnceLock<Timestamp>,
+    pub handover: Handover,
+    /// Whether a Job that is suspended loses its start time (gate MutableSchedulingDirectivesForSuspendedJobs).
+    pub clears_start: bool,
     pub tally: Arc<Tally>,
 }
 
@@ -63,7 +64,7 @@ impl Reconcile for Jobs {
     type Key = ObjectKey;
 
     fn begin(&self) {
-        self.begun.get_or_init(|| (self.clock)());
+        self.handover.begin_term((self.clock)());
     }
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
@@ -71,10 +72,10 @@ impl Reconcile for Jobs {
     }
 }
 
-/// Why a status was not written, as far as the reconcile goes.
+/// The outcome of a reconcile whose status was not written.
 fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
     match error {
-        // The status was computed from what is no longer true: the change that is on its way leads to another.
+        // The status was computed from an outdated Job. The change that is on its way leads to another one.
         error if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
         error if error.is_not_found() => Ok(Outcome::Done),
         error => Err(error.into()),
@@ -88,7 +89,7 @@ impl Jobs {
             return Ok(Outcome::Done);
         };
         if let Some(manager) = &job.managed_by {
-            debug!(%manager, "the Job is managed by somebody else");
+            debug!(%manager, "the Job is managed by another controller");
             return Ok(Outcome::Done);
         }
         self.remember(key, &job.meta.uid, |_| {});
@@ -98,7 +99,7 @@ impl Jobs {
         }
         if matches!(job.completion_mode, CompletionMode::Unknown(_)) {
             let message = "Skipped Job sync because completion mode is unknown".to_owned();
-            self.recorder.event(&about(&*job), EventType::Warning, "UnknownCompletionMode", message);
+            self.control.recorder.event(&about(&*job), EventType::Warning, "UnknownCompletionMode", message);
             return Ok(Outcome::Done);
         }
         if let Selector::Invalid(why) = &job.selector {
@@ -108,29 +109,40 @@ impl Jobs {
         let (mut did, started) = (Did::Reconciling, Instant::now());
         let ended = self.work(key, &job, &mut did).await;
         if !matches!(ended, Ok(Outcome::WaitingForCache)) {
-            // What is begun anew is an error with upstream.
+            // Upstream counts a conflict as an error.
             let good = matches!(ended, Ok(Outcome::Done | Outcome::RequeueAfter(_)));
             self.tally.synced(&job, did, good, started.elapsed());
         }
         ended
     }
 
-    /// Sees to the pods of a Job that goes on; says in `did` what that came to.
+    /// Manages the pods of a Job that is not finished; `did` is set for the metrics.
     async fn work(&self, key: &ObjectKey, job: &Arc<Job>, did: &mut Did) -> Result<Outcome, ReconcileError> {
-        if !self.caught_up(key) || self.consistency.take_lost(key) && !self.look(key, job).await? {
+        if !self.is_caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
-        let satisfied = self.consistency.deletions_seen(key, &self.pods);
-        let mut children = self.pods.by_index(&by_controller(), owned_by(&job.meta.uid));
-        children.extend(self.pods.by_index(&by_controller(), orphans_in(&job.meta.namespace)));
-        let claimed = claim_pods(&self.writer, job, children).await;
+        if self.control.consistency.take_lost(key) {
+            self.handover.require(&job.meta);
+            // Pods that the cache does not show yet would not be counted.
+            if !self.compare(key, job).await? {
+                return Ok(Outcome::WaitingForCache);
+            }
+        }
+        let satisfied = self.control.consistency.deletions_seen(key, &self.control.pods)
+            && self.handover.is_settled(&job.meta, &job.selector, &self.control.pods);
+        if !satisfied {
+            self.queue.add_after(key.clone(), handover::RECHECK);
+        }
+        let mut children = self.control.pods.by_index(&by_controller(), owned_by(&job.meta.uid));
+        children.extend(self.control.pods.by_index(&by_controller(), orphans_in(&job.meta.namespace)));
+        let claimed = claim_pods(&self.control.writer, job, children).await;
         for version in claimed.written {
-            self.consistency.wrote(key, &self.pods, version);
+            self.control.consistency.wrote(key, &self.control.pods, version);
         }
         if !claimed.errors.is_empty() {
             return Err(ReconcileError::new(claimed.errors.join(", ")));
         }
-        if !self.caught_up(key) {
+        if !self.is_caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
         let mut pods = claimed.pods;
@@ -140,24 +152,22 @@ impl Jobs {
             memory.settled.retain(|uid| shown.contains(uid));
         });
         let (settled, backoff) = (&memory.settled, memory.backoff);
-        let view = View { job, pods: &pods, settled, backoff, satisfied, now: (self.clock)() };
+        let (now, clears_start) = ((self.clock)(), self.clears_start);
+        let view = View { job, pods: &pods, settled, backoff, satisfied, clears_start, now };
         let ended = pods.iter().any(|pod| view.is_tracked(pod) && !pod.is_active());
         let standing = view.standing();
         let plan = view.plan(&standing);
         let acts = ended || !matches!(plan, Plan::Nothing | Plan::Wait(_));
-        let ours = job.meta.created.0 > self.begun.get_or_init(|| (self.clock)()).as_second();
-        if acts && !ours && !memory.looked {
-            let current = self.look(key, job).await?;
-            self.remember(key, &job.meta.uid, |memory| memory.looked = true);
-            // What the server has may be more than was looked at above.
-            return Ok(if current { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
+        if acts && self.handover.is_due(&job.meta, view.now) {
+            let is_current = self.compare(key, job).await?;
+            // The API server may have more pods than were decided on above.
+            return Ok(if is_current { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
         }
-        let after = |delay: SignedDuration| Duration::try_from(delay).unwrap_or_default();
         if let Some(deadline) = standing.deadline_in {
-            self.queue.add_after(key.clone(), after(deadline));
+            self.queue.add_after(key.clone(), timer(deadline));
         }
         if let Plan::Wait(wait) = plan {
-            self.queue.add_after(key.clone(), after(wait).max(BATCH));
+            self.queue.add_after(key.clone(), timer(wait).max(BATCH));
         }
         *did = match &plan {
             Plan::Create(_) | Plan::Wait(_) => Did::Created,
@@ -174,7 +184,7 @@ impl Jobs {
                 Turn::Suspended => ("Suspended", "Job suspended"),
                 Turn::Resumed => ("Resumed", "Job resumed"),
             };
-            self.recorder.event(&about(&**job), EventType::Normal, reason, message.to_owned());
+            self.control.recorder.event(&about(&**job), EventType::Normal, reason, message.to_owned());
         }
         let account = view.account(&standing, outcome);
         if let Err(stopped) = self.track(key, job, account, standing.backoff).await {
@@ -200,7 +210,7 @@ impl Jobs {
                 job = self.write(key, &job, &status).await.map_err(not_written)?;
                 self.remember(key, &job.meta.uid, |memory| memory.backoff = backoff);
             }
-            // What was not written down must not be let go.
+            // Pods that are not recorded in the status must keep their finalizer.
             Some(true) if flush.is_some() => return Ok(()),
             Some(true) | None => {}
         }
@@ -221,7 +231,7 @@ impl Jobs {
         if let Some(end) = end.filter(|_| ended) {
             self.tally.finished(&job, &end.kind, &end.reason);
             let say = |kind, reason: &'static str, message: &str| {
-                self.recorder.event(&about(&*job), kind, reason, message.to_owned());
+                self.control.recorder.event(&about(&*job), kind, reason, message.to_owned());
             };
             if &*end.kind == COMPLETE {
                 if job.completions.is_some_and(|completions| status.succeeded > completions) {
@@ -236,33 +246,34 @@ impl Jobs {
         Ok(())
     }
 
-    /// Whether counts may wait to be written; if so, the Job comes back when they may no longer.
+    /// True if counts may wait to be written. The Job is requeued for the time when they may no longer.
     fn waits(&self, key: &ObjectKey, patience: Duration) -> bool {
         let wait = self.debouncer.wait(key, patience);
         wait.into_iter().for_each(|wait| self.queue.add_after(key.clone(), wait));
         wait.is_some()
     }
 
-    /// Puts a status; answers the Job as it is then.
+    /// Writes a status. Returns the Job that results.
     async fn write(&self, key: &ObjectKey, job: &Job, status: &JobStatus) -> Result<Arc<Job>, WriteError> {
-        let written = self.writer.replace(&Job::RESOURCE, key, Some("status"), &job.status_update(status)).await;
+        let written =
+            self.control.writer.replace(&Job::RESOURCE, key, Some("status"), &job.status_update(status)).await;
         let written = written.and_then(|answer| Ok(answer.decode::<Job>(self.jobs.decoding())?));
         match written {
             Ok(written) => {
-                self.consistency.wrote(key, &self.jobs, written.meta.version);
+                self.control.consistency.wrote(key, &self.jobs, written.meta.version);
                 self.tally.counted(job, &job.status, status);
                 Ok(Arc::new(written))
             }
             Err(error) => {
                 if error.is_lost() {
-                    self.consistency.lost(key);
+                    self.control.consistency.lost(key);
                 }
                 Err(error)
             }
         }
     }
 
-    /// Takes the finalizer from pods, all at once, and their uids from `tracked`; answers the first failure.
+    /// Removes the finalizer from pods concurrently, and their uids from `tracked`. Returns the first failure.
     async fn release(
         &self,
         key: &ObjectKey,
@@ -270,17 +281,17 @@ impl Jobs {
         pods: &[Arc<Pod>],
         tracked: &mut HashSet<Uid>,
     ) -> Option<WriteError> {
-        let released = join_all(pods.iter().map(|pod| patch(&self.writer, pod, untracking(pod)))).await;
+        let released = join_all(pods.iter().map(|pod| patch(&self.control.writer, pod, untracking(pod)))).await;
         let mut failure = None;
         for (pod, released) in pods.iter().zip(released) {
             let uid = &pod.meta.uid;
             match released {
                 Ok(version) => version.into_iter().for_each(|version| {
-                    self.consistency.wrote(key, &self.pods, version);
-                    // Whoever looks at the pods of a Job that has ended may not see yet that this one was let go.
-                    self.pods.wrote(&pod.meta.key(), version);
+                    self.control.consistency.wrote(key, &self.control.pods, version);
+                    // For the queue of orphans: the store may not show yet that this pod was released.
+                    self.control.pods.wrote(&pod.meta.key(), version);
                 }),
-                // Gone, or another pod has its name by now.
+                // It no longer exists, or another pod has its name.
                 Err(error) if error.is_gone() => {
                     self.remember(key, &job.meta.uid, |memory| {
                         memory.settled.insert(uid.clone());
@@ -296,15 +307,15 @@ impl Jobs {
         failure
     }
 
-    /// Creates and deletes as planned; answers what was done, and the first failure.
+    /// Creates and deletes as planned. Returns what was done, and the first failure.
     async fn act(&self, key: &ObjectKey, job: &Job, plan: &Plan, need: Need) -> (Deeds, Option<String>) {
         match plan {
             Plan::Nothing | Plan::Wait(_) => (Deeds::default(), None),
             Plan::End(pods) => self.delete(key, job, pods, false).await,
             Plan::Remove(pods) => {
-                let unreadable = self.pods.undecodable();
-                if unreadable > 0 && !job.suspend {
-                    let why = format!("not deleting pods while {unreadable} pods cannot be decoded (see the log)");
+                if let Err(why) = self.control.check_decodable()
+                    && !job.suspend
+                {
                     return (Deeds::default(), Some(why));
                 }
                 self.delete(key, job, pods, true).await
@@ -313,7 +324,7 @@ impl Jobs {
         }
     }
 
-    /// Deletes pods, all at once; those that are not to be counted lose their finalizer first.
+    /// Deletes pods concurrently; those that are not to be counted lose their finalizer first.
     async fn delete(&self, key: &ObjectKey, job: &Job, pods: &[Arc<Pod>], uncounted: bool) -> (Deeds, Option<String>) {
         debug!(count = pods.len(), uncounted, "deleting pods");
         let deletions = join_all(pods.iter().map(|pod| self.delete_one(key, job, pod, uncounted))).await;
@@ -334,43 +345,36 @@ impl Jobs {
     }
 
     async fn delete_one(&self, key: &ObjectKey, job: &Job, pod: &Pod, uncounted: bool) -> Result<(), WriteError> {
-        // Gone already, or another pod has its name by now: the store will show it.
-        let gone = |error: &WriteError| error.is_gone();
+        let control = &self.control;
         if uncounted && has_finalizer(pod) {
-            match patch(&self.writer, pod, untracking(pod)).await {
-                Ok(version) => version.into_iter().for_each(|version| self.consistency.wrote(key, &self.pods, version)),
-                Err(error) if gone(&error) => return Ok(()),
+            match patch(&control.writer, pod, untracking(pod)).await {
+                Ok(version) => {
+                    version.into_iter().for_each(|version| control.consistency.wrote(key, &control.pods, version));
+                }
+                Err(error) if error.is_gone() => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
-        if uncounted {
-            self.consistency.deleting(key, &pod.meta);
+        control.delete(key, job, pod).await?;
+        if !uncounted {
+            // It stays until its finalizer is removed, and is counted by then: nothing waits for it.
+            control.consistency.not_deleting(key, &pod.meta.uid);
         }
-        match self.writer.delete(&Pod::RESOURCE, &pod.meta.key(), &pod.meta.uid).await {
-            Ok(()) => {
-                let message = format!("Deleted pod: {}", pod.meta.name);
-                self.recorder.event(&about(job), EventType::Normal, "SuccessfulDelete", message);
-                Ok(())
-            }
-            Err(error) if gone(&error) => Ok(()),
-            Err(error) => {
-                // A deletion may be repeated: it is bound to the uid.
-                self.consistency.not_deleting(key, &pod.meta.uid);
-                let message = format!("Error deleting: {error}");
-                self.recorder.event(&about(job), EventType::Warning, "FailedDelete", message);
-                Err(error)
-            }
-        }
+        Ok(())
     }
 
-    /// Creates pods, slowly at first.
+    /// Creates pods with a slow start.
     async fn create(&self, key: &ObjectKey, job: &Job, pods: &[NewPod], need: Need) -> (Deeds, Option<String>) {
         let Some(template) = job.template.as_ref().filter(|template| !template.labels.is_empty()) else {
             return (Deeds::default(), Some("unable to create pods, no labels".to_owned()));
         };
+        if !self.control.gate.is_open(&key.namespace) {
+            debug!("not creating pods: the namespace is being deleted");
+            return (Deeds::default(), None);
+        }
         debug!(count = pods.len(), "too few pods; creating");
         let create = |at: usize| async move {
-            let created = self.create_one(key, job, new_pod(job, key, template, pods[at])).await;
+            let created = self.control.create(key, job, &new_pod(job, key, template, pods[at])).await;
             self.tally.made(need, created.is_ok());
             created
         };
@@ -379,70 +383,52 @@ impl Jobs {
             info!(created, skipped = pods.len() - created, "could not create all pods");
         }
         let created = i32::try_from(created).unwrap_or(i32::MAX);
-        (Deeds { created, ..Deeds::default() }, error.map(|error| error.to_string()))
+        let failure = error.and_then(CreateError::into_failure).map(|error| error.to_string());
+        (Deeds { created, ..Deeds::default() }, failure)
     }
 
-    async fn create_one(&self, key: &ObjectKey, job: &Job, body: Vec<u8>) -> Result<(), WriteError> {
-        let created = self.writer.create(&Pod::RESOURCE, &key.namespace, &body, false).await;
-        match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
-            Ok(pod) => {
-                self.consistency.wrote(key, &self.pods, pod.version);
-                let message = format!("Created pod: {}", pod.name);
-                self.recorder.event(&about(job), EventType::Normal, "SuccessfulCreate", message);
-                Ok(())
-            }
-            // All further creations would fail too, and nobody need be told.
-            Err(error) if error.is_namespace_terminating() => Ok(()),
-            Err(error) => {
-                if error.is_lost() {
-                    self.consistency.lost(key);
-                }
-                let message = format!("Error creating: {error}");
-                self.recorder.event(&about(job), EventType::Warning, "FailedCreate", message);
-                Err(error)
-            }
-        }
-    }
-
-    /// Whether the stores show all that was written for a key; if not, the key comes back when they do.
-    fn caught_up(&self, key: &ObjectKey) -> bool {
+    /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
+    fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || {
             let (queue, key) = (self.queue.clone(), key.clone());
             move || queue.add(key)
         };
-        self.consistency.caught_up(key, &self.jobs, wake()) && self.consistency.caught_up(key, &self.pods, wake())
+        let consistency = &self.control.consistency;
+        consistency.caught_up(key, &self.jobs, wake()) && consistency.caught_up(key, &self.control.pods, wake())
     }
 
-    /// Compares the Job and its pods with the server's; true when our stores are not behind. Else the key comes back
-    /// when they are not.
-    async fn look(&self, key: &ObjectKey, job: &Job) -> Result<bool, ReconcileError> {
-        let Some(selector) = job.selector.query() else { return Ok(true) };
-        let lost = |_: &WriteError| self.consistency.lost(key);
-        let fresh = match self.writer.get(&Job::RESOURCE, key).await {
-            Err(error) if error.is_not_found() => return Ok(false),
-            fresh => fresh.inspect_err(lost)?.meta().map_err(|error| ReconcileError::new(error.to_string()))?,
-        };
-        let listed = self.writer.list_meta(&Pod::RESOURCE, &key.namespace, &selector).await.inspect_err(lost)?;
-        self.consistency.wrote(key, &self.jobs, fresh.version);
-        let newest = listed.iter().filter(|pod| pod.is_controlled_by(&job.meta.uid)).map(|pod| pod.version).max();
-        if let Some(newest) = newest {
-            self.consistency.wrote(key, &self.pods, newest);
-        }
-        // A pod that is gone from the server may still be in our store: it was counted before it could go.
-        let known = self.pods.by_index(&by_controller(), owned_by(&job.meta.uid));
-        let gone = known.iter().filter(|pod| !listed.iter().any(|listed| listed.uid == pod.meta.uid));
-        self.remember(key, &job.meta.uid, |memory| {
-            for pod in gone {
-                if pod.is_active() {
-                    self.consistency.deleting(key, &pod.meta);
-                }
-                memory.settled.insert(pod.meta.uid.clone());
+    /// Compares the Job and its pods with the API server's. True if the cache is up to date.
+    async fn compare(&self, key: &ObjectKey, job: &Job) -> Result<bool, ReconcileError> {
+        let control = &self.control;
+        let fresh = match control.writer.get(&Job::RESOURCE, key).await {
+            Err(error) if error.is_not_found() => {
+                // Its deletion wakes the key.
+                self.queue.add_after(key.clone(), handover::RECHECK);
+                return Ok(false);
             }
+            fresh => fresh?.meta().map_err(|error| ReconcileError::new(error.to_string()))?,
+        };
+        let children = Children {
+            owner: &job.meta,
+            selector: &job.selector,
+            store: &control.pods,
+            consistency: &control.consistency,
+            writer: &control.writer,
+        };
+        let missing = self.handover.compare(children).await?;
+        control.consistency.wrote(key, &self.jobs, fresh.version);
+        // A pod that no longer exists was counted before it could be deleted.
+        self.remember(key, &job.meta.uid, |memory| {
+            memory.settled.extend(missing.iter().map(|pod| pod.meta.uid.clone()));
         });
-        Ok(self.caught_up(key) && self.consistency.deletions_seen(key, &self.pods))
+        let is_current = self.is_caught_up(key) && self.handover.is_settled(&job.meta, &job.selector, &control.pods);
+        if !is_current {
+            self.queue.add_after(key.clone(), handover::RECHECK);
+        }
+        Ok(is_current)
     }
 
-    /// Changes what is remembered about a Job, and answers it.
+    /// Changes what is remembered about a Job, and returns it.
     fn remember(&self, key: &ObjectKey, uid: &Uid, change: impl FnOnce(&mut Memory)) -> Memory {
         let mut memory = self.memory();
         let known = memory.entry(key.clone()).or_default();
@@ -454,19 +440,40 @@ impl Jobs {
     }
 
     fn forget(&self, key: &ObjectKey) {
-        self.consistency.forget(key);
+        self.control.consistency.forget(key);
+        self.handover.forget(key);
         self.memory().remove(key);
         self.debouncer.forget(key);
     }
 
     fn memory(&self) -> MutexGuard<'_, HashMap<ObjectKey, Memory>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.memory)
     }
 }
 
-/// Reasons of failures are a fixed set; whoever wrote another one into a condition is quoted by the general one.
+/// The delay of a timer; a time that has passed is due now.
+fn timer(left: SignedDuration) -> Duration {
+    Duration::try_from(left).unwrap_or_default().min(LONGEST_TIMER)
+}
+
+/// The reason of the event for a failed Job. Reasons are a fixed set; a condition with another one, of another client, gets
+/// the general one.
 fn failure_reason(reason: &str) -> &'static str {
     const REASONS: [&str; 5] =
         ["PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];
     REASONS.into_iter().find(|known| *known == reason).unwrap_or("Failed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timer_of_the_longest_deadline_stays_within_the_clocks_range() {
+        let rows = [(-1, 0), (0, 0), (60, 60), (i64::MAX, 24 * 3600)];
+        for (left, expected) in rows {
+            assert_eq!(timer(SignedDuration::from_secs(left)), Duration::from_secs(expected), "{left}");
+        }
+        assert!(std::time::Instant::now().checked_add(timer(SignedDuration::MAX)).is_some());
+    }
 }

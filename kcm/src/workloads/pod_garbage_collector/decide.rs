@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kinds::pod::DISRUPTION_TARGET;
 use kinds::{Node, Pod, Str, Time};
+use runtime::lock::lock;
 use serde_json::{Value, json};
 
 /// The taint by which an administrator says that a node will not come back with what ran on it.
@@ -32,7 +33,7 @@ impl Census {
         if before == after {
             return;
         }
-        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = lock(&self.nodes);
         if let Some(before) = before {
             let left = nodes.get(&before).map_or(0, |count| count - 1);
             if left == 0 {
@@ -48,7 +49,7 @@ impl Census {
 
     /// The nodes that have pods and that `known` does not know.
     pub fn missing(&self, known: impl Fn(&Str) -> bool) -> Vec<Str> {
-        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = lock(&self.nodes);
         nodes.keys().filter(|node| !known(node)).cloned().collect()
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kinds::Str;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
+use runtime::lock::lock;
 use runtime::metrics::counters;
 
 use super::decide::Reason;
@@ -21,7 +22,7 @@ pub struct Counts(Arc<Mutex<Tries>>);
 impl Counts {
     /// Counts one pod.
     pub fn count(&self, namespace: &Str, reason: Reason, failed: bool) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.0);
         let [tries, failures] = counts.entry((namespace.clone(), reason.as_str())).or_default();
         *tries += 1;
         *failures += u64::from(failed);
@@ -30,7 +31,7 @@ impl Counts {
 
 impl Collector for Counts {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let counts = lock(&self.0).clone();
         let samples = |at: usize| {
             counts.iter().filter(move |(_, counts)| counts[at] > 0).map(move |((namespace, reason), counts)| {
                 let labels = [("namespace", namespace.to_string()), ("reason", (*reason).to_owned())];

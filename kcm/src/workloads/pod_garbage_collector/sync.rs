@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Uid};
 use kinds::{Kind, Node, Pod, Str, Time};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::{Store, index_key};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -89,7 +90,7 @@ impl PodGc {
     }
 
     fn forced(&self) -> std::sync::MutexGuard<'_, HashMap<Uid, Time>> {
-        self.forced.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.forced)
     }
 
     async fn look_through(&self) {

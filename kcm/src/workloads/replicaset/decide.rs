@@ -1,91 +1,56 @@
-//! What to do about a ReplicaSet's pods, and what to say in its status: all policy, no IO.
+//! Policy for a ReplicaSet's pods and its status, without IO.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::HashMap;
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kinds::pod::Phase;
 use kinds::replicaset::ReplicaSetStatus;
 use kinds::status::Condition;
-use kinds::{Pod, ReplicaSet, Str, Time};
+use kinds::{Pod, ReplicaSet, Time};
 
+use crate::pods::ranking::Ranking;
 use crate::pods::status_delay;
 
-/// Pods created or deleted in one go at most (pkg/controller/replicaset, BurstReplicas).
+/// The largest number of pods created or deleted in one reconcile (pkg/controller/replicaset, BurstReplicas).
 pub const BURST: usize = 500;
 
-/// Type of the condition that tells of failed creations and deletions.
+/// Type of the condition for failed creations and deletions.
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// What to do about the number of pods.
+/// The feature gates that count.
+#[derive(Debug, Clone, Copy)]
+pub struct Gates {
+    /// PodDeletionCost: the pods' annotation decides which of them are deleted first.
+    pub deletion_cost: bool,
+    /// DeploymentReplicaSetTerminatingReplicas: the status has the number of terminating pods.
+    pub terminating_replicas: bool,
+}
+
+/// How to bring the number of pods to the scale.
 #[derive(Debug)]
 pub enum Manage {
-    /// There are as many as wanted.
+    /// The number is right.
     Nothing,
-    /// Create so many.
+    /// Create this number of pods.
     Create(usize),
     /// Delete these.
     Delete(Vec<Arc<Pod>>),
 }
 
-/// Compares the active pods with the scale (pkg/controller/replicaset, manageReplicas). `related` yields the pods of
-/// all ReplicaSets of the same owner, these among them; it is only asked when pods have to be ranked.
-pub fn manage(active: &[Arc<Pod>], replicas: i32, now: Timestamp, related: impl FnOnce() -> Vec<Arc<Pod>>) -> Manage {
+/// Compares the active pods with the scale (pkg/controller/replicaset, manageReplicas). `ranking` is only called if some
+/// of the pods are deleted.
+pub fn manage(active: &[Arc<Pod>], replicas: i32, ranking: impl FnOnce() -> Ranking) -> Manage {
     let wanted = usize::try_from(replicas).unwrap_or(0);
     match active.len().cmp(&wanted) {
         Ordering::Equal => Manage::Nothing,
         Ordering::Less => Manage::Create((wanted - active.len()).min(BURST)),
         Ordering::Greater => {
             let surplus = (active.len() - wanted).min(BURST);
-            let mut victims = active.to_vec();
-            if surplus < active.len() {
-                let crowds = crowds(&related());
-                victims.sort_by_cached_key(|pod| rank(pod, &crowds, now));
-                victims.truncate(surplus);
-            }
-            Manage::Delete(victims)
+            let pods = active.to_vec();
+            Manage::Delete(if surplus < pods.len() { ranking().first(pods, surplus) } else { pods })
         }
     }
-}
-
-/// Active pods on each node.
-fn crowds(related: &[Arc<Pod>]) -> HashMap<Str, usize> {
-    let mut crowds = HashMap::new();
-    for pod in related.iter().filter(|pod| pod.is_active()) {
-        *crowds.entry(pod.node.clone()).or_default() += 1;
-    }
-    crowds
-}
-
-/// What goes first: the smallest (pkg/controller, ActivePodsWithRanks). Ages count by their order of magnitude, so
-/// that of pods about as old any may go.
-type Rank = (bool, Phase, bool, i32, Reverse<usize>, Option<Age>, Reverse<i32>, Reverse<i32>, Age, kinds::Uid);
-
-/// Unknown first, then young before old.
-type Age = Option<u32>;
-
-fn rank(pod: &Pod, crowds: &HashMap<Str, usize>, now: Timestamp) -> Rank {
-    (
-        !pod.node.is_empty(),
-        pod.phase,
-        pod.ready,
-        pod.deletion_cost,
-        Reverse(crowds.get(&pod.node).copied().unwrap_or(0)),
-        pod.ready.then(|| age(pod.ready_since, now)),
-        Reverse(pod.restarts),
-        Reverse(pod.sidecar_restarts),
-        age(pod.meta.created, now),
-        pod.meta.uid.clone(),
-    )
-}
-
-/// The power of two of an age in nanoseconds.
-fn age(since: Time, now: Timestamp) -> Age {
-    let nanos = now.as_nanosecond() - i128::from(since.0) * 1_000_000_000;
-    (!since.is_zero())
-        .then(|| u128::try_from(nanos).ok().filter(|nanos| *nanos > 0).map_or(0, |nanos| nanos.ilog2() + 1))
 }
 
 /// True when a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
@@ -94,7 +59,7 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// The status (pkg/controller/replicaset, calculateStatus). `terminating` is absent where the kind does not tell it;
+/// The status (pkg/controller/replicaset, calculateStatus). `terminating` is absent where the kind has no such field;
 /// `failure` is what kept pods from being created or deleted.
 pub fn status(
     set: &ReplicaSet,
@@ -119,7 +84,7 @@ pub fn status(
     }
 }
 
-/// The failure condition comes with the first failure and goes with the first success; others stay.
+/// The failure condition is set with the first failure and removed with the first success; other conditions stay.
 fn conditions(set: &ReplicaSet, active: usize, failure: Option<&str>, now: Timestamp) -> Vec<Condition> {
     let mut conditions = set.status.conditions.clone();
     let known = conditions.iter().any(|condition| &*condition.kind == REPLICA_FAILURE);
@@ -146,9 +111,10 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
     }
 }
 
-/// How long a status may wait to be written, from when it first differed from the set's. What a Deployment decides on
-/// goes at once when all pods are there, and when pods are lost that it counts on; while more pods are coming, it waits
-/// for some of them.
+/// How long a status may wait to be written, from when it first differed from the set's.
+///
+/// Written immediately: lost pods, on which a Deployment relies; the last missing pod; and the end of the last terminating
+/// pod, for which users and tools wait after a rollout. While more pods are starting, a gain waits for some of them.
 pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     let was = &set.status;
     let arrived = arrived(set, status);
@@ -157,7 +123,7 @@ pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     if *status == *was || status.conditions != was.conditions || arrived < 0 || emptied {
         Duration::ZERO
     } else if status.differs_only_in_terminating(was) {
-        status_delay::MINOR_CHANGE
+        if is_settled && status.terminating_replicas == Some(0) { Duration::ZERO } else { status_delay::MINOR_CHANGE }
     } else if is_settled && arrived == 0 {
         status_delay::for_pods(0, status.terminating_replicas.unwrap_or(0)).min(status_delay::MINOR_CHANGE)
     } else if arrived > 0 {
@@ -167,12 +133,12 @@ pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     }
 }
 
-/// True when pods are lost that a Deployment counts on.
+/// True when pods are lost on which a Deployment relies.
 pub fn is_loss(set: &ReplicaSet, status: &ReplicaSetStatus) -> bool {
     arrived(set, status) < 0
 }
 
-/// How many more pods a Deployment would count on than the set's status tells.
+/// Number of pods on which a Deployment could rely beyond those in the set's status.
 fn arrived(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
     counted(set, status) - counted(set, &set.status)
 }
@@ -182,7 +148,7 @@ fn counted(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
     status.available_replicas.min(set.replicas)
 }
 
-/// When to look again because a ready pod will have become available (pkg/controller, FindMinNextPodAvailabilityCheck).
+/// Time until the next ready pod becomes available (pkg/controller, FindMinNextPodAvailabilityCheck).
 pub fn next_check(
     status: &ReplicaSetStatus,
     active: &[Arc<Pod>],

@@ -1,4 +1,4 @@
-//! replicaset-controller and replicationcontroller-controller: keep as many pods of one template running as asked.
+//! replicaset-controller and replicationcontroller-controller: keep the desired number of pods of one template running.
 //!
 //! Each watches its kind and Pods, creates and deletes pods, adopts and releases them, and writes statuses.
 //! Follows upstream pkg/controller/replicaset and pkg/controller/replication.
@@ -13,7 +13,8 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kinds::{Pod, ReplicaSet, ReplicationController, Sections};
+use kinds::{Namespace, Pod, ReplicaSet, ReplicationController, Sections};
+use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
@@ -22,12 +23,15 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Verb, Write};
+use crate::pods::control::PodControl;
+use crate::pods::creation_gate::CreationGate;
+use decide::Gates;
 use pod_set::PodSet;
 use sync::PodSets;
 
-/// Changes of pods that only move counts in the status are taken together over this time at first,
+/// Shortest time between two reconciles for changes of pods that only change counts in the status.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// and over up to this time while many pods change.
+/// The same while many pods change.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
 /// The controller of ReplicaSets.
@@ -67,6 +71,7 @@ const fn writes(status: Write) -> [Write; 6] {
 fn watches<K: PodSet>(builder: &mut Builder, _: &Context) {
     builder.need::<Pod>(Sections::default(), &[by_controller()]);
     builder.need::<K>(ReplicaSet::TEMPLATE, &[by_controller(), by_namespace()]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start<K: PodSet>(manager: &mut Manager, context: &Context) {
@@ -76,22 +81,32 @@ fn start<K: PodSet>(manager: &mut Manager, context: &Context) {
         ..QueueOptions::named(K::QUEUES[0].queue)
     });
     let (sets, pods) = (manager.registry().store::<K>(), manager.registry().store::<Pod>());
+    let gate = CreationGate::new(manager.registry().store());
+    gate.wake_on_new_namespace(&sets, &queue);
+    let consistency = Arc::<Consistency>::default();
+    let gates = &context.options.gates;
     let reconciler = Arc::new(PodSets {
         sets: sets.clone(),
-        pods: pods.clone(),
-        writer: manager.writer(K::SERVICE_ACCOUNT),
-        recorder: manager.recorder(K::COMPONENT, K::SERVICE_ACCOUNT),
-        consistency: Arc::default(),
+        control: PodControl {
+            pods: pods.clone(),
+            writer: manager.writer(K::SERVICE_ACCOUNT),
+            recorder: manager.recorder(K::COMPONENT, K::SERVICE_ACCOUNT),
+            consistency: consistency.clone(),
+            gate,
+        },
         queue: queue.clone(),
         clock: context.clock.clone(),
-        looked: Default::default(),
+        gates: Gates {
+            deletion_cost: gates.enabled("PodDeletionCost"),
+            terminating_replicas: gates.enabled("DeploymentReplicaSetTerminatingReplicas"),
+        },
+        handover: Default::default(),
+        refusals: Default::default(),
         debouncer: Default::default(),
-        begun: Default::default(),
     });
-    keys::subscribe(&sets, &pods, &queue, &reconciler.consistency);
+    keys::subscribe(&sets, &pods, &queue, &consistency);
     // The metric is of ReplicaSets by its name.
     if K::CONTROLLER == ReplicaSet::CONTROLLER {
-        let consistency = reconciler.consistency.clone();
         manager.collect(StaleSyncs { subsystem: "replicaset_controller", kind: "ReplicaSet", consistency });
     }
     let workers = context.workers(K::WORKERS);

@@ -1,53 +1,77 @@
-//! One reconcile of a set of pods: gather, claim, manage, status.
+//! One reconcile of a set of pods: gather, claim, manage, report.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
-use jiff::Timestamp;
+use kinds::Pod;
 use kinds::meta::ObjectKey;
 use kinds::replicaset::ReplicaSetStatus;
 use kinds::selector::Selector;
-use kinds::{Kind, Pod};
-use runtime::consistency::Consistency;
 use runtime::controller_ref::Owner;
 use runtime::debounce::StatusDebouncer;
-use runtime::events::{EventType, Recorder, about};
+use runtime::handover::{self, Children, Handover};
 use runtime::queue::Queue;
 use runtime::slow_start::slow_start;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use runtime::write::{WriteError, Writer};
 use tracing::{debug, error, info};
 
-use super::decide::{self, Manage};
+use super::decide::{self, Gates, Manage};
 use super::pod_set::PodSet;
 use crate::context::Clock;
+use crate::pods::control::PodControl;
+use crate::pods::ranking::Ranking;
+use crate::pods::refusals::{Attempt, Refusals};
+use crate::pods::status_write::{StatusWrite, finish, put_status};
 
 /// The controller's state.
 pub struct PodSets<K: PodSet> {
     pub sets: Arc<Store<K>>,
-    pub pods: Arc<Store<Pod>>,
-    pub writer: Writer,
-    pub recorder: Recorder,
-    pub consistency: Arc<Consistency>,
+    pub control: PodControl,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// Sets from before our time whose pods were compared with the server's: what another leader did last may
-    /// not have reached our stores when we began.
-    pub looked: Mutex<HashSet<ObjectKey>>,
+    pub gates: Gates,
+    pub handover: Handover,
+    pub refusals: Refusals,
     pub debouncer: StatusDebouncer,
-    /// When our time began.
-    pub begun: OnceLock<Timestamp>,
+}
+
+/// One set at work.
+struct Work<'a, K> {
+    key: &'a ObjectKey,
+    owner: &'a K,
+    /// Pods that it owns, in any state.
+    owned: usize,
+    /// Its pods that count.
+    active: Vec<Arc<Pod>>,
+    /// Its pods that are being deleted.
+    terminating: usize,
+}
+
+/// What managing the pods led to.
+#[derive(Debug, Default)]
+struct Managed {
+    /// Why pods could not be created or deleted, for the status.
+    failure: Option<String>,
+    /// The failure is of this reconcile: it ends with an error.
+    is_error: bool,
+    /// When to reconcile again.
+    next: Option<Duration>,
+}
+
+impl Managed {
+    fn failed(message: impl Into<String>) -> Self {
+        Self { failure: Some(message.into()), is_error: true, next: None }
+    }
 }
 
 impl<K: PodSet> Reconcile for PodSets<K> {
     type Key = ObjectKey;
 
     fn begin(&self) {
-        self.begun.get_or_init(|| (self.clock)());
+        self.handover.begin_term((self.clock)());
     }
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
@@ -58,12 +82,10 @@ impl<K: PodSet> Reconcile for PodSets<K> {
 impl<K: PodSet> PodSets<K> {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(owner) = self.sets.get(key) else {
-            self.consistency.forget(key);
-            self.looked().remove(key);
-            self.debouncer.forget(key);
+            self.forget(key);
             return Ok(Outcome::Done);
         };
-        if !self.caught_up(key) {
+        if !self.is_caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
         let set = owner.replica_set();
@@ -71,139 +93,102 @@ impl<K: PodSet> PodSets<K> {
             error!(why, "the selector is invalid; nothing is done for it");
             return Ok(Outcome::Done);
         }
-        if self.consistency.take_lost(key) && !self.look(key, &owner).await? {
-            return Ok(Outcome::WaitingForCache);
+        if self.control.consistency.take_lost(key) {
+            self.handover.require(&set.meta);
         }
-        let deletions_seen = self.consistency.deletions_seen(key, &self.pods);
-        let mut children = self.pods.by_index(&by_controller(), owned_by(&set.meta.uid));
-        children.extend(self.pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)));
+        let work = self.gather(key, &*owner).await?;
+        match self.manage(&work).await? {
+            Some(managed) => self.report(&work, managed).await,
+            None => Ok(Outcome::WaitingForCache),
+        }
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        self.control.consistency.forget(key);
+        self.handover.forget(key);
+        self.refusals.forget(key);
+        self.debouncer.forget(key);
+    }
+
+    /// True when the stores show everything that was written for a key, and the set as this process wrote it last. If
+    /// not, the stores requeue the key when they do.
+    fn is_caught_up(&self, key: &ObjectKey) -> bool {
+        let wake = || {
+            let (queue, key) = (self.queue.clone(), key.clone());
+            move || queue.add(key)
+        };
+        self.sets.is_settled(key, wake())
+            && self.control.consistency.caught_up(key, &self.sets, wake())
+            && self.control.consistency.caught_up(key, &self.control.pods, wake())
+    }
+
+    /// Claims the set's pods: adopts those that match, and releases those that no longer do.
+    async fn gather<'a>(&self, key: &'a ObjectKey, owner: &'a K) -> Result<Work<'a, K>, ReconcileError> {
+        let (set, pods) = (owner.replica_set(), &self.control.pods);
+        let mut children = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
+        let owned = children.len();
+        children.extend(pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)));
         let terminating = children
             .iter()
             .filter(|pod| pod.is_terminating() && pod.meta.is_controlled_by(&set.meta.uid))
             .filter(|pod| set.selector.matches(&pod.meta.labels))
             .count();
         children.retain(|pod| pod.is_active());
-        let active = self.claim(key, &owner, children).await?;
+        let claims = Owner { meta: owner.meta(), reference: owner.controller_ref(), writer: &self.control.writer };
+        let claimed = claims.claim::<K, Pod>(children, |pod| set.selector.matches(&pod.meta.labels)).await;
+        for version in claimed.written {
+            self.control.consistency.wrote(key, pods, version);
+        }
+        if !claimed.errors.is_empty() {
+            return Err(ReconcileError::new(claimed.errors.join(", ")));
+        }
+        Ok(Work { key, owner, owned, active: claimed.children, terminating })
+    }
 
-        let mut failure = None;
-        if deletions_seen && !set.meta.is_deleting() {
-            let now = (self.clock)();
-            let plan = decide::manage(&active, set.replicas, now, || self.related(&owner));
-            if !matches!(plan, Manage::Nothing) && !self.knows_its_pods(key, &owner).await? {
-                return Ok(Outcome::WaitingForCache);
-            }
-            failure = match plan {
-                Manage::Nothing => None,
-                Manage::Create(count) => self.create(key, &owner, count).await,
-                Manage::Delete(victims) => self.delete(key, &owner, victims).await,
-            };
+    /// Creates or deletes pods; `None` if the cache has to catch up first.
+    async fn manage(&self, work: &Work<'_, K>) -> Result<Option<Managed>, ReconcileError> {
+        let (key, set, pods) = (work.key, work.owner.replica_set(), &self.control.pods);
+        if set.meta.is_deleting() {
+            return Ok(Some(Managed::default()));
+        }
+        if !self.control.consistency.deletions_seen(key, pods)
+            || !self.handover.is_settled(&set.meta, &set.selector, pods)
+        {
+            return Ok(Some(Managed { next: Some(handover::RECHECK), ..Managed::default() }));
         }
         let now = (self.clock)();
-        let terminating = K::TELLS_TERMINATING.then_some(terminating);
-        let status = decide::status(set, &active, terminating, failure.as_deref(), now);
-        let mut next = decide::next_check(&status, &active, set.min_ready_seconds, now);
-        let wait = match status == set.status {
-            true => self.debouncer.wait(key, Duration::ZERO),
-            false => self.debouncer.wait_damped(key, decide::patience(set, &status), decide::is_loss(set, &status)),
-        };
-        match wait {
-            Some(later) => next = Some(next.map_or(later, |next| next.min(later))),
-            None if status != set.status => {
-                if let Some(outcome) = self.put_status(key, &owner, &status).await? {
-                    return failure.map_or(Ok(outcome), |message| Err(ReconcileError::new(message)));
-                }
+        let ranking = || Ranking::new(&self.related(work.owner), self.gates.deletion_cost, now);
+        let plan = decide::manage(&work.active, set.replicas, ranking);
+        if !matches!(plan, Manage::Nothing) && self.handover.is_due(&set.meta, now) && !self.compare(work).await? {
+            return Ok(None);
+        }
+        Ok(Some(match plan {
+            Manage::Nothing => {
+                self.refusals.forget(key);
+                Managed::default()
             }
-            None => {}
-        }
-        if let Some(message) = failure {
-            return Err(ReconcileError::new(message));
-        }
-        Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
+            Manage::Create(count) => self.create(work, count).await,
+            Manage::Delete(victims) => self.delete(work, victims).await,
+        }))
     }
 
-    /// Writes the status; an outcome says that it could not be, and why the sync ends.
-    async fn put_status(
-        &self,
-        key: &ObjectKey,
-        set: &K,
-        status: &ReplicaSetStatus,
-    ) -> Result<Option<Outcome>, ReconcileError> {
-        // The Deployment's controller may have changed the set since this sync began.
-        let Some(_underway) = self.sets.begin_write(key, set.meta().version) else {
-            return Ok(Some(Outcome::RequeueWithBackoff));
+    /// Compares the set's pods with the API server's. True if the cache is up to date.
+    async fn compare(&self, work: &Work<'_, K>) -> Result<bool, ReconcileError> {
+        let (set, control) = (work.owner.replica_set(), &self.control);
+        let children = Children {
+            owner: work.owner.meta(),
+            selector: &set.selector,
+            store: &control.pods,
+            consistency: &control.consistency,
+            writer: &control.writer,
         };
-        let body = set.replica_set().status_update(status);
-        match self.writer.replace(&K::RESOURCE, key, Some("status"), &body).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
-                    self.consistency.wrote(key, &self.sets, meta.version);
-                    self.sets.wrote(key, meta.version);
-                }
-                Ok(None)
-            }
-            // The status was computed from what is no longer true: the change that is on its way leads to another.
-            Err(error) if error.is_conflict() => Ok(Some(Outcome::RequeueWithBackoff)),
-            Err(error) if error.is_not_found() => Ok(Some(Outcome::Done)),
-            Err(error) => Err(error.into()),
+        self.handover.compare(children).await?;
+        let is_current =
+            self.is_caught_up(work.key) && self.handover.is_settled(&set.meta, &set.selector, &control.pods);
+        if !is_current {
+            self.queue.add_after(work.key.clone(), handover::RECHECK);
         }
-    }
-
-    /// Whether the stores show all that was written for a key, and the set as this process wrote it last; if not,
-    /// the key comes back when they do.
-    fn caught_up(&self, key: &ObjectKey) -> bool {
-        let wake = || {
-            let (queue, key) = (self.queue.clone(), key.clone());
-            move || queue.add(key)
-        };
-        self.sets.is_settled(key, wake())
-            && self.consistency.caught_up(key, &self.sets, wake())
-            && self.consistency.caught_up(key, &self.pods, wake())
-    }
-
-    fn looked(&self) -> std::sync::MutexGuard<'_, HashSet<ObjectKey>> {
-        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Before the first creation or deletion for a set that is older than our time: look at the server once.
-    async fn knows_its_pods(&self, key: &ObjectKey, set: &K) -> Result<bool, ReconcileError> {
-        let begun = self.begun.get_or_init(|| (self.clock)());
-        if set.meta().created.0 > begun.as_second() || !self.looked().insert(key.clone()) {
-            return Ok(true);
-        }
-        self.look(key, set).await
-    }
-
-    /// Compares our pods with the server's; true when our store is not behind. Else the key comes back when it is not.
-    async fn look(&self, key: &ObjectKey, set: &K) -> Result<bool, ReconcileError> {
-        let Some(selector) = set.replica_set().selector.query() else { return Ok(true) };
-        let listed = self.writer.list_meta(&Pod::RESOURCE, &key.namespace, &selector).await.inspect_err(|_| {
-            self.consistency.lost(key);
-            self.looked().remove(key);
-        })?;
-        let newest = listed.iter().filter(|pod| pod.is_controlled_by(&set.meta().uid)).map(|pod| pod.version).max();
-        if let Some(newest) = newest {
-            self.consistency.wrote(key, &self.pods, newest);
-        }
-        // A pod that is gone from the server may still be in our store.
-        for pod in self.pods.by_index(&by_controller(), owned_by(&set.meta().uid)) {
-            if pod.is_active() && !listed.iter().any(|known| known.uid == pod.meta.uid) {
-                self.consistency.deleting(key, &pod.meta);
-            }
-        }
-        Ok(self.caught_up(key) && self.consistency.deletions_seen(key, &self.pods))
-    }
-
-    async fn claim(&self, key: &ObjectKey, set: &K, children: Vec<Arc<Pod>>) -> Result<Vec<Arc<Pod>>, ReconcileError> {
-        let owner = Owner { meta: set.meta(), reference: set.controller_ref(), writer: &self.writer };
-        let claimed = owner.claim::<K, Pod>(children, |pod| set.replica_set().selector.matches(&pod.meta.labels)).await;
-        for version in claimed.written {
-            self.consistency.wrote(key, &self.pods, version);
-        }
-        if claimed.errors.is_empty() {
-            Ok(claimed.children)
-        } else {
-            Err(ReconcileError::new(claimed.errors.join(", ")))
-        }
+        Ok(is_current)
     }
 
     /// Pods of all sets of the same owner.
@@ -214,73 +199,97 @@ impl<K: PodSet> PodSets<K> {
         };
         siblings
             .iter()
-            .flat_map(|sibling| self.pods.by_index(&by_controller(), owned_by(&sibling.meta().uid)))
+            .flat_map(|sibling| self.control.pods.by_index(&by_controller(), owned_by(&sibling.meta().uid)))
             .collect()
     }
 
-    /// Creates pods, slowly at first; returns what went wrong.
-    async fn create(&self, key: &ObjectKey, set: &K, count: usize) -> Option<String> {
-        let Some(template) = set.replica_set().template.as_ref().filter(|template| !template.labels.is_empty()) else {
-            return Some("unable to create pods, no labels".to_owned());
+    /// Creates pods with a slow start.
+    async fn create(&self, work: &Work<'_, K>, count: usize) -> Managed {
+        let (key, set) = (work.key, work.owner.replica_set());
+        let Some(template) = set.template.as_ref().filter(|template| !template.labels.is_empty()) else {
+            return Managed::failed("unable to create pods, no labels");
         };
-        debug!(need = set.replica_set().replicas, count, "too few pods; creating");
-        let body = template.pod(key, &set.controller_ref());
-        let (created, error) = slow_start(count, |_| self.create_one(key, set, &body)).await;
-        if error.is_some() {
-            info!(created, skipped = count - created, "could not create all pods");
+        if !self.control.gate.is_open(&key.namespace) {
+            debug!("not creating pods: the namespace is being deleted");
+            return Managed::default();
         }
-        error.map(|error| error.to_string())
+        let attempt = Attempt::new(&set.meta, count, work.owned);
+        if let Some(waiting) = self.refusals.waiting(key, &attempt) {
+            debug!(why = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            return Managed { failure: Some(waiting.message), is_error: false, next: Some(waiting.left) };
+        }
+        debug!(need = set.replicas, count, "too few pods; creating");
+        let body = template.pod(key, &work.owner.controller_ref());
+        let (created, error) = slow_start(count, |_| self.control.create(key, work.owner, &body)).await;
+        let Some(error) = error else {
+            self.refusals.forget(key);
+            return Managed::default();
+        };
+        info!(created, skipped = count - created, "could not create all pods");
+        let Some(error) = error.into_failure() else { return Managed::default() };
+        let message = error.to_string();
+        if error.refused().is_some() {
+            self.refusals.refused(key, attempt.after(created), message.clone());
+        }
+        Managed::failed(message)
     }
 
-    async fn create_one(&self, key: &ObjectKey, set: &K, body: &[u8]) -> Result<(), WriteError> {
-        let created = self.writer.create(&Pod::RESOURCE, &key.namespace, body, false).await;
-        match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
-            Ok(pod) => {
-                self.consistency.wrote(key, &self.pods, pod.version);
-                let message = format!("Created pod: {}", pod.name);
-                self.recorder.event(&about(set), EventType::Normal, "SuccessfulCreate", message);
-                Ok(())
-            }
-            // All further creations would fail too, and nobody need be told.
-            Err(error) if error.is_namespace_terminating() => Ok(()),
-            Err(error) => {
-                if error.is_lost() {
-                    self.consistency.lost(key);
-                }
-                let message = format!("Error creating: {error}");
-                self.recorder.event(&about(set), EventType::Warning, "FailedCreate", message);
-                Err(error)
-            }
+    /// Deletes pods concurrently; reports the first failure.
+    async fn delete(&self, work: &Work<'_, K>, victims: Vec<Arc<Pod>>) -> Managed {
+        if let Err(why) = self.control.check_decodable() {
+            return Managed::failed(why);
+        }
+        debug!(need = work.owner.replica_set().replicas, count = victims.len(), "too many pods; deleting");
+        let deletions = victims.iter().map(|pod| self.control.delete(work.key, work.owner, pod));
+        match join_all(deletions).await.into_iter().find_map(Result::err) {
+            Some(error) => Managed::failed(format!("unable to delete pods: {error}")),
+            None => Managed::default(),
         }
     }
 
-    /// Deletes pods, all at once; returns what went wrong first.
-    async fn delete(&self, key: &ObjectKey, set: &K, victims: Vec<Arc<Pod>>) -> Option<String> {
-        let unreadable = self.pods.undecodable();
-        if unreadable > 0 {
-            return Some(format!("not deleting pods while {unreadable} pods cannot be decoded (see the log)"));
+    /// Writes the status unless it may wait.
+    async fn report(&self, work: &Work<'_, K>, managed: Managed) -> Result<Outcome, ReconcileError> {
+        let (key, set, now) = (work.key, work.owner.replica_set(), (self.clock)());
+        let tells_terminating = K::TELLS_TERMINATING && self.gates.terminating_replicas;
+        let terminating = tells_terminating.then_some(work.terminating);
+        let status = decide::status(set, &work.active, terminating, managed.failure.as_deref(), now);
+        let available = decide::next_check(&status, &work.active, set.min_ready_seconds, now);
+        let wait = match status == set.status {
+            true => self.debouncer.wait(key, Duration::ZERO),
+            false => self.debouncer.wait_damped(key, decide::patience(set, &status), decide::is_loss(set, &status)),
+        };
+        let mut again = None;
+        if wait.is_none() && status != set.status {
+            again = self.put_status(key, work.owner, &status).await?;
         }
-        debug!(need = set.replica_set().replicas, count = victims.len(), "too many pods; deleting");
-        let deletions = victims.iter().map(|pod| async move {
-            let uid = &pod.meta.uid;
-            self.consistency.deleting(key, &pod.meta);
-            match self.writer.delete(&Pod::RESOURCE, &pod.meta.key(), uid).await {
-                Ok(()) => {
-                    let message = format!("Deleted pod: {}", pod.meta.name);
-                    self.recorder.event(&about(set), EventType::Normal, "SuccessfulDelete", message);
-                    None
+        let failure = managed.failure.filter(|_| managed.is_error).map(ReconcileError::new);
+        if let (Some(outcome), None) = (again, &failure) {
+            return Ok(outcome);
+        }
+        finish(&self.queue, key, [available, wait, managed.next].into_iter().flatten().min(), failure)
+    }
+
+    /// Writes the status. Returns the outcome of the reconcile if it could not be written.
+    async fn put_status(
+        &self,
+        key: &ObjectKey,
+        owner: &K,
+        status: &ReplicaSetStatus,
+    ) -> Result<Option<Outcome>, ReconcileError> {
+        // The Deployment's controller may have changed the set since this reconcile began.
+        let Some(_underway) = self.sets.begin_write(key, owner.meta().version) else {
+            return Ok(Some(Outcome::RequeueWithBackoff));
+        };
+        let (control, body) = (&self.control, owner.replica_set().status_update(status));
+        match put_status(&control.writer, &control.consistency, &self.sets, key, &body).await? {
+            StatusWrite::Written(answer) => {
+                if let Ok(meta) = answer.meta() {
+                    self.sets.wrote(key, meta.version);
                 }
-                // Gone already: the store will show it.
-                Err(error) if error.is_not_found() => None,
-                Err(error) => {
-                    // A deletion may be repeated: it is bound to the uid.
-                    self.consistency.not_deleting(key, uid);
-                    let message = format!("Error deleting: {error}");
-                    self.recorder.event(&about(set), EventType::Warning, "FailedDelete", message);
-                    Some(format!("unable to delete pods: {error}"))
-                }
+                Ok(None)
             }
-        });
-        join_all(deletions).await.into_iter().flatten().next()
+            StatusWrite::Outdated => Ok(Some(Outcome::RequeueWithBackoff)),
+            StatusWrite::Deleted => Ok(Some(Outcome::Done)),
+        }
     }
 }

@@ -12,10 +12,13 @@ use kinds::status::Condition;
 use kinds::wire::Put;
 use kinds::{Decode, Interner, Kind, Meta, Pod, ReplicaSet, Sections, Time};
 use proptest::prelude::*;
+use runtime::children::{Urgency, adoptable};
 use runtime::store::Change;
 
 use super::decide::{BURST, Manage, REPLICA_FAILURE, is_available, manage, next_check, patience, status};
-use super::keys::{Urgency, free_to_adopt, of_pod, of_set};
+use super::keys::of_set;
+use crate::pods::keys::owners_of_pod;
+use crate::pods::ranking::Ranking;
 
 const NOW: i64 = 1_000_000;
 
@@ -98,7 +101,7 @@ fn arcs(pods: Vec<Pod>) -> Vec<Arc<Pod>> {
 /// The names of the pods that go when all but `replicas` go.
 fn victims(pods: Vec<Pod>, replicas: i32) -> Vec<String> {
     let pods = arcs(pods);
-    match manage(&pods, replicas, now(), || pods.clone()) {
+    match manage(&pods, replicas, || Ranking::new(&pods, true, now())) {
         Manage::Delete(victims) => victims.iter().map(|pod| pod.meta.name.to_string()).collect(),
         other => panic!("{other:?} instead of deletions"),
     }
@@ -108,7 +111,7 @@ fn victims(pods: Vec<Pod>, replicas: i32) -> Vec<String> {
 fn as_many_as_missing_are_created_up_to_the_burst() {
     for (active, replicas, expected) in [(0, 0, 0), (0, 3, 3), (2, 3, 1), (0, 501, BURST), (1, 10_000, BURST)] {
         let pods = arcs((0..active).map(|at| pod(&at.to_string())).collect());
-        let plan = manage(&pods, replicas, now(), || panic!("nothing to rank"));
+        let plan = manage(&pods, replicas, || panic!("nothing to rank"));
         let created = match plan {
             Manage::Nothing => 0,
             Manage::Create(count) => count,
@@ -121,9 +124,11 @@ fn as_many_as_missing_are_created_up_to_the_burst() {
 #[test]
 fn nobody_is_ranked_when_all_go_and_no_more_than_the_burst_go() {
     let pods = arcs((0..3).map(|at| pod(&at.to_string())).collect());
-    assert!(matches!(manage(&pods, 0, now(), || panic!("ranked")), Manage::Delete(victims) if victims.len() == 3));
+    assert!(matches!(manage(&pods, 0, || panic!("ranked")), Manage::Delete(victims) if victims.len() == 3));
     let pods = arcs((0..700).map(|at| pod(&at.to_string())).collect());
-    assert!(matches!(manage(&pods, 0, now(), || pods.clone()), Manage::Delete(victims) if victims.len() == BURST));
+    assert!(
+        matches!(manage(&pods, 0, || Ranking::new(&pods, true, now())), Manage::Delete(victims) if victims.len() == BURST)
+    );
 }
 
 /// Each row changes one pod so that it goes before an unchanged one, the strongest reason first.
@@ -151,6 +156,15 @@ fn the_least_useful_pod_goes_first() {
             assert_eq!(victims(vec![other, spoilt.clone()], 1), ["spoilt"], "{reason} before {weaker}");
         }
     }
+}
+
+#[test]
+fn deletion_cost_counts_only_with_its_gate() {
+    let mut cheap = pod("cheap");
+    (cheap.deletion_cost, cheap.ready_since) = (-1, Time(NOW - 100_000));
+    let pods = arcs(vec![cheap, pod("young")]);
+    let first = |uses_cost| Ranking::new(&pods, uses_cost, now()).first(pods.clone(), 1)[0].meta.name.to_string();
+    assert_eq!((first(true).as_str(), first(false).as_str()), ("cheap", "young"));
 }
 
 #[test]
@@ -252,7 +266,7 @@ fn the_next_look_is_when_the_first_pod_becomes_available() {
 
 /// What is written and what is true: replicas, available and terminating pods; then how long it may wait.
 #[test]
-fn a_status_hurries_only_if_somebody_decides_on_it() {
+fn status_is_written_immediately_when_a_deployment_or_a_user_waits_for_it() {
     let counts = |(replicas, available, terminating): (i32, i32, i32)| ReplicaSetStatus {
         replicas,
         ready_replicas: available,
@@ -275,7 +289,10 @@ fn a_status_hurries_only_if_somebody_decides_on_it() {
         ("three surplus pods go", 2, (5, 5, 0), (2, 2, 3), 240),
         ("surplus pods went", 10, (40, 40, 0), (10, 10, 0), 0),
         ("the last pod went", 0, (3, 3, 0), (0, 0, 3), 0),
-        ("they are gone for good", 0, (0, 0, 3), (0, 0, 0), 2000),
+        ("the last terminating pod disappeared", 0, (0, 0, 3), (0, 0, 0), 0),
+        ("one of several terminating pods disappeared", 0, (0, 0, 3), (0, 0, 2), 2000),
+        ("pods of a complete set terminate", 3, (3, 3, 0), (3, 3, 2), 2000),
+        ("none terminates while pods are missing", 3, (3, 2, 1), (3, 2, 0), 2000),
     ] {
         let mut set = set(replicas, 0);
         set.status = counts(was);
@@ -321,7 +338,7 @@ fn a_pods_change_concerns_its_owners_with_fitting_urgency() {
         let (old, new) = (old.cloned().map(Arc::new), new.cloned().map(Arc::new));
         let change = Change { old: old.as_ref(), new: new.as_ref() };
         let keys: Vec<_> =
-            of_pod::<ReplicaSet>(&change).into_iter().map(|(key, urgency)| (key.to_string(), urgency)).collect();
+            owners_of_pod::<ReplicaSet>(&change).into_iter().map(|(key, urgency)| (key.to_string(), urgency)).collect();
         assert_eq!(keys, expected, "{change:?}");
     }
 }
@@ -343,7 +360,7 @@ fn only_a_free_pod_with_news_is_offered_for_adoption() {
         (None, &pod("a"), false),
     ] {
         let (old, new) = (old.cloned().map(Arc::new), Arc::new(new.clone()));
-        assert_eq!(free_to_adopt(&Change { old: old.as_ref(), new: Some(&new) }).is_some(), expected);
+        assert_eq!(adoptable(&Change { old: old.as_ref(), new: Some(&new) }).is_some(), expected);
     }
 }
 
@@ -408,7 +425,7 @@ proptest! {
         for step in 0.. {
             prop_assert!(step < 3, "no end");
             let before = active.len() as i32;
-            match manage(&active, replicas, now(), || active.clone()) {
+            match manage(&active, replicas, || Ranking::new(&active, true, now())) {
                 Manage::Nothing => break,
                 Manage::Create(count) => active.extend((0..count).map(|at| Arc::new(pod(&format!("new-{step}-{at}"))))),
                 Manage::Delete(victims) => active.retain(|pod| !victims.iter().any(|victim| victim.meta.uid == pod.meta.uid)),

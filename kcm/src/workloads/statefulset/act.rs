@@ -1,12 +1,13 @@
-//! The steps of a plan, carried out: pods and claims written, and people told.
+//! The steps of a plan, carried out: writes of pods and claims, and their events.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use kinds::meta::{ObjectKey, OwnerRef, Uid};
 use kinds::pod_edit::repaired;
 use kinds::template::Template;
 use kinds::{Decode, Interner, Kind, PersistentVolumeClaim, Pod, Sections, StatefulSet};
 use runtime::events::{EventType, about};
+use runtime::lock::lock;
 use runtime::slow_start::slow_start;
 use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
@@ -34,7 +35,7 @@ pub struct Work<'a> {
     done: Mutex<Done>,
 }
 
-/// What people are told of a pod.
+/// What an event of a pod is about.
 #[derive(Debug, Clone, Copy)]
 enum Verb {
     Create,
@@ -69,11 +70,11 @@ impl<'a> Work<'a> {
 
     /// What has been done so far.
     pub fn done(&self) -> Done {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.done).clone()
     }
 
     fn note(&self, note: impl FnOnce(&mut Done)) {
-        note(&mut self.done.lock().unwrap_or_else(PoisonError::into_inner));
+        note(&mut lock(&self.done));
     }
 
     /// Carries a plan out, up to the first stage with a failure.
@@ -136,7 +137,7 @@ impl<'a> Work<'a> {
         if let Err(WriteError::Refused(_)) = &created
             && created.as_ref().is_err_and(WriteError::is_already_exists)
         {
-            // Ours, and on its way to our store, or somebody else's: either way there is nothing to tell.
+            // This StatefulSet's, and not in the store yet, or another owner's: no event in both cases.
             return Err(ReconcileError::new(format!("pod {name} exists already")));
         }
         if let Err(error) = self.own_claims(ordinal, &nobody(&name)).await {
@@ -149,14 +150,26 @@ impl<'a> Work<'a> {
                 self.note(|done| done.created.push(revision));
                 Ok(())
             }
+            Err(error) if error.is_namespace_terminating() => {
+                self.controller.gate.close(&self.key.namespace);
+                Err(error.into())
+            }
             Err(error) => {
+                self.note_refusal(&error);
                 self.tell(Verb::Create, &name, Some(&error.to_string()));
                 Err(error.into())
             }
         }
     }
 
-    /// Creates a pod; answers with the name of its revision.
+    /// Notes that the API server refused a creation, for its backoff.
+    fn note_refusal(&self, error: &WriteError) {
+        if error.refused().is_some() {
+            self.note(|done| done.refusal = Some(error.to_string()));
+        }
+    }
+
+    /// Creates a pod. Returns the name of its revision.
     async fn post(&self, ordinal: i32, made: Made) -> Result<kinds::Str, WriteError> {
         let Revisions { current, update, .. } = &self.revisions;
         let (writer, namespace) = (&self.controller.writer, &self.key.namespace);
@@ -212,7 +225,8 @@ impl<'a> Work<'a> {
             return Err(ReconcileError::new(format!("pod {key} is another one by now")));
         }
         let object = answer.object().map_err(WriteError::from)?;
-        let object = repaired(object, &identity::labels(self.set, ordinal), &claims);
+        let object = repaired(object, &identity::labels(self.set, ordinal), &claims)
+            .map_err(|error| WriteError::Unreadable(error.into()))?;
         let answer = writer.replace(&Pod::RESOURCE, &key, None, &object).await?;
         let version = answer.meta().map_err(WriteError::from)?.version;
         self.controller.consistency.wrote(self.key, &self.controller.pods, version);
@@ -228,7 +242,7 @@ impl<'a> Work<'a> {
         let (consistency, uid) = (&self.controller.consistency, &pod.meta.uid);
         consistency.deleting(self.key, &pod.meta);
         match self.controller.writer.delete(&Pod::RESOURCE, &pod.meta.key(), uid).await {
-            Err(error) if !error.is_not_found() => {
+            Err(error) if !error.is_gone() => {
                 // A deletion may be repeated: it is bound to the uid.
                 consistency.not_deleting(self.key, uid);
                 self.tell(Verb::Delete, &pod.meta.name, Some(&error.to_string()));
@@ -266,7 +280,10 @@ impl<'a> Work<'a> {
                             self.tell_of_claim(&name, pod, None);
                         }
                         Err(error) => {
-                            if !error.is_already_exists() {
+                            if error.is_namespace_terminating() {
+                                self.controller.gate.close(&self.key.namespace);
+                            } else if !error.is_already_exists() {
+                                self.note_refusal(&error);
                                 self.tell_of_claim(&name, pod, Some(&error));
                             }
                             failures.push(format!("failed to create PVC {name}: {error}"));
@@ -314,7 +331,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Decides once more on the claim as the server has it, and writes its owners.
+    /// Decides again on the claim as the API server has it, and writes its owners.
     async fn put_owners(&self, claim: &str, ordinal: i32, pod: &OwnerRef) -> Result<(), WriteError> {
         let (resource, key, writer) =
             (&PersistentVolumeClaim::RESOURCE, self.claim_key(claim), &self.controller.writer);

@@ -1,6 +1,6 @@
-//! Which pods of a StatefulSet are made, repaired and deleted next: all policy, no IO.
+//! Which pods of a StatefulSet are created, repaired and deleted next. Policy without IO.
 //!
-//! A plan is made of stages. The steps of a stage are done one after the other or all at once, and a stage with a
+//! A plan consists of stages. The steps of a stage are done one after the other or concurrently, and a stage with a
 //! failure is the last one. Where pods are ordered, a plan ends with the first pod that has to be waited for.
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub enum Made {
 /// What is wrong with a pod that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Defects {
-    /// A claim of it is missing or on its way out, and the pod waits to be scheduled.
+    /// A claim of it is missing or being deleted, and the pod waits to be scheduled.
     pub claims: bool,
     /// A claim's owners are not what they should be.
     pub owners: bool,
@@ -50,7 +50,7 @@ impl Defects {
     }
 }
 
-/// What can be done.
+/// An action on one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Make the claims and the pod of a place.
@@ -66,16 +66,16 @@ pub enum Step {
 pub struct Stage {
     /// The steps.
     pub steps: Vec<Step>,
-    /// They are done at the same time, in growing batches; otherwise one after the other.
+    /// They are done concurrently, in growing batches; otherwise one after the other.
     pub at_once: bool,
 }
 
 /// What a Recreate update is about to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recreation {
-    /// Pods of old revisions are on their way out.
+    /// Pods of old revisions are being deleted.
     Deleting,
-    /// They are gone, and new ones come.
+    /// They are deleted, and new ones are created.
     Creating,
 }
 
@@ -88,8 +88,44 @@ pub struct Plan {
     pub recreation: Option<Recreation>,
     /// The pod that an ordered StatefulSet waits for.
     pub waits_for: Option<Member>,
-    /// Unavailable pods of wanted places, once all of them were looked at.
+    /// Missing and unavailable pods of a rolling update, for the metric; `None` if they were not counted.
     pub unavailable: Option<usize>,
+}
+
+impl Plan {
+    /// True if a pod is deleted.
+    pub fn deletes(&self) -> bool {
+        self.steps().any(|step| matches!(step, Step::Delete(_)))
+    }
+
+    /// The number of pods that are created.
+    pub fn creations(&self) -> usize {
+        self.steps().filter(|step| step.creates()).count()
+    }
+
+    /// Leaves the creations out, and all that comes after the first stage with one, as if they had failed.
+    pub fn hold_creations(&mut self) {
+        if let Some(first) = self.stages.iter().position(|stage| stage.steps.iter().any(Step::creates)) {
+            self.stages.truncate(first + 1);
+            let stage = &mut self.stages[first];
+            if stage.at_once {
+                stage.steps.retain(|step| !step.creates());
+            } else {
+                let before = stage.steps.iter().position(Step::creates).unwrap_or(0);
+                stage.steps.truncate(before);
+            }
+        }
+    }
+
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.stages.iter().flat_map(|stage| &stage.steps)
+    }
+}
+
+impl Step {
+    fn creates(&self) -> bool {
+        matches!(self, Self::Create(..))
+    }
 }
 
 /// All that is decided on.
@@ -104,7 +140,7 @@ pub struct Situation<'a> {
     pub update: &'a str,
     /// What is wrong with a pod.
     pub defects: &'a dyn Fn(&Member) -> Defects,
-    /// True when a claim of a place belongs to a former pod, and has to go before a new pod comes.
+    /// True when a claim of a place belongs to a former pod, and must be deleted before a new pod is created.
     pub is_stale: &'a dyn Fn(i32) -> bool,
     /// Feature gates.
     pub gates: Gates,
@@ -160,7 +196,7 @@ impl Situation<'_> {
         identity::revision(pod) != self.update
     }
 
-    /// Of an old revision, and nobody deletes it yet: one that has ended goes anyhow.
+    /// True for a pod of an old revision that is not being deleted. One that has ended is deleted in any case.
     fn is_replaceable(&self, pod: &Pod) -> bool {
         self.is_old(pod) && !pod.meta.is_deleting() && !pod.is_terminal()
     }
@@ -326,7 +362,7 @@ impl Situation<'_> {
         let delete = |member: &Member| Step::Delete(member.pod.clone());
         let mut steps = Vec::new();
         if self.set.parallel {
-            // Nobody loses anything by those that are unavailable anyhow; they go whatever the budget.
+            // Replacing an unavailable pod costs no availability: those are deleted whatever the budget.
             let (up, down): (Vec<_>, Vec<_>) =
                 self.targets(slots).filter(replaceable).partition(|member| self.is_available(&member.pod));
             steps.extend(down.into_iter().chain(up.into_iter().take(budget)).map(delete));

@@ -75,6 +75,15 @@ pub fn has_storage(pod: &Pod, wanted: &[(String, String)]) -> bool {
 mod tests {
     use super::*;
 
+    proptest::proptest! {
+        #[test]
+        fn any_pod_name_is_of_one_place_or_none(name in "[-a-z0-9+]{0,14}|\\PC{0,8}") {
+            if let Some((parent, ordinal)) = parse(&name) {
+                proptest::prop_assert_eq!(format!("{parent}-{ordinal}"), name);
+            }
+        }
+    }
+
     #[test]
     fn a_place_has_one_name() {
         for (name, expected) in [

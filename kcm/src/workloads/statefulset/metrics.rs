@@ -1,23 +1,51 @@
-//! How many pods may be and are unavailable, under upstream's names (pkg/controller/statefulset/metrics); read from the
-//! store when it is asked for.
+//! The bound of unavailable pods and their number, under upstream's names (pkg/controller/statefulset/metrics).
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kinds::StatefulSet;
+use kinds::meta::ObjectKey;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
+use runtime::lock::lock;
 use runtime::metrics::{Labels, gauges};
 use runtime::store::Store;
 
 use super::decide::max_unavailable;
 
-/// All StatefulSets.
+/// Unavailable pods of StatefulSets, as the last rolling update of each counted them.
+#[derive(Debug, Default)]
+pub struct Unavailable(Mutex<HashMap<ObjectKey, usize>>);
+
+impl Unavailable {
+    /// Records a count. A StatefulSet whose pods are not counted keeps the last one, as with upstream.
+    pub fn record(&self, key: &ObjectKey, count: usize) {
+        self.lock().insert(key.clone(), count);
+    }
+
+    /// Removes a StatefulSet that no longer exists.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    fn of(&self, key: &ObjectKey) -> Option<usize> {
+        self.lock().get(key).copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, usize>> {
+        lock(&self.0)
+    }
+}
+
+/// The metrics of all StatefulSets.
 pub struct Availability {
-    /// Where they are.
+    /// All StatefulSets.
     pub sets: Arc<Store<StatefulSet>>,
     /// Whether `maxUnavailable` counts (gate MaxUnavailableStatefulSet).
     pub bounded: bool,
+    /// Their unavailable pods.
+    pub unavailable: Arc<Unavailable>,
 }
 
 impl fmt::Debug for Availability {
@@ -48,7 +76,7 @@ impl Collector for Availability {
             &mut encoder,
             "statefulset_controller_statefulset_unavailable_replicas",
             "Current number of unavailable pods in StatefulSet",
-            sets.iter().map(|set| (labels(set), f64::from((set.replicas - set.status.available_replicas).max(0)))),
+            sets.iter().filter_map(|set| Some((labels(set), self.unavailable.of(&set.meta.key())? as f64))),
         )
     }
 }

@@ -1,7 +1,7 @@
-//! statefulset-controller: keeps pods with a name, a place and claims of their own.
+//! statefulset-controller: keeps pods with a stable name, ordinal and claims.
 //!
 //! It watches StatefulSets, Pods, PersistentVolumeClaims and ControllerRevisions, creates, repairs and deletes pods in
-//! order or all at once, creates claims and says whose they are, keeps the history of templates, and writes StatefulSet
+//! order or concurrently, creates claims and sets their owners, keeps the history of templates, and writes StatefulSet
 //! statuses. Follows upstream pkg/controller/statefulset.
 
 mod act;
@@ -20,7 +20,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kinds::{ControllerRevision, PersistentVolumeClaim, Pod, Sections, StatefulSet};
+use kinds::{ControllerRevision, Namespace, PersistentVolumeClaim, Pod, Sections, StatefulSet};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
@@ -29,6 +29,7 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::pods::creation_gate::CreationGate;
 use decide::Gates;
 use metrics::Availability;
 use sync::StatefulSets;
@@ -36,9 +37,9 @@ use sync::StatefulSets;
 /// Name of the event source.
 const COMPONENT: &str = "statefulset-controller";
 
-/// Changes of pods that only move counts in the status are taken together over this time at first,
+/// Shortest time between two reconciles for changes of pods that only change counts in the status.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// and over up to this time while many pods change.
+/// The same while many pods change.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(800);
 
 /// The controller.
@@ -71,6 +72,7 @@ fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<StatefulSet>(StatefulSet::TEMPLATE, &[by_namespace()]);
     builder.need::<PersistentVolumeClaim>(Sections::default(), &[]);
     builder.need::<ControllerRevision>(Sections::default(), &[by_controller()]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -80,6 +82,8 @@ fn start(manager: &mut Manager, context: &Context) {
         ..QueueOptions::named("statefulset")
     });
     let gates = &context.options.gates;
+    let gate = CreationGate::new(manager.registry().store());
+    gate.wake_on_new_namespace(&manager.registry().store::<StatefulSet>(), &queue);
     let reconciler = Arc::new(StatefulSets {
         sets: manager.registry().store::<StatefulSet>(),
         pods: manager.registry().store::<Pod>(),
@@ -97,11 +101,14 @@ fn start(manager: &mut Manager, context: &Context) {
             semantic: gates.enabled("StatefulSetSemanticRevisionComparison"),
         },
         debouncer: Default::default(),
-        looked: Default::default(),
-        begun: Default::default(),
+        unavailable: Arc::default(),
+        gate,
+        handover: Default::default(),
+        refusals: Default::default(),
     });
     let bounded = reconciler.gates.max_unavailable;
-    manager.collect(Availability { sets: reconciler.sets.clone(), bounded });
+    let (sets, unavailable) = (reconciler.sets.clone(), reconciler.unavailable.clone());
+    manager.collect(Availability { sets, bounded, unavailable });
     keys::subscribe(&keys::Wiring {
         sets: &reconciler.sets,
         pods: &reconciler.pods,

@@ -1,4 +1,4 @@
-//! What a StatefulSet's status says: counts, revisions, conditions.
+//! A StatefulSet's status: counts, revisions, conditions.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::pods::status_delay::{CHANGING_COUNTS, MINOR_CHANGE};
 
 /// Type of the condition of a Recreate update.
 const PROGRESSING: &str = "Progressing";
-/// Type of the condition that tells of an update that only a person can get going again; upstream has none.
+/// Type of the condition of an update that only a user can unblock. Upstream has none.
 pub const ROLLOUT_BLOCKED: &str = "RolloutBlocked";
 /// Its reason.
 pub const OLD_POD_NOT_READY: &str = "OldPodNotReady";
 /// How long a pod of an old revision may take to become ready before that is said.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What was done in this reconcile, and what is known about the rollout.
+/// Pods created and deleted in this reconcile, and the state of the rollout.
 #[derive(Debug, Clone, Default)]
 pub struct Done {
     /// Revisions of the pods that were created.
@@ -31,6 +31,8 @@ pub struct Done {
     pub recreation: Option<Recreation>,
     /// The pod that an ordered StatefulSet waits for.
     pub waits_for: Option<Member>,
+    /// Why the API server refused the creation of a pod or of a claim.
+    pub refusal: Option<String>,
 }
 
 /// The revisions that a status is about.
@@ -45,7 +47,7 @@ pub struct Revisions {
 }
 
 /// The status (pkg/controller/statefulset, updateStatus and completeUpdate). Pods that were just created or deleted
-/// count as such at once: the server has said so.
+/// count as such immediately: the API server has confirmed it.
 pub fn status(
     set: &StatefulSet,
     members: &[Member],
@@ -120,7 +122,7 @@ fn progress(status: &mut StatefulSetStatus, value: &str, message: &str, now: Tim
 }
 
 /// The pod whose unreadiness holds an update up for good: an ordered update waits for each pod before it replaces any,
-/// also for one of a revision that was broken and is not wanted any more (kubernetes#67250).
+/// also for one of a broken revision that is no longer desired (kubernetes#67250).
 fn blocking<'a>(set: &StatefulSet, update: &str, waits_for: Option<&'a Member>) -> Option<&'a Member> {
     let rolls = set.strategy == Strategy::RollingUpdate && !set.parallel;
     let partition = set.rolling.as_ref().map_or(0, |rolling| rolling.partition);
@@ -171,9 +173,9 @@ fn tell_of_block(
     }
 }
 
-/// How long a status may wait to be written, from when it first differed from the set's: counts on the way of an update
-/// or of a scaling need not hurry. Where that ends, and when a pod was lost that nobody meant to replace, it is said at
-/// once; so is all that is no count.
+/// How long a status may wait to be written, from when it first differed from the set's. Counts that change during an
+/// update or a scaling may wait. The end of it, an unexpected loss of a pod, and everything that is not a count are written
+/// immediately.
 pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
     let was = &set.status;
     let only_counts = StatefulSetStatus {
@@ -196,7 +198,7 @@ pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
     if is_final || lost && !updates && status.replicas == set.replicas { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
-/// True while pods are to be replaced without anybody doing more.
+/// True while the controller still has pods to replace.
 fn still_updates(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
     let held_back = set.rolling.as_ref().map_or(0, |rolling| rolling.partition);
     match set.strategy {
@@ -206,7 +208,7 @@ fn still_updates(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
     }
 }
 
-/// True when all that is new is that pods are being deleted: soon they are gone, and both is said at once.
+/// True when the only news is that pods are being deleted: their end follows soon, and one write covers both.
 fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) -> bool {
     let same = StatefulSetStatus {
         current_replicas: before.current_replicas,
@@ -226,7 +228,7 @@ pub fn news<'a>(before: &StatefulSetStatus, after: &'a StatefulSetStatus) -> Opt
         .then_some(&*condition.message)
 }
 
-/// When to look again because a ready pod will have become available (pkg/controller, FindMinNextPodAvailabilityCheck).
+/// Time until the next ready pod becomes available (pkg/controller, FindMinNextPodAvailabilityCheck).
 pub fn next_check(
     set: &StatefulSet,
     status: &StatefulSetStatus,

@@ -1,36 +1,38 @@
 //! One reconcile of a StatefulSet: gather, claim, revisions, plan, carry out, status, history.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use jiff::Timestamp;
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::statefulset::Strategy;
+use kinds::template::Template;
 use kinds::{ControllerRevision, Kind, PersistentVolumeClaim, Pod, StatefulSet, Str};
 use runtime::consistency::Consistency;
 use runtime::controller_ref::Owner;
 use runtime::debounce::StatusDebouncer;
 use runtime::events::{EventType, Recorder, about};
+use runtime::handover::{self, Children, Handover};
 use runtime::queue::Queue;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
-use tracing::error;
+use tracing::{debug, error};
 
 use super::act::Work;
-use super::decide::{Gates, Plan, Situation, Step};
+use super::decide::{Gates, Plan, Situation};
 use super::identity::{self, Member};
 use super::keys::is_member;
+use super::metrics::Unavailable;
 use super::status::{self, Revisions};
 use crate::context::Clock;
+use crate::pods::creation_gate::CreationGate;
+use crate::pods::refusals::{Attempt, Refusals};
+use crate::pods::status_write::{StatusWrite, finish, put_status};
 use crate::workloads::controller_revisions::{History, Memory, Unmatched, surplus};
-
-/// When deletions that were asked for do not show in the store, it is looked at again after this time.
-const DELETIONS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The controller's state.
 pub struct StatefulSets {
@@ -46,18 +48,27 @@ pub struct StatefulSets {
     pub clock: Clock,
     pub gates: Gates,
     pub debouncer: StatusDebouncer,
-    /// StatefulSets from before our time whose pods were compared with the server's: what another leader deleted last
-    /// may not have reached our stores when we began.
-    pub looked: Mutex<HashSet<ObjectKey>>,
-    /// When our time began.
-    pub begun: OnceLock<Timestamp>,
+    pub unavailable: Arc<Unavailable>,
+    pub gate: CreationGate,
+    pub handover: Handover,
+    pub refusals: Refusals,
+}
+
+/// What carrying out the plan led to.
+#[derive(Default)]
+struct Worked {
+    /// The cache has to catch up before anything is deleted.
+    waiting_for_cache: bool,
+    /// When a refused creation may be repeated.
+    again: Option<Duration>,
+    failure: Option<ReconcileError>,
 }
 
 impl Reconcile for StatefulSets {
     type Key = ObjectKey;
 
     fn begin(&self) {
-        self.begun.get_or_init(|| (self.clock)());
+        self.handover.begin_term((self.clock)());
     }
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
@@ -68,12 +79,10 @@ impl Reconcile for StatefulSets {
 impl StatefulSets {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(set) = self.sets.get(key) else {
-            self.consistency.forget(key);
-            self.looked().remove(key);
-            self.debouncer.forget(key);
+            self.forget(key);
             return Ok(Outcome::Done);
         };
-        if !self.caught_up(key) {
+        if !self.is_caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
         if let Selector::Invalid(why) = &set.selector {
@@ -87,38 +96,66 @@ impl StatefulSets {
             revisions: &self.revisions,
             consistency: &self.consistency,
             writer: &self.writer,
+            gate: &self.gate,
         };
         let sorted = history.claim::<StatefulSet>(&set.selector, Unmatched::Ignored).await?;
         let members = self.members(key, &set).await?;
-        if !self.consistency.deletions_seen(key, &self.pods) {
-            return Ok(Outcome::RequeueAfter(DELETIONS_PATIENCE));
+        if !self.consistency.deletions_seen(key, &self.pods)
+            || !self.handover.is_settled(&set.meta, &set.selector, &self.pods)
+        {
+            return Ok(Outcome::RequeueAfter(handover::RECHECK));
         }
         let Some(template) = &set.template else { return Ok(Outcome::Done) };
         if set.strategy == Strategy::Recreate && !self.gates.recreate {
             return Err(self.unknown_strategy(&set));
         }
-        let deleting = set.meta.is_deleting() && !set.status.update_revision.is_empty();
-        let revisions = if deleting {
-            let (current, update) = (set.status.current_revision.clone(), set.status.update_revision.clone());
-            Revisions { current, update, collisions: set.status.collision_count }
-        } else {
-            match self.resolve(&set, template, &history, &sorted).await? {
-                Some(revisions) => revisions,
-                None => return Ok(Outcome::RequeueWithBackoff),
-            }
-        };
+        // Nothing can be created for it, not even a revision.
+        let is_ending = set.meta.is_deleting() || !self.gate.is_open(&key.namespace);
+        if is_ending && !set.meta.is_deleting() && set.status.update_revision.is_empty() {
+            debug!("nothing is done for it: the namespace is being deleted");
+            return Ok(Outcome::Done);
+        }
+        let revisions = self.revisions(&set, template, &history, &sorted, is_ending).await?;
+        let Some(revisions) = revisions else { return Ok(Outcome::RequeueWithBackoff) };
         let work = Work::new(self, key, &set, template, history, revisions);
-        let carried_out = match self.work(&work, &members).await {
-            Ok(true) => Ok(()),
-            Ok(false) => return Ok(Outcome::WaitingForCache),
-            Err(error) => Err(error),
-        };
-        let outcome = self.report(&work, &members).await;
+        let worked = self.work(&work, &members, is_ending).await;
+        if worked.waiting_for_cache {
+            return Ok(Outcome::WaitingForCache);
+        }
+        let reported = self.report(&work, &members).await;
         let trimmed = self.trim(&work, &members, &sorted).await;
-        carried_out?;
-        let outcome = outcome?;
-        trimmed?;
-        Ok(outcome)
+        let (next, failure) = match reported {
+            Ok(Reported::Outdated) if worked.failure.is_none() => return Ok(Outcome::RequeueWithBackoff),
+            Ok(Reported::Outdated) => (None, worked.failure),
+            Ok(Reported::Next(next)) => (next, worked.failure),
+            Err(error) => (None, worked.failure.or(Some(error))),
+        };
+        let next = [next, worked.again].into_iter().flatten().min();
+        finish(&self.queue, key, next, failure.or(trimmed.err()))
+    }
+
+    /// The revisions of the StatefulSet; `None` if it has changed. None is created for one that `is_ending`.
+    async fn revisions(
+        &self,
+        set: &StatefulSet,
+        template: &Template,
+        history: &History<'_>,
+        sorted: &[Arc<ControllerRevision>],
+        is_ending: bool,
+    ) -> Result<Option<Revisions>, ReconcileError> {
+        if is_ending && !set.status.update_revision.is_empty() {
+            let (current, update) = (set.status.current_revision.clone(), set.status.update_revision.clone());
+            return Ok(Some(Revisions { current, update, collisions: set.status.collision_count }));
+        }
+        self.resolve(set, template, history, sorted).await
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        self.consistency.forget(key);
+        self.unavailable.forget(key);
+        self.handover.forget(key);
+        self.refusals.forget(key);
+        self.debouncer.forget(key);
     }
 
     fn unknown_strategy(&self, set: &StatefulSet) -> ReconcileError {
@@ -130,19 +167,38 @@ impl StatefulSets {
         ReconcileError::new(message)
     }
 
-    /// Plans and carries out; false when our picture of the pods turns out to be old.
-    async fn work(&self, work: &Work<'_>, members: &[Member]) -> Result<bool, ReconcileError> {
-        let set = work.set;
-        if set.meta.is_deleting() {
-            return Ok(true);
+    /// Plans and carries out.
+    async fn work(&self, work: &Work<'_>, members: &[Member], is_ending: bool) -> Worked {
+        let (key, set) = (work.key, work.set);
+        if is_ending {
+            return Worked::default();
         }
-        let plan = self.plan(work, members);
-        let deletes = plan.stages.iter().flat_map(|stage| &stage.steps).any(|step| matches!(step, Step::Delete(_)));
-        if deletes && !self.knows_its_pods(work.key, set).await? {
-            return Ok(false);
+        let mut plan = self.plan(work, members);
+        if let Some(count) = plan.unavailable {
+            self.unavailable.record(key, count);
         }
-        work.carry_out(plan).await?;
-        Ok(true)
+        if plan.deletes() && self.handover.is_due(&set.meta, (self.clock)()) {
+            match self.compare(key, set).await {
+                Ok(true) => {}
+                Ok(false) => return Worked { waiting_for_cache: true, ..Worked::default() },
+                Err(error) => return Worked { failure: Some(error), ..Worked::default() },
+            }
+        }
+        let attempt = Attempt::new(&set.meta, plan.creations(), members.len());
+        let waiting = self.refusals.waiting(key, &attempt).filter(|_| plan.creations() > 0);
+        if let Some(waiting) = &waiting {
+            debug!(why = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            plan.hold_creations();
+        }
+        let failure = work.carry_out(plan).await.err();
+        match (&failure, work.done().refusal) {
+            (None, _) if waiting.is_none() => self.refusals.forget(key),
+            (Some(_), Some(message)) => {
+                self.refusals.refused(key, attempt.after(work.done().created.len()), message);
+            }
+            _ => {}
+        }
+        Worked { waiting_for_cache: false, again: waiting.map(|waiting| waiting.left), failure }
     }
 
     fn plan(&self, work: &Work<'_>, members: &[Member]) -> Plan {
@@ -159,8 +215,8 @@ impl StatefulSets {
         situation.plan()
     }
 
-    /// Whether the stores show all that was written for a key; if not, the key comes back when they do.
-    fn caught_up(&self, key: &ObjectKey) -> bool {
+    /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
+    fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || {
             let (queue, key) = (self.queue.clone(), key.clone());
             move || queue.add(key)
@@ -171,32 +227,21 @@ impl StatefulSets {
             && self.consistency.caught_up(key, &self.revisions, wake())
     }
 
-    fn looked(&self) -> std::sync::MutexGuard<'_, HashSet<ObjectKey>> {
-        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Before the first deletion for a StatefulSet that is older than our time: compares its pods with the server's
-    /// once. True when our store is not behind; else the key comes back when it is not.
-    async fn knows_its_pods(&self, key: &ObjectKey, set: &StatefulSet) -> Result<bool, ReconcileError> {
-        let begun = self.begun.get_or_init(|| (self.clock)());
-        if set.meta.created.0 > begun.as_second() || !self.looked().insert(key.clone()) {
-            return Ok(true);
+    /// Compares the StatefulSet's pods with the API server's. True if the cache is up to date.
+    async fn compare(&self, key: &ObjectKey, set: &StatefulSet) -> Result<bool, ReconcileError> {
+        let children = Children {
+            owner: &set.meta,
+            selector: &set.selector,
+            store: &self.pods,
+            consistency: &self.consistency,
+            writer: &self.writer,
+        };
+        self.handover.compare(children).await?;
+        let is_current = self.is_caught_up(key) && self.handover.is_settled(&set.meta, &set.selector, &self.pods);
+        if !is_current {
+            self.queue.add_after(key.clone(), handover::RECHECK);
         }
-        let Some(selector) = set.selector.query() else { return Ok(true) };
-        let listed = self.writer.list_meta(&Pod::RESOURCE, &key.namespace, &selector).await.inspect_err(|_| {
-            self.looked().remove(key);
-        })?;
-        let newest = listed.iter().filter(|pod| pod.is_controlled_by(&set.meta.uid)).map(|pod| pod.version).max();
-        if let Some(newest) = newest {
-            self.consistency.wrote(key, &self.pods, newest);
-        }
-        // A pod that is gone from the server may still be in our store.
-        for pod in self.pods.by_index(&by_controller(), owned_by(&set.meta.uid)) {
-            if pod.is_active() && !listed.iter().any(|known| known.uid == pod.meta.uid) {
-                self.consistency.deleting(key, &pod.meta);
-            }
-        }
-        Ok(self.caught_up(key) && self.consistency.deletions_seen(key, &self.pods))
+        Ok(is_current)
     }
 
     /// The pods of a StatefulSet, adopted ones among them.
@@ -217,24 +262,18 @@ impl StatefulSets {
         Ok(claimed.children.into_iter().filter_map(member).collect())
     }
 
-    /// Writes the status if it differs, and says when to look again.
-    async fn report(&self, work: &Work<'_>, members: &[Member]) -> Result<Outcome, ReconcileError> {
+    /// Writes the status unless it may wait.
+    async fn report(&self, work: &Work<'_>, members: &[Member]) -> Result<Reported, ReconcileError> {
         let (set, key, now) = (work.set, work.key, (self.clock)());
         let done = work.done();
         let status = status::status(set, members, &work.revisions, &done, now);
         let wait = self.debouncer.wait(key, status::delay(set, &status));
         if status != set.status && wait.is_none() {
             let body = set.status_update(&status);
-            match self.writer.replace(&StatefulSet::RESOURCE, key, Some("status"), &body).await {
-                Ok(answer) => {
-                    if let Ok(meta) = answer.meta() {
-                        self.consistency.wrote(key, &self.sets, meta.version);
-                    }
-                }
-                // The status was computed from what is no longer true: the change that is on its way leads to another.
-                Err(error) if error.is_conflict() => return Ok(Outcome::RequeueWithBackoff),
-                Err(error) if error.is_not_found() => return Ok(Outcome::Done),
-                Err(error) => return Err(error.into()),
+            match put_status(&self.writer, &self.consistency, &self.sets, key, &body).await? {
+                StatusWrite::Written(_) => {}
+                StatusWrite::Outdated => return Ok(Reported::Outdated),
+                StatusWrite::Deleted => return Ok(Reported::Next(None)),
             }
             if let Some(news) = status::news(&set.status, &status) {
                 self.recorder.event(&about(set), EventType::Warning, status::ROLLOUT_BLOCKED, news.to_owned());
@@ -242,7 +281,7 @@ impl StatefulSets {
         }
         let next = status::next_check(set, &status, members, now);
         let patience = status::patience(set, &work.revisions.update, done.waits_for.as_ref(), now);
-        Ok(next.into_iter().chain(patience).chain(wait).min().map_or(Outcome::Done, Outcome::RequeueAfter))
+        Ok(Reported::Next([next, patience, wait].into_iter().flatten().min()))
     }
 
     /// Deletes revisions beyond the history limit.
@@ -263,4 +302,12 @@ impl StatefulSets {
         }
         Ok(())
     }
+}
+
+/// The state of the status at the end of a reconcile.
+enum Reported {
+    /// It was computed from an outdated StatefulSet.
+    Outdated,
+    /// It is up to date, or may wait; when to reconcile again.
+    Next(Option<Duration>),
 }

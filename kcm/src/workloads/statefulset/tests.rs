@@ -481,3 +481,29 @@ fn a_recreation_is_told_of_in_a_condition() {
         ]
     );
 }
+
+#[test]
+fn held_creations_leave_what_would_come_before_them() {
+    use super::decide::Stage;
+    let create = |ordinal| Step::Create(ordinal, Made::Update);
+    let delete = |ordinal| Step::Delete(Arc::new(pod(ordinal, "old")));
+    let stage = |steps: Vec<Step>, at_once| Stage { steps, at_once };
+    let rows = [
+        (
+            "ordered: nothing after the first creation",
+            vec![stage(vec![delete(5), create(1), delete(6)], false), stage(vec![delete(7)], false)],
+            vec![stage(vec![delete(5)], false)],
+        ),
+        (
+            "parallel: the others of the stage",
+            vec![stage(vec![create(0), delete(5), create(1)], true), stage(vec![delete(7)], true)],
+            vec![stage(vec![delete(5)], true)],
+        ),
+        ("nothing to create", vec![stage(vec![delete(5)], false)], vec![stage(vec![delete(5)], false)]),
+    ];
+    for (name, stages, expected) in rows {
+        let mut plan = Plan { stages, ..Plan::default() };
+        plan.hold_creations();
+        assert_eq!((plan.creations(), plan.stages), (0, expected), "{name}");
+    }
+}

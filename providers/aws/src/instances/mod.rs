@@ -203,8 +203,8 @@ async fn by_name(session: &Session, names: &[String]) -> Found {
     }
 }
 
-/// The filters for instances of the cluster with these names: other clusters of the account may have the same names in networks
-/// of the same range.
+/// The filters for instances of the cluster with these names: other clusters of the account may have the same names in
+/// networks of the same range.
 fn name_filters(names: &[String], cluster: &ClusterTags, vpc: &str) -> Vec<Filter> {
     use InstanceStateName::{Pending, Running, ShuttingDown, Stopped, Stopping};
     let alive = [Pending, Running, ShuttingDown, Stopping, Stopped].map(|state| state.as_str().to_owned());

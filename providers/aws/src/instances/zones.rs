@@ -30,8 +30,8 @@ impl State {
 }
 
 impl Zones {
-    /// Returns the ids by the zones' names, as far as they are known. Asks AWS if one of the `wanted` zones is not known: a
-    /// Local Zone can be opted in to at any time.
+    /// Returns the ids by the zones' names, as far as they are known. Asks AWS if one of the `wanted` zones is not
+    /// known: a Local Zone can be opted in to at any time.
     pub(crate) async fn ids(&self, api: &Api, wanted: BTreeSet<&str>) -> Arc<HashMap<String, String>> {
         if wanted.is_empty() {
             return Arc::default();

@@ -12,8 +12,8 @@ pub(crate) const SERVICE: &str = "kubernetes.io/service-name";
 pub(crate) const UID: &str = "kubernetes.io/service-uid";
 /// The cluster's name (Load Balancer Controller: TagKeyK8sCluster).
 pub(crate) const CONTROLLER_CLUSTER: &str = "elbv2.k8s.aws/cluster";
-/// The purpose of a resource of the whole cluster (Load Balancer Controller: TagKeyResource). Its backend security group
-/// carries it. That group is never used or changed here.
+/// The purpose of a resource of the whole cluster (Load Balancer Controller: TagKeyResource). Its backend security
+/// group carries it. That group is never used or changed here.
 pub(crate) const CONTROLLER_RESOURCE: &str = "elbv2.k8s.aws/resource";
 /// The cluster whose load balancers share a security group; only this provider writes the tag.
 pub(crate) const BACKEND: &str = "kubernetes.io/load-balancer-backend";
@@ -122,8 +122,8 @@ pub(crate) fn security_group(id: &LoadBalancerId) -> String {
 
 /// The name of the security group that all load balancers of a cluster share.
 ///
-/// It differs from the Load Balancer Controller's (`k8s-traffic-`): each would delete the group of the other once none of its
-/// own load balancers needs one.
+/// It differs from the Load Balancer Controller's (`k8s-traffic-`): each would delete the group of the other once none
+/// of its own load balancers needs one.
 pub(crate) fn backend_group(cluster: &str) -> String {
     format!("k8s-nlb-backend-{}-{}", plain(cluster, 228), &hash(&[cluster])[..10])
 }

@@ -96,6 +96,15 @@ pub(crate) fn evidence(tags: &Tags, cluster: &ClusterTags, id: &LoadBalancerId) 
     Some(owner.evidence())
 }
 
+/// Returns whether a resource is a part of a stack of the AWS Load Balancer Controller whose adoption by this Service
+/// began.
+///
+/// The uid alone does not say that: a Service that moves to the controller has a load balancer of ours and a stack of
+/// the controller for a while.
+pub(crate) fn claims_stack(tags: &Tags, evidence: Option<Evidence>) -> bool {
+    evidence == Some(Evidence::Uid) && tags.contains_key(STACK)
+}
+
 /// The reason to look for a Service's resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -106,10 +115,11 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// Returns whether evidence is enough; `claimed`: another part of the same stack has the Service's uid.
+    /// Returns whether evidence is enough; `claimed`: a part of the same stack [claims it](claims_stack).
     ///
-    /// The adoption of a stack of the AWS Load Balancer Controller tags one part after the other, so the process may end
-    /// with some parts tagged. From the first tag on, all parts are ours. The controller removes the tag when it reconciles.
+    /// The adoption of a stack of the AWS Load Balancer Controller tags one part after the other, so the process may
+    /// end with some parts tagged. From the first tag on, all parts are ours. The controller removes the tag when it
+    /// reconciles.
     pub(crate) fn is_met_by(self, evidence: Evidence, claimed: bool) -> bool {
         match (evidence, self) {
             (Evidence::Uid | Evidence::CloudProvider, _)

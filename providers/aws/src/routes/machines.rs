@@ -90,8 +90,8 @@ impl Machines {
         Ok(ids.into_iter().map(name).collect())
     }
 
-    /// Learns how Nodes spell the provider IDs of known instances. A listed route whose instance is spelled in another way would
-    /// be set on each pass, though there is nothing to do.
+    /// Learns how Nodes spell the provider IDs of known instances. A listed route whose instance is spelled in another
+    /// way would be set on each pass, though there is nothing to do.
     pub(crate) fn learn<'a>(&self, specs: impl Iterator<Item = &'a RouteSpec>) {
         let mut known = self.known();
         for spec in specs {

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use http_body_util::BodyExt as _;
+
 use super::server::Seen;
 use super::*;
 
@@ -164,4 +166,42 @@ async fn only_the_used_token_is_forgotten() {
     assert_ne!(second, first);
     account.invalidate(&first);
     assert_eq!(account.token().await.expect("a token"), second);
+}
+
+/// A server that hangs must not stop requests whose token is good for another twelve minutes.
+#[tokio::test(start_paused = true)]
+async fn aging_token_is_used_while_its_renewal_hangs() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    let layer = RequestLayer::new(move |_, _, _| {
+        let number = counted.fetch_add(1, Ordering::SeqCst) + 1;
+        Box::pin(async move {
+            if number == 2 {
+                std::future::pending::<()>().await;
+            }
+            let expires = jiff::Timestamp::now() + Duration::from_secs(3600);
+            let granted = json!({
+                "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []},
+                "status": {"token": format!("token-{number}"), "expirationTimestamp": expires.to_string()},
+            });
+            Ok(answer(201, &granted.to_string()).map(|body| body.map_err(Into::into).boxed_unsync()))
+        })
+    });
+    let options = ConnectOptions {
+        master: Some("http://127.0.0.1:9".into()),
+        proxies: ProxyEnvironment::default(),
+        layer: Some(layer),
+        ..ConnectOptions::default()
+    };
+    let clients = connect(&options).await.expect("clients");
+    let account = ServiceAccountToken::new(clients.control, "a");
+    assert_eq!(&*account.token().await.expect("a token"), "token-1");
+    tokio::time::advance(Duration::from_secs(2900)).await;
+    let begun = tokio::time::Instant::now();
+    assert_eq!(&*account.token().await.expect("the old token"), "token-1");
+    assert!(begun.elapsed() < Duration::from_secs(1), "it does not wait for the renewal");
+    tokio::time::sleep(Duration::from_secs(45)).await;
+    account.token().await.expect("a token");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(&*account.token().await.expect("the new token"), "token-3");
 }

@@ -193,3 +193,29 @@ fn only_an_inline_authority_is_passed_on() {
     assert!(broken.to_string().contains("base64"), "{broken}");
     assert_eq!(read(None).expect("nothing to read"), None);
 }
+
+#[tokio::test]
+async fn exec_plugin_runs_again_when_its_token_is_refused() {
+    let place = Place::new(
+        User::Certificate,
+        &["h2"],
+        Arc::new(|seen| {
+            let known = seen.headers.get("authorization").is_some_and(|value| value == "Bearer second");
+            Box::pin(async move { Some(answer(if known { 200 } else { 401 }, "{}")) })
+        }),
+    )
+    .await;
+    let credential = |token: &str| {
+        json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token}})
+            .to_string()
+    };
+    let printed = file(place.directory.path(), "credential", &credential("first"));
+    let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [printed],
+        "interactiveMode": "Never"}});
+    let url = format!("https://{}", place.server.address);
+    file(place.directory.path(), "kubeconfig", &kubeconfig(&url, user));
+    let clients = place.connect().await;
+    file(place.directory.path(), "credential", &credential("second"));
+    assert_eq!(status(&clients, Method::GET).await, 401);
+    until("requests come with the new token", async || status(&clients, Method::GET).await == 200).await;
+}

@@ -7,6 +7,7 @@ mod configuration;
 mod proxies;
 mod rotation;
 mod server;
+mod streams;
 mod transport;
 
 use bytes::Bytes;

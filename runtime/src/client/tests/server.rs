@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -86,6 +86,8 @@ pub(super) struct Server {
     pub(super) connections: Arc<AtomicUsize>,
     /// Connections that are open.
     pub(super) open: Arc<AtomicUsize>,
+    /// Streams that a new connection allows.
+    pub(super) streams: Arc<AtomicU32>,
     tls: Arc<Mutex<Arc<rustls::ServerConfig>>>,
 }
 
@@ -108,18 +110,25 @@ impl Server {
             seen: Arc::default(),
             connections: Arc::default(),
             open: Arc::default(),
+            streams: Arc::new(AtomicU32::new(200)),
             tls: Arc::new(Mutex::new(server_tls(server, clients, protocols))),
         };
-        let (seen, connections, open, tls) =
-            (started.seen.clone(), started.connections.clone(), started.open.clone(), started.tls.clone());
+        let (seen, connections, open, tls, streams) = (
+            started.seen.clone(),
+            started.connections.clone(),
+            started.open.clone(),
+            started.tls.clone(),
+            started.streams.clone(),
+        );
         tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
                 connections.fetch_add(1, Ordering::SeqCst);
                 let tls = tls.lock().expect("the configuration").clone();
                 let (seen, open, script) = (seen.clone(), open.clone(), script.clone());
+                let streams = streams.load(Ordering::SeqCst);
                 tokio::spawn(async move {
                     open.fetch_add(1, Ordering::SeqCst);
-                    connection(tcp, tls, seen, script).await;
+                    connection(tcp, tls, seen, script, streams).await;
                     open.fetch_sub(1, Ordering::SeqCst);
                 });
             }
@@ -153,7 +162,13 @@ fn server_tls(server: &Signed, clients: &Authority, protocols: &[&str]) -> Arc<r
     Arc::new(tls)
 }
 
-async fn connection(tcp: TcpStream, tls: Arc<rustls::ServerConfig>, seen: Arc<Mutex<Vec<Seen>>>, script: Script) {
+async fn connection(
+    tcp: TcpStream,
+    tls: Arc<rustls::ServerConfig>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    script: Script,
+    streams: u32,
+) {
     let mut session = rustls::ServerConnection::new(tls).expect("a session");
     let mut tcp = tcp;
     if !handshake(&mut tcp, &mut session).await {
@@ -191,7 +206,8 @@ async fn connection(tcp: TcpStream, tls: Arc<rustls::ServerConfig>, seen: Arc<Mu
     let io = TokioIo::new(inner);
     let http = async {
         if h2 {
-            let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await;
+            let mut http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            let _ = http2.max_concurrent_streams(streams).serve_connection(io, service).await;
         } else {
             let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
         }

@@ -145,7 +145,7 @@ async fn a_long_answer_that_does_not_come_is_lost() {
     let place = Place::new(User::Certificate, &["h2"], closes).await;
     let clients = connect(&place.options()).await.expect("clients");
     let mut list = request(Method::GET, "/x");
-    list.extensions_mut().insert(Alone);
+    list.extensions_mut().insert(Lane::Alone);
     let error = clients.send(&Identity::Own, list).await.expect_err("no answer");
     assert!(matches!(error, SendError::Lost { .. }), "{error}");
     assert_eq!(place.server.seen().len(), 1);

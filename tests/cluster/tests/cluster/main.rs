@@ -35,6 +35,11 @@ fn main() -> std::process::ExitCode {
             availability_takes_its_time, terminating_pods_are_counted_and_replaced,
             flapping_pods_are_kept_and_seldom_told_of, failed_and_evicted_pods_are_replaced_and_stay,
         },
+        workloads::refused_creations::{
+            deleted_namespace_costs_others_no_time, refused_creations_back_off_while_pods_change,
+            status_follows_pods_while_creations_are_refused,
+        },
+        workloads::released_pods::{relabelled_pod_is_replaced_after_a_lost_answer},
         workloads::replicationcontroller::{
             pods_come_go_and_are_told_of, orphans_are_adopted_and_strangers_released,
             a_quota_is_told_of_until_the_scale_fits,
@@ -50,6 +55,7 @@ fn main() -> std::process::ExitCode {
         },
         storage::csi::{
             volume_lives_from_its_claim_to_its_end_in_the_driver, second_attachment_of_a_single_node_volume_is_detected,
+            first_consumer_gets_its_ephemeral_volume_and_runs,
         },
         storage::expander::{expansion_is_left_to_external_resizers},
         workloads::pod_garbage_collector::{
@@ -70,6 +76,10 @@ fn main() -> std::process::ExitCode {
             a_lost_answer_behind_a_frozen_watch_is_found, a_successor_with_an_old_view_looks_first,
             a_killed_leader_is_followed, a_paused_leader_is_followed,
         },
+        robustness::hostile_names::{
+            pods_of_jobs_with_hostile_names_are_released,
+            secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_by_upstream,
+        },
         robustness::invariants::{a_quiet_cluster_is_left_alone, one_watch_a_kind, declared_writes_are_allowed, writes_are_declared},
         auth::serviceaccount::{
             a_default_account_comes_and_comes_back, root_certificates_are_published_and_repaired,
@@ -87,6 +97,8 @@ fn main() -> std::process::ExitCode {
             a_plugin_gives_tokens_and_is_asked_again_before_they_end, a_plugin_gives_a_certificate,
             who_has_the_name_of_another_is_told,
         },
+        process::many_kinds::{leader_works_with_150_custom_kinds},
+        process::odd_servers::{manager_starts_without_a_request_header_ca},
         api::cluster_scoped::{
             roles_are_gathered, cluster_info_is_signed_until_tokens_end, one_trust_bundle_is_published,
             nodes_are_told_how_long_to_keep, ranges_of_services_stay_while_they_are_needed,
@@ -127,7 +139,7 @@ fn main() -> std::process::ExitCode {
             solid_owners_hold_and_dangling_references_go, one_request_a_deletion, no_kind_is_watched_twice,
         },
         process::manifests::{charts_are_taken_by_helm_and_by_the_server, patches_change_what_they_mean_to},
-        process::monitoring::{alerts_and_panels_ask_for_what_is_served},
+        process::monitoring::{alerts_and_panels_ask_for_what_is_served, metrics_are_those_of_upstreams_list},
         api::namespace::{
             twenty_kinds_go_with_their_namespace, what_the_watches_show_is_not_asked_for,
             a_watch_that_stands_still_is_no_proof, the_last_pod_to_go_wakes_the_controller,
@@ -169,7 +181,7 @@ fn main() -> std::process::ExitCode {
             claim_waits_for_its_pod_and_gets_a_volume_of_the_node, binding_is_completed_after_a_crash_at_each_write,
             retained_volume_is_released_and_freed_by_its_administrator, host_path_volume_is_deleted_with_its_directory,
             claim_is_lost_with_its_volume_and_recovers, external_provisioner_is_asked_and_its_volume_is_bound,
-            stateful_pods_with_claims_start,
+            stateful_pods_with_claims_start, recycled_volume_is_wiped_by_a_pod_and_free_again,
         },
     ]
     .into();
@@ -180,7 +192,9 @@ fn main() -> std::process::ExitCode {
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, network::endpoints::{upstreams_slices_are_taken_over},
         upstream::handover::{work_goes_on_under_the_other},
-        process::monitoring::{alerts_fire_when_they_are_to, upstreams_metrics_are_here},
+        process::many_kinds::{leader_works_with_500_custom_kinds},
+        process::many_kinds::{leader_works_with_500_custom_kinds},
+        process::monitoring::{alerts_fire_when_they_are_to, upstreams_list_is_current},
         upstream::operations::{the_takeover_page_is_followed_there_and_back},
         api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},
         upstream::statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},

@@ -1,4 +1,5 @@
-//! Neighbours in an account: what the AWS Load Balancer Controller and other Services have is neither changed nor deleted.
+//! Neighbours in an account: what the AWS Load Balancer Controller and other Services have is neither changed nor
+//! deleted.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
@@ -45,7 +46,8 @@ async fn stack_of_the_controller(moto: &Moto, service: &str) -> Result<[String; 
     Ok([balancer, targets, group])
 }
 
-/// A Service that cloud-provider-aws's finalizer holds though the controller serves it: its deletion here deletes nothing.
+/// A Service that cloud-provider-aws's finalizer holds though the controller serves it: its deletion here deletes
+/// nothing.
 pub async fn stack_of_the_controller_survives_the_cleanup_of_its_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let one = spec(1, &[("type", "external"), ("nlb-target-type", "ip")]);
@@ -185,8 +187,8 @@ pub async fn targets_follow_while_another_change_is_refused(_: Space) -> Result<
     delete(&*balancers, &one.id).await
 }
 
-/// A load balancer comes, changes and goes with no more rights than the published policy gives, and no more tags than the guide
-/// asks for.
+/// A load balancer comes, changes and goes with no more rights than the published policy gives, and no more tags than
+/// the guide asks for.
 pub async fn published_policy_is_enough(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(2).await?;
@@ -207,7 +209,8 @@ pub async fn published_policy_is_enough(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Nodes' only group has no tag, so that its rules may not be changed: that is told, and the load balancer is made all the same.
+/// Nodes' only group has no tag, so that its rules may not be changed: that is told, and the load balancer is made all
+/// the same.
 pub async fn untagged_group_of_nodes_costs_a_warning_only(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let machines = moto.run(1).await?;

@@ -48,11 +48,11 @@ pub const CRATES: &[Layers] = &[
         is_complete: true,
         floors: &[
             // No IO.
-            &["debounce", "fence", "metrics", "page", "queue", "slow_start", "store", "text"],
-            &["client", "journal", "testing"],
+            &["debounce", "fence", "lock", "metrics", "page", "queue", "slow_start", "store", "text"],
+            &["children", "client", "journal", "testing"],
             // Single requests, and reading one's own writes.
             &["consistency", "discovery", "write"],
-            &["controller_ref", "events", "watch", "worker"],
+            &["controller_ref", "events", "handover", "watch", "worker"],
             &["diagnostics", "election", "scale", "telemetry"],
             &["manager", "serve"],
             &["sdk"],

@@ -8,14 +8,16 @@ use kinds::daemonset::{DaemonSetStatus, TEMPLATE_GENERATION_LABEL};
 use kinds::schema::pod_spec;
 use kinds::taint::{NO_EXECUTE, NO_SCHEDULE};
 use kinds::{ControllerRevision, Str, Toleration};
+use runtime::children::{Urgency, adoptable};
 use runtime::store::Change;
 
 use super::*;
-use crate::workloads::daemonset::decide::{Backoff, Notice, delay, manage, next_check, status};
+use crate::pods::keys::owners_of_pod;
+use crate::workloads::daemonset::decide::{BURST, Backoff, Notice, attempt_order, delay, manage, next_check, status};
 use crate::workloads::daemonset::decide_place::{fit, places};
 use crate::workloads::daemonset::decide_revision::{Sorted, hash_of, surplus};
 use crate::workloads::daemonset::decide_roll::{Bounds, bounds, roll};
-use crate::workloads::daemonset::keys::{Urgency, concerns, free_to_adopt, of_pod, of_revision, of_set, says_the_same};
+use crate::workloads::daemonset::keys::{concerns, of_revision, of_set, says_the_same};
 
 #[test]
 fn nodes_are_judged_by_name_labels_and_taints() {
@@ -460,13 +462,13 @@ fn changes_of_pods_wake_their_owners() {
         (None, Some(&orphan), None),
         (None, Some(&Arc::new(Pod { meta: owned(meta("a", &[]), "ReplicaSet"), ..pod("a", NEW) })), None),
     ] {
-        let keys = of_pod(&Change { old, new });
+        let keys = owners_of_pod::<DaemonSet>(&Change { old, new });
         assert_eq!(keys.first().map(|(_, urgency)| *urgency), expected, "{old:?} -> {new:?}");
         assert!(keys.iter().all(|(key, _)| *key.name == *"agent"));
     }
-    assert!(free_to_adopt(&Change { old: Some(&running), new: Some(&orphan) }).is_some());
-    assert!(free_to_adopt(&Change { old: Some(&orphan), new: Some(&orphan) }).is_none());
-    assert!(free_to_adopt(&Change { old: None, new: Some(&running) }).is_none());
+    assert!(adoptable(&Change { old: Some(&running), new: Some(&orphan) }).is_some());
+    assert!(adoptable(&Change { old: Some(&orphan), new: Some(&orphan) }).is_none());
+    assert!(adoptable(&Change { old: None, new: Some(&running) }).is_none());
 }
 
 #[test]
@@ -487,4 +489,16 @@ fn changes_of_revisions_and_of_the_set_itself() {
     for (new, expected) in [(reported, Urgency::Soon), (changed, Urgency::Now)] {
         assert_eq!(of_set(&Change { old: Some(&before), new: Some(&Arc::new(new)) }), expected);
     }
+}
+
+#[test]
+fn attempt_begins_with_another_node_after_each_refusal() {
+    let nodes = |names: &[&str]| names.iter().map(|name| kinds::Str::from(*name)).collect::<Vec<_>>();
+    let rows = [(0, ["a", "b", "c"]), (1, ["b", "c", "a"]), (2, ["c", "a", "b"]), (3, ["a", "b", "c"])];
+    for (refused, expected) in rows {
+        assert_eq!(attempt_order(nodes(&["a", "b", "c"]), refused), nodes(&expected), "{refused} refusals");
+    }
+    assert!(attempt_order(Vec::new(), 7).is_empty());
+    let many: Vec<_> = (0..BURST + 1).map(|at| kinds::Str::from(at.to_string().as_str())).collect();
+    assert_eq!(attempt_order(many, 1).len(), BURST);
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use kinds::meta::OwnerRef;
-use kinds::{Pod, ReplicaSet, Time, Uid};
+use kinds::{Deployment, Pod, ReplicaSet, Time, Uid};
+use runtime::children::{adoptable, owners_of};
 use runtime::store::Change;
 
 use super::builders::{labels, pod, set};
-use crate::workloads::deployment::keys::{free_to_adopt, of_set, stopped};
+use crate::workloads::deployment::keys::stopped;
 
 fn owned_by(kind: &str, name: &str) -> Arc<ReplicaSet> {
     let mut set = set("s", 1, 0, "v1");
@@ -37,7 +38,7 @@ fn a_set_wakes_its_owners_before_and_after() {
         (None, Some(&foreign), vec![]),
         (Some(&free), None, vec![]),
     ] {
-        let keys = of_set(&Change { old, new });
+        let keys = owners_of::<Deployment, _>(&Change { old, new });
         assert_eq!(keys.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{old:?} {new:?}");
     }
 }
@@ -57,7 +58,7 @@ fn an_orphan_is_offered_when_it_may_be_wanted_by_others_than_before() {
         ("going", None, Some(&going), false),
         ("gone", Some(&free), None, false),
     ] {
-        assert_eq!(free_to_adopt(&Change { old, new }).is_some(), expected, "{what}");
+        assert_eq!(adoptable(&Change { old, new }).is_some(), expected, "{what}");
     }
 }
 

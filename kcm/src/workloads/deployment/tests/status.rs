@@ -451,5 +451,8 @@ fn final_states_and_news_are_written_at_once_and_moving_counts_a_little_later() 
     let fewer_terminating = DeploymentStatus { terminating_replicas: Some(0), ..complete.status.clone() };
     let mut known = complete.clone();
     known.status.terminating_replicas = Some(1);
-    assert_eq!(patience(&known, &fewer_terminating), lazy, "it was complete before");
+    assert_eq!(patience(&known, &fewer_terminating), Duration::ZERO, "the last pod of the rollout disappeared");
+    known.status.terminating_replicas = Some(3);
+    let some_terminate = DeploymentStatus { terminating_replicas: Some(1), ..complete.status.clone() };
+    assert_eq!(patience(&known, &some_terminate), lazy, "it was complete before, and pods still terminate");
 }

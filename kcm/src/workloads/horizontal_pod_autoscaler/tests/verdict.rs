@@ -192,3 +192,25 @@ fn specs_are_looked_at_at_once_and_statuses_are_not() {
         assert_eq!(concerned(&Change { old, new }, generation).is_some(), expected, "{case}");
     }
 }
+
+#[test]
+fn announced_zero_is_withdrawn_while_the_target_has_pods() {
+    let rows = [
+        ("announced, and another client scaled up", 2, Some(true), Some("False")),
+        ("scaled to zero", 0, Some(true), Some("True")),
+        ("never announced", 2, None, None),
+        ("withdrawn before", 2, Some(false), Some("False")),
+    ];
+    for (name, current, announced, expected) in rows {
+        let autoscaler = autoscaler(Some(0), 5, true, announced);
+        let mut draft = draft(&autoscaler);
+        decide::withdraw_zero(&autoscaler, current, &mut draft, GATES);
+        let condition = draft.status.condition(SCALED_TO_ZERO).map(|condition| &*condition.status);
+        assert_eq!(condition, expected, "{name}");
+        // A zero that the user asks for later is not this controller's own then.
+        let mut after = autoscaler.clone();
+        after.status = draft.status.clone();
+        let is_own = matches!(decide::course(&after, 0, GATES), Course::Metrics);
+        assert_eq!(is_own, expected == Some("True"), "{name}");
+    }
+}

@@ -67,7 +67,7 @@ pub fn a_pod(name: &str, phase: Phase, index: Option<i32>) -> Pod {
 
 /// What is known about a Job, with nothing special about it.
 pub fn view<'a>(job: &'a Job, pods: &'a [Arc<Pod>], settled: &'a HashSet<Uid>) -> View<'a> {
-    View { job, pods, settled, backoff: Backoff::default(), satisfied: true, now: now() }
+    View { job, pods, settled, backoff: Backoff::default(), satisfied: true, clears_start: true, now: now() }
 }
 
 /// A Job with something changed.

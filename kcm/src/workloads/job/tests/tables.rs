@@ -161,6 +161,23 @@ fn a_job_turns_once() {
 }
 
 #[test]
+fn suspended_job_loses_its_start_time_only_with_the_gate() {
+    let started = with(a_job(1, Some(1)), |job| {
+        job.suspend = true;
+        job.status.start = kinds::Time(super::builders::NOW - 10);
+    });
+    for (clears_start, is_cleared) in [(true, true), (false, false)] {
+        let settled = HashSet::new();
+        let mut view = view(&started, &[], &settled);
+        view.clears_start = clears_start;
+        let standing = view.standing();
+        let outcome = view.outcome(&standing, &Plan::Nothing, Deeds::default());
+        assert_eq!(outcome.turn, Some(Turn::Suspended));
+        assert_eq!(outcome.status.start.is_zero(), is_cleared, "{clears_start}");
+    }
+}
+
+#[test]
 fn counts_of_running_pods_wait_while_others_are_on_their_way() {
     let settled = HashSet::new();
     for (what, begun, was, (active, ready), waits) in [

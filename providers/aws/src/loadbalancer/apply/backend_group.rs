@@ -108,8 +108,8 @@ impl Shared {
         Ok(opened)
     }
 
-    /// Makes the rules for a balancer without groups what they should be, in each of the nodes' groups; `wanted` is
-    /// for those of `nodes`, and the others have none. `names` are the balancer's, by which its rules are known. Returns
+    /// Makes the rules for a balancer without groups what they should be, in each of the nodes' groups; `wanted` is for
+    /// those of `nodes`, and the others have none. `names` are the balancer's, by which its rules are known. Returns
     /// the refusals.
     pub(crate) async fn set_bare(
         &mut self,
@@ -230,8 +230,8 @@ async fn apply(session: &Session, group: &str, changes: &[Change]) -> Result<(),
     Ok(())
 }
 
-/// The warning for a group that this process may not change, or that is full: one group must not cost a Service its load
-/// balancer.
+/// The warning for a group that this process may not change, or that is full: one group must not cost a Service its
+/// load balancer.
 ///
 /// # Errors
 /// All other errors, which a retry may mend.

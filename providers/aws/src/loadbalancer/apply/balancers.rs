@@ -199,7 +199,6 @@ impl Balancers {
         let Work { session, id, settings, targets } = *work;
         let listing = self.look(session, course).await?;
         let mut seen = listing.of(&session.cluster, id, Purpose::Ensure(settings.flavour));
-        course.made.retain(|id| !listing.has(id));
         let dying = seen.take_out(&course.doomed);
         if dying.is_empty() {
             course.doomed.clear();
@@ -388,8 +387,8 @@ impl Balancers {
         self.shared.lock().await.set_bare(work.session, &names, &all, groups, &wanted).await
     }
 
-    /// Reads tags again before a deletion, unless they were read moments ago, and drops what is no longer the Service's:
-    /// another controller may have taken it over since.
+    /// Reads tags again before a deletion, unless they were read moments ago, and drops what is no longer the
+    /// Service's: another controller may have taken it over since.
     async fn confirm(&self, session: &Session, id: &LoadBalancerId, seen: &mut Seen) -> Result<(), CloudError> {
         let arns: Vec<String> = seen.ids().filter(|id| !id.starts_with("sg-")).collect();
         if !self.inventory.forget_older(&arns, DELETION_TAGS) {
@@ -408,12 +407,13 @@ impl Balancers {
     ) -> Result<Deletion, CloudError> {
         (course.known, course.settled) = (None, None);
         let listing = self.look(session, course).await?;
-        course.made.retain(|id| !listing.has(id));
         let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         self.confirm(session, id, &mut seen).await?;
         let mut steps = diff::delete(&seen, &id.uid).steps;
-        // Made a moment ago, and not listed yet.
-        steps.extend(course.made.iter().filter_map(|id| Step::deletion_of(id)));
+        // Made a moment ago, and not listed yet. What is listed and not the Service's was taken over by another
+        // controller.
+        let unlisted = course.made.iter().filter(|id| !listing.has(id));
+        steps.extend(unlisted.filter_map(|id| Step::deletion_of(id)));
         if !steps.is_empty() {
             let network = self.networks.network(session).await?;
             let mut caller = self.caller(session, &network, id);

@@ -326,8 +326,8 @@ impl Caller<'_> {
         })
     }
 
-    /// Refuses a load balancer that AWS returned as created and that belongs to something else. Creation is idempotent by
-    /// name: a user can give the same name to two Services.
+    /// Refuses a load balancer that AWS returned as created and that belongs to something else. Creation is idempotent
+    /// by name: a user can give the same name to two Services.
     async fn check_creation(&self, arn: &str, name: &str) -> Result<(), CloudError> {
         let request = self.session.api.elb.describe_tags().resource_arns(arn);
         let answer = self.session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await?;

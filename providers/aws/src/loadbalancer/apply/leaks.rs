@@ -1,8 +1,8 @@
-//! What the cluster's Services have in AWS, by Service, so that what no Service stands for is found; and the deletion of
-//! just that.
+//! What the cluster's Services have in AWS, by Service, so that what no Service stands for is found; and the deletion
+//! of just that.
 //!
-//! Whose a thing is its tags say, and of rules in nodes' groups their descriptions. What does not say it wholly, as what
-//! upstream made and nobody took over, may belong to whoever could have it.
+//! Whose a thing is its tags say, and of rules in nodes' groups their descriptions. What does not say it wholly, as
+//! what upstream made and nobody took over, may belong to whoever could have it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

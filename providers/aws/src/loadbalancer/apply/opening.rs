@@ -29,7 +29,8 @@ impl TargetGroups {
     }
 }
 
-/// Returns the groups of one network interface that rules are added to: those with the cluster's tag, or its only group.
+/// Returns the groups of one network interface that rules are added to: those with the cluster's tag, or its only
+/// group.
 fn choose(own: &[String], tagged: &BTreeSet<&str>) -> Option<Vec<String>> {
     let marked: Vec<String> = own.iter().filter(|group| tagged.contains(group.as_str())).cloned().collect();
     match (marked.is_empty(), own) {
@@ -73,8 +74,8 @@ impl Balancers {
     }
 }
 
-/// The addresses of a Service's targets. Pods on Fargate, with security groups of their own or with custom networking are
-/// behind other groups than their node's primary interface.
+/// The addresses of a Service's targets. Pods on Fargate, with security groups of their own or with custom networking
+/// are behind other groups than their node's primary interface.
 fn addresses(work: &Work<'_>) -> BTreeSet<IpAddr> {
     if work.settings.target_type != TargetType::Ip {
         return BTreeSet::new();

@@ -128,8 +128,8 @@ impl Balancers {
         opened.map(drop)
     }
 
-    /// Opens the security groups of new targets, and those of all targets for new ports. False if a load balancer without
-    /// security groups needs other rules than before.
+    /// Opens the security groups of new targets, and those of all targets for new ports. False if a load balancer
+    /// without security groups needs other rules than before.
     pub(super) async fn open_nodes(&self, work: &Work<'_>, course: &mut Course) -> Result<bool, CloudError> {
         if !work.settings.node_rules {
             return Ok(true);

@@ -376,8 +376,8 @@ fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims
 
 /// What deletes all that there is. Parts may be held for a while by others that go.
 ///
-/// Parts whose adoption did not get as far as their tags are tagged with the Service's uid first: once the load balancer
-/// is deleted, nothing else would tell them from a stack that the Load Balancer Controller manages.
+/// Parts whose adoption did not get as far as their tags are tagged with the Service's uid first: once the load
+/// balancer is deleted, nothing else would tell them from a stack that the Load Balancer Controller manages.
 pub(crate) fn delete(seen: &Seen, uid: &str) -> Plan {
     let unclaimed = |tags: &Tags| tags.contains_key(names::STACK) && !tags.contains_key(names::UID);
     let parts = seen.target_groups.iter().map(|one| (&one.arn, &one.tags));

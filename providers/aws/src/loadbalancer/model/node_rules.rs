@@ -21,9 +21,9 @@ const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 const MOST_RULES: usize = 4;
 /// The description of rules for the shared security group.
 ///
-/// Not the Load Balancer Controller's `elbv2.k8s.aws/targetGroupBinding=shared`: it revokes all rules with that description
-/// that it does not need itself, each time it reconciles a TargetGroupBinding. Rules are recognized by their source, so
-/// those of earlier versions stay.
+/// Not the Load Balancer Controller's `elbv2.k8s.aws/targetGroupBinding=shared`: it revokes all rules with that
+/// description that it does not need itself, each time it reconciles a TargetGroupBinding. Rules are recognized by
+/// their source, so those of earlier versions stay.
 const SHARED: &str = "kubernetes.io/rule/nlb/backend";
 /// What cloud-provider-aws calls its rules; the first two are followed by the balancer's name.
 const CLIENT: &str = "kubernetes.io/rule/nlb/client";

@@ -15,9 +15,9 @@ pub(crate) struct Change {
     pub after: Option<BTreeSet<Target>>,
 }
 
-/// What brings a target group to the wanted targets, `most` of them at most. With `shared` other clusters register in it
-/// too, and it holds what this one is on record to have put in. With `incomplete` it is not known what else is wanted, so
-/// nothing is taken out.
+/// What brings a target group to the wanted targets, `most` of them at most. With `shared` other clusters register in
+/// it too, and it holds what this one is on record to have put in. With `incomplete` it is not known what else is
+/// wanted, so nothing is taken out.
 pub(crate) fn bring(
     wanted: &BTreeSet<Target>,
     live: &BTreeSet<Target>,

@@ -231,13 +231,14 @@ async fn security_groups(session: &Session) -> Result<Vec<ListedGroup>, CloudErr
 }
 
 impl Listing {
-    /// Returns the resources of a Service that may be used for this purpose, without the details that need further calls.
+    /// Returns the resources of a Service that may be used for this purpose, without the details that need further
+    /// calls.
     pub(crate) fn of(&self, cluster: &ClusterTags, id: &LoadBalancerId, purpose: Purpose) -> Seen {
         let evidence = |tags: &Tags| ownership::evidence(tags, cluster, id);
         let tags = self.balancers.iter().map(|one| &one.tags);
         let tags = tags.chain(self.target_groups.iter().map(|(group, _)| &group.tags));
         let mut tags = tags.chain(self.security_groups.iter().map(|group| &group.tags));
-        let claimed = tags.any(|tags| evidence(tags) == Some(Evidence::Uid));
+        let claimed = tags.any(|tags| ownership::claims_stack(tags, evidence(tags)));
         let own = |tags: &Tags| evidence(tags).filter(|evidence| purpose.is_met_by(*evidence, claimed));
         let balancers: Vec<_> = self
             .balancers
@@ -361,6 +362,11 @@ mod tests {
                 assert_eq!(found, (expected, expected), "{what} for {purpose:?}");
             }
         }
+        // The Service has just moved to the controller.
+        let mut moved = listing(&[OWN, SERVICE, UID], &STACK, "ours");
+        moved.balancers.push(listed_balancer("of-the-controller", &STACK));
+        let seen = moved.of(&ClusterTags::new("c", false), &id, Purpose::Delete);
+        assert_eq!(seen.ids().collect::<Vec<_>>(), ["arn:loadbalancer/net/ours"]);
         for (name, expected) in [(default.as_str(), true), ("of-an-earlier-service", false)] {
             let listing = listing(&[OWN, SERVICE], &[], name);
             let seen = listing.of(&ClusterTags::new("c", false), &id, Purpose::Delete);

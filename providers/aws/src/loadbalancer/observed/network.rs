@@ -83,8 +83,8 @@ impl Networks {
         self.by_id(session, ids.map(str::to_owned).collect()).await
     }
 
-    /// The security groups of the network interfaces that have these addresses; none for an address that no interface has
-    /// by itself, as with prefixes of addresses, or that is of another network.
+    /// The security groups of the network interfaces that have these addresses; none for an address that no interface
+    /// has by itself, as with prefixes of addresses, or that is of another network.
     pub(crate) async fn interfaces(
         &self,
         session: &Session,

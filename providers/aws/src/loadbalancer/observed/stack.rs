@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::loadbalancer::ownership::{Evidence, Purpose};
+use crate::loadbalancer::ownership::{self, Evidence, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::types::{
     AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, Protocol, Scheme, SecurityGroup, SeenRule, Tags,
@@ -144,7 +144,7 @@ impl Seen {
     /// Drops load balancers and target groups that may not be deleted by the tags that were read just now.
     pub(crate) fn confirm(&mut self, tags: &BTreeMap<String, Tags>, evidence: impl Fn(&Tags) -> Option<Evidence>) {
         let groups = self.security_groups.iter().map(|group| &group.tags);
-        let claimed = tags.values().chain(groups).any(|tags| evidence(tags) == Some(Evidence::Uid));
+        let claimed = tags.values().chain(groups).any(|tags| ownership::claims_stack(tags, evidence(tags)));
         let own = |arn: &str| {
             let evidence = tags.get(arn).and_then(&evidence);
             evidence.is_some_and(|evidence| Purpose::Delete.is_met_by(evidence, claimed))

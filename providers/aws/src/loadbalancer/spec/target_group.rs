@@ -84,9 +84,9 @@ impl<'a> Groups<'a> {
         (attributes, preserves_client)
     }
 
-    /// Replaces the default health check of a target group that only takes UDP, which AWS probes by TCP: nothing listens
-    /// there, all targets are unhealthy, and the load balancer sends traffic to dead nodes, too. On nodes, kube-proxy answers
-    /// probes.
+    /// Replaces the default health check of a target group that only takes UDP, which AWS probes by TCP: nothing
+    /// listens there, all targets are unhealthy, and the load balancer sends traffic to dead nodes, too. On nodes,
+    /// kube-proxy answers probes.
     ///
     /// Differs from upstream: see docs/differences.md.
     pub(super) fn probe_udp(&self, group: &mut GroupSettings, local: bool, reading: &mut Reading<'_>) {

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
 use control_plane::Identity;
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, UserInfo};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::{Api, PostParams};
@@ -17,14 +17,30 @@ use serde_json::{Value, json};
 use crate::auth::serviceaccount::strict;
 use crate::robustness::invariants::only_declared;
 
-/// A request of `organization` as `common_name`; answers its PEM and that of its key.
+/// The attribute from which the API server reads the UID of a user.
+const USER_UID: [u64; 8] = [1, 3, 6, 1, 4, 1, 57683, 2];
+
+/// Returns the PEM of a request of `organization` as `common_name`, and that of its key.
 pub fn ask(organization: &str, common_name: &str, dns_names: &[&str]) -> Result<(String, String)> {
+    ask_with_uid(organization, common_name, dns_names, None)
+}
+
+/// As [`ask`], with a UID in the subject.
+fn ask_with_uid(
+    organization: &str,
+    common_name: &str,
+    dns_names: &[&str],
+    uid: Option<&str>,
+) -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     let names: Vec<String> = dns_names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, organization);
     params.distinguished_name.push(DnType::CommonName, common_name);
+    if let Some(uid) = uid {
+        params.distinguished_name.push(DnType::CustomDnType(USER_UID.to_vec()), uid);
+    }
     Ok((params.serialize_request(&key)?.pem()?, key.serialize_pem()))
 }
 
@@ -53,8 +69,8 @@ pub async fn issued(api: &Api<CertificateSigningRequest>, name: &str) -> Result<
     .await
 }
 
-/// Who the API server takes the holder of a certificate for.
-async fn whoami(space: &Space, certificate: &str, key: &str) -> Result<String> {
+/// Returns the user that the API server authenticates by a certificate.
+async fn user(space: &Space, certificate: &str, key: &str) -> Result<UserInfo> {
     let kubeconfig = Kubeconfig::read_from(space.bed.cluster.kubeconfig(Identity::Admin)?)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     config.auth_info = AuthInfo {
@@ -64,7 +80,11 @@ async fn whoami(space: &Space, certificate: &str, key: &str) -> Result<String> {
     };
     let reviews: Api<SelfSubjectReview> = Api::all(Client::try_from(config)?);
     let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
-    Ok(review.status.and_then(|status| status.user_info?.username).unwrap_or_default())
+    Ok(review.status.and_then(|status| status.user_info).unwrap_or_default())
+}
+
+async fn whoami(space: &Space, certificate: &str, key: &str) -> Result<String> {
+    Ok(user(space, certificate, key).await?.username.unwrap_or_default())
 }
 
 pub async fn kubelets_get_what_they_may_have(space: Space) -> Result<()> {
@@ -93,10 +113,14 @@ pub async fn kubelets_get_what_they_may_have(space: Space) -> Result<()> {
         bindings.create(&PostParams::default(), &serde_json::from_value(binding)?).await?;
     }
     let asking: Api<CertificateSigningRequest> = Api::all(space.bed.cluster.client(joining).await?);
-    let (request, key) = ask("system:nodes", "system:node:new", &[])?;
+    // A UID of its own choice is not what the node gets.
+    let chosen = "00000000-0000-4000-8000-000000000001";
+    let (request, key) = ask_with_uid("system:nodes", "system:node:new", &[], Some(chosen))?;
     create(&asking, object(&name("joins"), &request, "kube-apiserver-client-kubelet", CLIENT)).await?;
     let certificate = issued(&all, &name("joins")).await?;
-    ensure!(whoami(&space, &certificate, &key).await? == "system:node:new");
+    let node = user(&space, &certificate, &key).await?;
+    ensure!(node.username.as_deref() == Some("system:node:new"), "{node:?}");
+    ensure!(node.uid.as_deref().is_none_or(str::is_empty), "the requester chose its UID: {node:?}");
     let conditions = all.get(&name("joins")).await?.status.and_then(|status| status.conditions).unwrap_or_default();
     let [approved] = &conditions[..] else { anyhow::bail!("{conditions:?}") };
     ensure!(approved.type_ == "Approved" && approved.reason.as_deref() == Some("AutoApproved"), "{approved:?}");

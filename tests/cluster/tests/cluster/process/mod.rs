@@ -5,5 +5,7 @@ pub mod diagnostics;
 pub mod diagnostics_page;
 pub mod echo_operator;
 pub mod manifests;
+pub mod many_kinds;
 pub mod monitoring;
+pub mod odd_servers;
 pub mod serving;

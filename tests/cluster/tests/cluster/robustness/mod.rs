@@ -3,6 +3,7 @@
 pub mod cluster_crashes;
 pub mod crashes;
 pub mod faults;
+pub mod hostile_names;
 pub mod invariants;
 pub mod secrecy;
 pub mod story;

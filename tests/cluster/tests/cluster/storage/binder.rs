@@ -8,13 +8,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, pod, with};
-use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Seen, Space, Verb, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, SUCCEED};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::auth::serviceaccount::strict;
 use crate::robustness::invariants::only_declared;
 use crate::workloads::statefulset::{settled, stateful_set};
 
@@ -480,4 +482,35 @@ pub async fn stateful_pods_with_claims_start(space: Space) -> Result<()> {
         storage.claim_is(claim, "Bound").await?;
     }
     Ok(())
+}
+
+pub async fn recycled_volume_is_wiped_by_a_pod_and_free_again(space: Space) -> Result<()> {
+    // The managers of other tests would wipe it, too.
+    let space = strict(&space).await?;
+    let storage = Storage::new(&space);
+    let template = format!("/tmp/{}-recycler.yaml", space.namespace);
+    std::fs::write(
+        &template,
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{namespace: {}, annotations: {{{BEHAVIOUR}: {SUCCEED}}}}}\nspec:\n  \
+             restartPolicy: Never\n  volumes: [{{name: vol}}]\n  containers: [{{name: wipe, image: example.com/wipe}}]\n",
+            space.namespace
+        ),
+    )?;
+    let flag = format!("--pv-recycler-pod-template-filepath-hostpath={template}");
+    let faults = Faults::default();
+    let controllers = format!("--controllers=serviceaccount-controller,{BINDER}");
+    let _manager = Manager::start_with(&space, &faults, &[&controllers, FLAGS[1], &flag]).await?;
+    eventually("pods can be created", || space.get::<ServiceAccount>("default")).await?;
+    storage.create_volume("data", json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle"}})).await?;
+    storage.create_claim("data", json!({})).await?;
+    storage.are_bound("data", "data").await?;
+    storage.delete_claim("data").await?;
+    let freed = storage.volume_is("data", "Available").await?;
+    ensure!(freed.spec.is_some_and(|spec| spec.claim_ref.is_none()), "the volume is still reserved");
+    let pod = format!("recycler-for-{}", storage.name("data"));
+    let wiped = |seen: &&Seen| seen.call.verb == Verb::Delete && seen.call.resource == "pods" && seen.call.name == pod;
+    ensure!(faults.seen().iter().filter(wiped).count() == 1, "the pod was not deleted once");
+    std::fs::remove_file(template)?;
+    only_declared(&faults, &[BINDER])
 }

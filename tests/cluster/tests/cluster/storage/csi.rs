@@ -1,9 +1,9 @@
 //! The life of a volume with a CSI driver and the sidecars of every cluster, from the claim to its end in the driver.
 //!
-//! The tests do the part of the binder and of the attach-detach controller themselves, as users of the API.
+//! The tests do the part of the attach-detach controller themselves.
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::objects::with;
+use cluster_tests::objects::{is_ready, pod, with};
 use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
 use control_plane::csi::Driver;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -15,11 +15,13 @@ use super::objects::{
 };
 use crate::robustness::invariants::only_declared;
 
-const CONTROLLERS: [&str; 3] = [
-    "persistentvolume-expander-controller",
-    "persistentvolume-protection-controller",
-    "persistentvolumeclaim-protection-controller",
-];
+const BINDER: &str = "persistentvolume-binder-controller";
+const EPHEMERAL: &str = "ephemeral-volume-controller";
+const EXPANDER: &str = "persistentvolume-expander-controller";
+const VOLUME_PROTECTION: &str = "persistentvolume-protection-controller";
+const CLAIM_PROTECTION: &str = "persistentvolumeclaim-protection-controller";
+
+const CONTROLLERS: [&str; 5] = [BINDER, EPHEMERAL, EXPANDER, VOLUME_PROTECTION, CLAIM_PROTECTION];
 
 /// A CSI driver with its StorageClass and nodes, all named for a test's namespace.
 struct Setup {
@@ -28,14 +30,22 @@ struct Setup {
 }
 
 impl Setup {
-    async fn start(space: &Space, flags: &[&str]) -> Result<Self> {
+    async fn start(space: &Space, binding: &str) -> Result<Self> {
         let name = &space.namespace;
-        let driver = Driver::start(&space.bed.cluster, name, flags).await?;
+        let driver = Driver::start(&space.bed.cluster, name, &[]).await?;
         let info = json!({"metadata": {"name": name}, "spec": {"attachRequired": true}});
         ClusterWide::<CSIDriver>::of(space).create(info).await?;
-        let class = json!({"metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true});
+        let class = json!({
+            "metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true, "volumeBindingMode": binding,
+        });
         ClusterWide::<StorageClass>::of(space).create(class).await?;
         Ok(Self { space: space.clone(), driver })
+    }
+
+    /// Starts the controllers of volumes for claims of the namespace.
+    async fn start_manager(&self, faults: &Faults) -> Result<Manager> {
+        let flags = format!("--controllers={}", CONTROLLERS.join(","));
+        Manager::start_with(&self.space, faults, &[&flags]).await
     }
 
     /// Registers a node on which the driver runs. There is no Node object: csi-attacher reads the CSINode only.
@@ -57,26 +67,18 @@ impl Setup {
         .await
     }
 
-    /// Creates a claim, has csi-provisioner provision its volume and binds both, as the binder does.
+    /// Creates a claim and waits until it is bound to the volume that csi-provisioner made for it.
     async fn bound_claim(&self, name: &str) -> Result<PersistentVolume> {
         let (space, class) = (&self.space, &self.space.namespace);
-        let waiting = json!({
-            "metadata": {"annotations": {
-                "volume.kubernetes.io/storage-provisioner": class,
-                "volume.beta.kubernetes.io/storage-provisioner": class,
-            }},
-            "spec": {"storageClassName": class},
-        });
-        let made: PersistentVolumeClaim = space.create(with(claim(name), waiting)).await?;
+        let of_class = json!({"spec": {"storageClassName": class}});
+        let made: PersistentVolumeClaim = space.create(with(claim(name), of_class)).await?;
         let volume = format!("pvc-{}", made.metadata.uid.context("it has a uid")?);
-        eventually("the volume is provisioned", || volumes(space).get(&volume)).await?;
-        let bound = json!({
-            "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
-            "spec": {"volumeName": volume},
-        });
-        space.patch::<PersistentVolumeClaim>(name, bound).await?;
-        super::objects::bind(space, name, "1Gi").await?;
-        volumes(space).patch_status(&volume, json!({"status": {"phase": "Bound"}})).await
+        eventually(format!("{name} is bound"), || async {
+            let status = space.get::<PersistentVolumeClaim>(name).await?.status.unwrap_or_default();
+            ensure!(status.phase.as_deref() == Some("Bound"), "{status:?}");
+            volumes(space).get(&volume).await
+        })
+        .await
     }
 
     /// Asks for a volume to be attached, as the attach-detach controller does.
@@ -99,10 +101,8 @@ fn handle(volume: &PersistentVolume) -> Result<String> {
 }
 
 pub async fn volume_lives_from_its_claim_to_its_end_in_the_driver(space: Space) -> Result<()> {
-    let setup = Setup::start(&space, &[]).await?;
-    let faults = Faults::default();
-    let flags = format!("--controllers={}", CONTROLLERS.join(","));
-    let manager = Manager::start_cluster_wide(&space, &faults, &[&flags]).await?;
+    let (setup, faults) = (Setup::start(&space, "Immediate").await?, Faults::default());
+    let manager = setup.start_manager(&faults).await?;
     let volume = setup.bound_claim("data").await?;
     let (name, handle) = (volume.metadata.name.clone().context("it has a name")?, handle(&volume)?);
     setup.until_last(&format!("create {handle} {}", 1 << 30)).await?;
@@ -145,18 +145,18 @@ pub async fn volume_lives_from_its_claim_to_its_end_in_the_driver(space: Space) 
     setup.attachments().delete(&attachment).await?;
     setup.until_last(&format!("detach {handle} {node}")).await?;
     until_claim_deleted(&space, "data").await?;
-    volumes(&space).patch_status(&name, json!({"status": {"phase": "Released"}})).await?;
     setup.until_last(&format!("delete {handle}")).await?;
     volumes(&space).until_deleted(&name).await?;
     ensure!(setup.driver.violations()?.is_empty(), "{:?}", setup.driver.violations()?);
     manager.stop().await?;
-    only_declared(&faults, &["persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller"])?;
+    only_declared(&faults, &[BINDER, CLAIM_PROTECTION])?;
     setup.driver.stop(&space.bed.cluster)
 }
 
 /// Proves that the bed notices what must never happen.
 pub async fn second_attachment_of_a_single_node_volume_is_detected(space: Space) -> Result<()> {
-    let setup = Setup::start(&space, &[]).await?;
+    let setup = Setup::start(&space, "Immediate").await?;
+    let _manager = setup.start_manager(&Faults::default()).await?;
     let volume = setup.bound_claim("data").await?;
     let handle = handle(&volume)?;
     let (first, second) = (setup.add_node("a").await?, setup.add_node("b").await?);
@@ -170,7 +170,7 @@ pub async fn second_attachment_of_a_single_node_volume_is_detected(space: Space)
         Ok(())
     })
     .await?;
-    // After the first node has let go of it, the second one gets it.
+    // Once it is detached from the first node, it is attached to the second one.
     setup.attachments().delete(&attachment).await?;
     eventually("it is attached to the second node", || async {
         let status = setup.attachments().get(&refused).await?.status.unwrap_or_default();
@@ -178,5 +178,39 @@ pub async fn second_attachment_of_a_single_node_volume_is_detected(space: Space)
         Ok(())
     })
     .await?;
+    setup.driver.stop(&space.bed.cluster)
+}
+
+/// The claim of a generic ephemeral volume waits for the scheduler, which chooses a node for the pod.
+pub async fn first_consumer_gets_its_ephemeral_volume_and_runs(space: Space) -> Result<()> {
+    let (setup, faults) = (Setup::start(&space, "WaitForFirstConsumer").await?, Faults::default());
+    let manager = setup.start_manager(&faults).await?;
+    let class = json!({"metadata": {"name": null}, "spec": {"storageClassName": space.namespace}});
+    let template = with(claim(""), class.clone());
+    space.create::<PersistentVolumeClaim>(with(claim("waiting"), json!({"spec": class["spec"]}))).await?;
+    let volumes_of_pod = json!([{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]);
+    space.create::<Pod>(with(pod("web", "web"), json!({"spec": {"volumes": volumes_of_pod}}))).await?;
+    eventually("the pod runs", || async {
+        let pod: Pod = space.get("web").await?;
+        ensure!(is_ready(&pod), "{:?}", pod.status);
+        Ok(())
+    })
+    .await?;
+    let bound: PersistentVolumeClaim = space.get("web-scratch").await?;
+    let volume = bound.spec.and_then(|spec| spec.volume_name).context("it names its volume")?;
+    let handle = handle(&volumes(&space).get(&volume).await?)?;
+    setup.until_last(&format!("create {handle} {}", 1 << 30)).await?;
+    let events = space.events("waiting").await?;
+    let wanted = "Normal WaitForFirstConsumer waiting for first consumer to be created before binding";
+    ensure!(events.contains_key(wanted), "{events:?}");
+
+    // The garbage collector, which does not run here, would delete the claim with its pod.
+    space.delete::<Pod>("web").await?;
+    space.delete::<PersistentVolumeClaim>("web-scratch").await?;
+    until_claim_deleted(&space, "web-scratch").await?;
+    volumes(&space).until_deleted(&volume).await?;
+    setup.until_last(&format!("delete {handle}")).await?;
+    manager.stop().await?;
+    only_declared(&faults, &[BINDER, EPHEMERAL, CLAIM_PROTECTION])?;
     setup.driver.stop(&space.bed.cluster)
 }

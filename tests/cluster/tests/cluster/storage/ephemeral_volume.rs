@@ -42,7 +42,7 @@ pub async fn pod_gets_the_claim_of_its_template_and_gets_it_back(space: Space) -
     let manager = start(&space, &faults).await?;
     space.create::<Pod>(user("web")).await?;
     let claim = until_claimed(&space, "web-scratch").await?;
-    ensure!(owner(&claim) == "Pod web", "{:?}", claim.metadata);
+    ensure!(owner(&claim) == "web", "{:?}", claim.metadata);
     ensure!(claim.metadata.owner_references.iter().flatten().all(|owner| owner.block_owner_deletion == Some(true)));
     ensure!(claim.metadata.labels == Some(BTreeMap::from([("app".to_owned(), "web".to_owned())])));
     let requested = claim.spec.and_then(|spec| spec.resources).and_then(|resources| resources.requests);
@@ -86,7 +86,7 @@ pub async fn claim_of_another_owner_is_reported_and_left_alone(space: Space) -> 
     space.patch::<PersistentVolumeClaim>("web-scratch", json!({"metadata": {"finalizers": null}})).await?;
     space.delete::<PersistentVolumeClaim>("web-scratch").await?;
     eventually("the pod's own claim", || async {
-        ensure!(owner(&space.get::<PersistentVolumeClaim>("web-scratch").await?) == "Pod web");
+        ensure!(owner(&space.get::<PersistentVolumeClaim>("web-scratch").await?) == "web");
         Ok(())
     })
     .await

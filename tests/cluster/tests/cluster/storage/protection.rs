@@ -143,11 +143,18 @@ pub async fn unused_condition_follows_the_pods_of_a_bound_claim(space: Space) ->
     only_declared(&faults, &[CLAIMS])
 }
 
+/// Volumes have no namespace: managers of other tests may write the same.
 pub async fn volume_stays_while_it_is_bound(space: Space) -> Result<()> {
     let (faults, name) = (Faults::default(), space.namespace.clone());
-    let manager = Manager::start_cluster_wide(&space, &faults, &[&format!("--controllers={VOLUMES}")]).await?;
+    let manager = Manager::start_with(&space, &faults, &[&format!("--controllers={VOLUMES}")]).await?;
     let volumes = volumes(&space);
-    volumes.create(volume(&name, json!({"hostPath": {"path": "/tmp/data"}}))).await?;
+    let named = json!({"spec": {"volumeName": name}});
+    let made: PersistentVolumeClaim = space.create(with(claim("data"), named)).await?;
+    let reference = json!({"namespace": space.namespace, "name": "data", "uid": made.metadata.uid});
+    let source = json!({"hostPath": {"path": "/tmp/never-created"}, "claimRef": reference});
+    volumes.create(volume(&name, source)).await?;
+    bind(&space, "data", "1Gi").await?;
+    volumes.patch_status(&name, json!({"status": {"phase": "Bound"}})).await?;
     volumes.patch(&name, json!({"metadata": {"finalizers": null}})).await?;
     eventually("the finalizer is added again", || async {
         let finalizers = volumes.get(&name).await?.metadata.finalizers.unwrap_or_default();
@@ -155,17 +162,18 @@ pub async fn volume_stays_while_it_is_bound(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    volumes.patch_status(&name, json!({"status": {"phase": "Bound"}})).await?;
     volumes.delete(&name).await?;
     during(QUIET, "it stays while it is bound", || async {
         ensure!(volumes.get(&name).await?.metadata.deletion_timestamp.is_some());
         Ok(())
     })
     .await?;
+    space.delete::<PersistentVolumeClaim>("data").await?;
+    space.patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": null}})).await?;
     volumes.patch_status(&name, json!({"status": {"phase": "Released"}})).await?;
     volumes.until_deleted(&name).await?;
     manager.stop().await?;
-    only_declared(&faults, &[VOLUMES])
+    only_declared(&faults, &[])
 }
 
 pub async fn attributes_class_stays_while_a_claim_or_volume_refers_to_it(space: Space) -> Result<()> {

@@ -211,7 +211,9 @@ pub async fn any_kind_goes_to_zero_and_comes_back(space: Space) -> Result<()> {
         "minReplicas": 0, "scaleTargetRef": {"apiVersion": format!("{group}/v1"), "kind": "Fleet", "name": "web"},
         "metrics": [
             {"type": "External", "external": {
-                "metric": {"name": "length"}, "target": {"type": "AverageValue", "averageValue": "10"}}},
+                "metric": {"name": "length", "selector": {"matchLabels": {
+                    "scaledobject.keda.sh/name": "web", "scaledobject.keda.sh/queue": "orders"}}},
+                "target": {"type": "AverageValue", "averageValue": "10"}}},
             {"type": "Object", "object": {
                 "describedObject": {"apiVersion": format!("{group}/v1"), "kind": "Fleet", "name": "web"},
                 "metric": {"name": "depth"}, "target": {"type": "AverageValue", "averageValue": "1"}}},

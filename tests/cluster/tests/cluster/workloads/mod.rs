@@ -7,6 +7,8 @@ pub mod disruption;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
 pub mod pod_garbage_collector;
+pub mod refused_creations;
+pub mod released_pods;
 pub mod replicaset;
 pub mod replicaset_pods;
 pub mod replicationcontroller;

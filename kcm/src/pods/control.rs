@@ -1,0 +1,111 @@
+//! Creates and deletes single pods for an owner, each with its event (pkg/controller, RealPodControl).
+
+use std::sync::Arc;
+
+use kinds::meta::ObjectKey;
+use kinds::{Kind, Pod};
+use runtime::consistency::Consistency;
+use runtime::events::{EventType, Recorder, about};
+use runtime::store::Store;
+use runtime::write::{WriteError, Writer};
+
+use super::creation_gate::CreationGate;
+
+/// Why a pod was not created.
+#[derive(Debug)]
+pub enum CreateError {
+    /// The namespace is being deleted. No other creation can succeed there, and it is no failure of the owner.
+    NamespaceTerminating,
+    /// The request failed. An event was recorded.
+    Failed(WriteError),
+}
+
+impl CreateError {
+    /// The failure that the owner has to report; `None` if the namespace is being deleted.
+    pub fn into_failure(self) -> Option<WriteError> {
+        match self {
+            Self::NamespaceTerminating => None,
+            Self::Failed(error) => Some(error),
+        }
+    }
+}
+
+/// What one controller needs to create and delete pods.
+pub struct PodControl {
+    /// All pods.
+    pub pods: Arc<Store<Pod>>,
+    /// The controller's client.
+    pub writer: Writer,
+    /// The controller's events.
+    pub recorder: Recorder,
+    /// The controller's writes.
+    pub consistency: Arc<Consistency>,
+    /// Namespaces in which nothing can be created.
+    pub gate: CreationGate,
+}
+
+impl PodControl {
+    /// Creates a pod from its message.
+    ///
+    /// # Errors
+    /// When the API server refuses it, or the answer is lost. Nothing is sent if the namespace is known to be terminating.
+    pub async fn create<K: Kind>(&self, key: &ObjectKey, owner: &K, body: &[u8]) -> Result<(), CreateError> {
+        if !self.gate.is_open(&key.namespace) {
+            return Err(CreateError::NamespaceTerminating);
+        }
+        let created = self.writer.create(&Pod::RESOURCE, &key.namespace, body, false).await;
+        match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
+            Ok(pod) => {
+                self.consistency.wrote(key, &self.pods, pod.version);
+                let message = format!("Created pod: {}", pod.name);
+                self.recorder.event(&about(owner), EventType::Normal, "SuccessfulCreate", message);
+                Ok(())
+            }
+            Err(error) if error.is_namespace_terminating() => {
+                self.gate.close(&key.namespace);
+                Err(CreateError::NamespaceTerminating)
+            }
+            Err(error) => {
+                if error.is_lost() {
+                    self.consistency.lost(key);
+                }
+                let message = format!("Error creating: {error}");
+                self.recorder.event(&about(owner), EventType::Warning, "FailedCreate", message);
+                Err(CreateError::Failed(error))
+            }
+        }
+    }
+
+    /// Deletes a pod, bound to its UID. A pod that no longer exists counts as deleted, also if another one has its name.
+    ///
+    /// # Errors
+    /// When the API server refuses it, or the answer is lost. The deletion may be repeated.
+    pub async fn delete<K: Kind>(&self, key: &ObjectKey, owner: &K, pod: &Pod) -> Result<(), WriteError> {
+        self.consistency.deleting(key, &pod.meta);
+        match self.writer.delete(&Pod::RESOURCE, &pod.meta.key(), &pod.meta.uid).await {
+            Ok(()) => {
+                let message = format!("Deleted pod: {}", pod.meta.name);
+                self.recorder.event(&about(owner), EventType::Normal, "SuccessfulDelete", message);
+                Ok(())
+            }
+            Err(error) if error.is_gone() => Ok(()),
+            Err(error) => {
+                self.consistency.not_deleting(key, &pod.meta.uid);
+                let message = format!("Error deleting: {error}");
+                self.recorder.event(&about(owner), EventType::Warning, "FailedDelete", message);
+                Err(error)
+            }
+        }
+    }
+
+    /// Refuses to delete surplus pods while some pods cannot be decoded: they may be the ones that are needed.
+    ///
+    /// # Errors
+    /// The reason, for the owner's status and the log.
+    pub fn check_decodable(&self) -> Result<(), String> {
+        match self.pods.undecodable() {
+            0 => Ok(()),
+            count => Err(format!("not deleting pods while {count} pods cannot be decoded (see the log)")),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Which owners a change of a pod concerns.
+
+use kinds::meta::ObjectKey;
+use kinds::{Kind, Pod};
+use runtime::children::{Urgency, owner_of};
+use runtime::store::Change;
+
+/// The owners of kind `K` of a pod, before and after a change, each with how soon it has to be reconciled.
+pub fn owners_of_pod<K: Kind>(change: &Change<'_, Pod>) -> Vec<(ObjectKey, Urgency)> {
+    let owner = |pod: &std::sync::Arc<Pod>| owner_of::<K>(&pod.meta);
+    let (before, after) = (change.old.and_then(owner), change.new.and_then(owner));
+    let Some(new) = change.new else {
+        return before.map(|key| (key, Urgency::Now)).into_iter().collect();
+    };
+    let mut keys = Vec::new();
+    if before != after {
+        keys.extend(before.map(|key| (key, Urgency::Now)));
+    }
+    let urgency = match change.old {
+        Some(old) if !old.differs(new) => return keys,
+        Some(old) if old.is_active() && !new.is_active() || old.meta.labels != new.meta.labels => Urgency::Now,
+        _ => Urgency::Soon,
+    };
+    keys.extend(after.map(|key| (key, urgency)));
+    keys
+}

@@ -1,0 +1,89 @@
+//! Which pods are deleted first when there are too many.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kinds::pod::Phase;
+use kinds::{Pod, Str, Time, Uid};
+
+/// The place of a pod in the order of deletion, by age in an order of magnitude: the smallest is deleted first.
+type Rank = (bool, Phase, bool, i32, Reverse<usize>, Option<RoughAge>, Reverse<i32>, Reverse<i32>, RoughAge, Uid);
+
+/// The order of magnitude of an age. Unknown first, then young before old.
+type RoughAge = Option<u32>;
+
+/// The order in which the surplus pods of a ReplicaSet are deleted (pkg/controller, ActivePodsWithRanks).
+///
+/// Ages count by their order of magnitude, so that any of several pods of about the same age may be deleted.
+#[derive(Debug)]
+pub struct Ranking {
+    /// Active pods on each node.
+    crowds: HashMap<Str, usize>,
+    /// Whether the annotation with the deletion cost counts (gate PodDeletionCost).
+    uses_cost: bool,
+    now: Timestamp,
+}
+
+impl Ranking {
+    /// The order of pods that share their nodes with `related` ones.
+    pub fn new(related: &[Arc<Pod>], uses_cost: bool, now: Timestamp) -> Self {
+        let mut crowds = HashMap::new();
+        for pod in related.iter().filter(|pod| pod.is_active()) {
+            *crowds.entry(pod.node.clone()).or_default() += 1;
+        }
+        Self { crowds, uses_cost, now }
+    }
+
+    /// Returns the `count` pods that are deleted first.
+    pub fn first(&self, mut pods: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>> {
+        pods.sort_by_cached_key(|pod| self.rank(pod));
+        pods.truncate(count);
+        pods
+    }
+
+    fn rank(&self, pod: &Pod) -> Rank {
+        (
+            !pod.node.is_empty(),
+            pod.phase,
+            pod.ready,
+            if self.uses_cost { pod.deletion_cost } else { 0 },
+            Reverse(self.crowds.get(&pod.node).copied().unwrap_or(0)),
+            pod.ready.then(|| rough_age(pod.ready_since, self.now)),
+            Reverse(pod.restarts),
+            Reverse(pod.sidecar_restarts),
+            rough_age(pod.meta.created, self.now),
+            pod.meta.uid.clone(),
+        )
+    }
+}
+
+/// The power of two of an age in nanoseconds.
+fn rough_age(since: Time, now: Timestamp) -> RoughAge {
+    let nanos = now.as_nanosecond() - i128::from(since.0) * 1_000_000_000;
+    (!since.is_zero())
+        .then(|| u128::try_from(nanos).ok().filter(|nanos| *nanos > 0).map_or(0, |nanos| nanos.ilog2() + 1))
+}
+
+/// The place of a pod in the order of deletion, by its exact age: the smallest is deleted first.
+type ExactRank = (bool, Phase, bool, ExactAge, Reverse<i32>, Reverse<i32>, ExactAge, Uid);
+
+/// Unknown first, then young before old.
+type ExactAge = (bool, Reverse<i64>);
+
+/// The order in which the surplus pods of a Job are deleted (pkg/controller, ActivePods).
+pub fn exact_rank(pod: &Pod) -> impl Ord + use<> {
+    let age = |since: Time| (!since.is_zero(), Reverse(since.0));
+    let rank: ExactRank = (
+        !pod.node.is_empty(),
+        pod.phase,
+        pod.ready,
+        if pod.ready { age(pod.ready_since) } else { age(Time::default()) },
+        Reverse(pod.restarts),
+        Reverse(pod.sidecar_restarts),
+        age(pod.meta.created),
+        pod.meta.uid.clone(),
+    );
+    rank
+}

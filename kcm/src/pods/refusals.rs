@@ -1,0 +1,156 @@
+//! Backoff of creations that the API server refuses: quota, admission webhooks, policies.
+//!
+//! A controller is woken by each change of its pods. Without this, each of these changes repeats a creation that was just
+//! refused, and spends the rate limit that all other objects share. The next attempt is due when the backoff ends, or as
+//! soon as something changed that it may depend on.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use kinds::meta::{Meta, ObjectKey, Uid};
+use runtime::lock::lock;
+use tokio::time::Instant;
+
+/// The first delay, as in upstream's queue (client-go, DefaultControllerRateLimiter).
+const FIRST_DELAY: Duration = Duration::from_millis(5);
+/// The longest delay.
+const MAX_DELAY: Duration = Duration::from_secs(1000);
+
+/// What an attempt to create children depends on, as far as the owner knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    uid: Uid,
+    generation: i64,
+    /// Children to create.
+    missing: usize,
+    /// Children that exist, those that are being deleted too: each one that disappears gives back quota.
+    owned: usize,
+}
+
+impl Attempt {
+    /// An attempt to create `missing` children for an owner that has `owned`.
+    pub fn new(owner: &Meta, missing: usize, owned: usize) -> Self {
+        Self { uid: owner.uid.clone(), generation: owner.generation, missing, owned }
+    }
+
+    /// The state after some of the children were created.
+    pub fn after(&self, created: usize) -> Self {
+        Self { missing: self.missing.saturating_sub(created), owned: self.owned + created, ..self.clone() }
+    }
+
+    /// True if this attempt may succeed although `refused` did not.
+    fn is_news(&self, refused: &Self) -> bool {
+        (&self.uid, self.generation) != (&refused.uid, refused.generation)
+            || self.missing > refused.missing
+            || self.owned < refused.owned
+    }
+}
+
+#[derive(Debug)]
+struct Refusal {
+    attempt: Attempt,
+    count: u32,
+    until: Instant,
+    message: String,
+}
+
+/// A creation that has to wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Time until the next attempt is due.
+    pub left: Duration,
+    /// Why the last attempt was refused.
+    pub message: String,
+}
+
+/// Refused creations of one controller, by owner.
+#[derive(Debug, Default)]
+pub struct Refusals(Mutex<HashMap<ObjectKey, Refusal>>);
+
+impl Refusals {
+    /// Returns how long an attempt has to wait; `None` if it is due.
+    pub fn waiting(&self, key: &ObjectKey, attempt: &Attempt) -> Option<Waiting> {
+        let refusals = self.lock();
+        let refusal = refusals.get(key).filter(|refusal| !attempt.is_news(&refusal.attempt))?;
+        let left = refusal.until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+        Some(Waiting { left, message: refusal.message.clone() })
+    }
+
+    /// Notes a refused attempt, with the state that it left.
+    pub fn refused(&self, key: &ObjectKey, attempt: Attempt, message: String) {
+        let mut refusals = self.lock();
+        let known = refusals.get(key).filter(|refusal| refusal.attempt.uid == attempt.uid);
+        let count = known.map_or(0, |refusal| refusal.count);
+        let delay = FIRST_DELAY.saturating_mul(1u32.checked_shl(count).unwrap_or(u32::MAX)).min(MAX_DELAY);
+        let refusal = Refusal { attempt, count: count.saturating_add(1), until: Instant::now() + delay, message };
+        refusals.insert(key.clone(), refusal);
+    }
+
+    /// Returns the number of attempts that were refused in a row.
+    pub fn count(&self, key: &ObjectKey) -> usize {
+        self.lock().get(key).map_or(0, |refusal| usize::try_from(refusal.count).unwrap_or(usize::MAX))
+    }
+
+    /// Removes an owner: nothing is missing, an attempt succeeded, or it no longer exists.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Refusal>> {
+        lock(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::testing::meta;
+
+    use super::*;
+
+    fn owner(uid: &str, generation: i64) -> Meta {
+        Meta { uid: Uid::parse(uid), generation, ..meta("ns", "web", 1) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_creation_waits_unless_something_changed_that_it_depends_on() {
+        let (refusals, key) = (Refusals::default(), ObjectKey::new("ns", "web"));
+        let attempt = Attempt::new(&owner("a", 1), 3, 7);
+        assert_eq!(refusals.waiting(&key, &attempt), None);
+        for _ in 0..5 {
+            refusals.refused(&key, attempt.after(1), "exceeded quota".into());
+        }
+        let rows = [
+            ("the same", Attempt::new(&owner("a", 1), 2, 8), true),
+            ("another pod came", Attempt::new(&owner("a", 1), 1, 9), true),
+            ("a pod was lost", Attempt::new(&owner("a", 1), 3, 8), false),
+            ("a terminating pod disappeared", Attempt::new(&owner("a", 1), 2, 7), false),
+            ("the spec changed", Attempt::new(&owner("a", 2), 2, 8), false),
+            ("another object of the name", Attempt::new(&owner("b", 1), 2, 8), false),
+        ];
+        for (name, attempt, waits) in rows {
+            let expected = waits.then(|| Waiting { left: FIRST_DELAY * 16, message: "exceeded quota".into() });
+            assert_eq!(refusals.waiting(&key, &attempt), expected, "{name}");
+        }
+        tokio::time::advance(FIRST_DELAY * 16).await;
+        assert_eq!(refusals.waiting(&key, &attempt.after(1)), None, "the backoff is over");
+        assert_eq!(refusals.count(&key), 5);
+        refusals.forget(&key);
+        assert_eq!(refusals.count(&key), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn number_of_attempts_is_logarithmic_while_changes_keep_coming() {
+        let (refusals, key) = (Refusals::default(), ObjectKey::new("ns", "web"));
+        let attempt = Attempt::new(&owner("a", 1), 1, 9);
+        let mut sent = 0;
+        for _ in 0..6000 {
+            if refusals.waiting(&key, &attempt).is_none() {
+                sent += 1;
+                refusals.refused(&key, attempt.clone(), "refused".into());
+            }
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        assert!((12..=20).contains(&sent), "{sent} attempts in ten minutes");
+    }
+}

@@ -1,0 +1,97 @@
+//! Writes of an owner's status, and how a reconcile ends with one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::Kind;
+use kinds::meta::ObjectKey;
+use runtime::consistency::Consistency;
+use runtime::queue::Queue;
+use runtime::store::Store;
+use runtime::worker::{Outcome, ReconcileError};
+use runtime::write::{Answer, WriteError, Writer};
+
+/// How a status write ended.
+#[derive(Debug)]
+pub enum StatusWrite {
+    /// The API server has the status.
+    Written(Answer),
+    /// The status was computed from an outdated object. The change that is on its way leads to another one.
+    Outdated,
+    /// The object no longer exists.
+    Deleted,
+}
+
+/// Replaces the status of an object of kind `K`, and notes the version that it makes.
+///
+/// # Errors
+/// When the API server refuses it for another reason than a conflict or that the object does not exist.
+pub async fn put_status<K: Kind>(
+    writer: &Writer,
+    consistency: &Consistency,
+    store: &Store<K>,
+    key: &ObjectKey,
+    body: &[u8],
+) -> Result<StatusWrite, WriteError> {
+    match writer.replace(&K::RESOURCE, key, Some("status"), body).await {
+        Ok(answer) => {
+            if let Ok(meta) = answer.meta() {
+                consistency.wrote(key, store, meta.version);
+            }
+            Ok(StatusWrite::Written(answer))
+        }
+        Err(error) if error.is_conflict() => Ok(StatusWrite::Outdated),
+        Err(error) if error.is_not_found() => Ok(StatusWrite::Deleted),
+        Err(error) => Err(error),
+    }
+}
+
+/// Ends a reconcile: requeues the key after `next`, also if it failed.
+///
+/// The backoff of a failed key grows to a quarter of an hour. What is due earlier, a delayed status above all, must not
+/// wait for it.
+///
+/// # Errors
+/// `failure`, if there is one.
+pub fn finish(
+    queue: &Arc<Queue<ObjectKey>>,
+    key: &ObjectKey,
+    next: Option<Duration>,
+    failure: Option<ReconcileError>,
+) -> Result<Outcome, ReconcileError> {
+    match (failure, next) {
+        (None, Some(next)) => Ok(Outcome::RequeueAfter(next)),
+        (None, None) => Ok(Outcome::Done),
+        (Some(failure), next) => {
+            if let Some(next) = next {
+                queue.add_after(key.clone(), next);
+            }
+            Err(failure)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::queue::QueueOptions;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_reconcile_keeps_its_next_wake_up() {
+        let (queue, key) = (Queue::new(QueueOptions::named("test")), ObjectKey::new("ns", "web"));
+        let delayed_status = Duration::from_millis(27);
+        assert_eq!(finish(&queue, &key, Some(delayed_status), None), Ok(Outcome::RequeueAfter(delayed_status)));
+        assert_eq!(finish(&queue, &key, None, None), Ok(Outcome::Done));
+        // The queue's backoff has reached its end, as after hours of refused creations.
+        (0..20).for_each(|_| queue.add_rate_limited(key.clone()));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(queue.next().await.as_ref(), Some(&key));
+        let failure = ReconcileError::new("exceeded quota");
+        assert_eq!(finish(&queue, &key, Some(delayed_status), Some(failure.clone())), Err(failure));
+        queue.add_rate_limited(key.clone());
+        queue.done(&key);
+        let due: Vec<_> = queue.waiting().into_iter().map(|waiting| waiting.due).collect();
+        assert_eq!(due, [Some(delayed_status)]);
+    }
+}

@@ -1,0 +1,297 @@
+//! As many HTTP/2 connections to one server as its limit of streams demands.
+//!
+//! A server states how many streams it allows on one connection (SETTINGS_MAX_CONCURRENT_STREAMS; kube-apiserver: 100). A
+//! request beyond that would wait in this process until another one ends, which for watches takes minutes. So each
+//! connection counts its open streams, and a request that finds no room opens another connection, as Go's transport does.
+//! Surplus connections are closed when they are idle. Servers that do not speak HTTP/2 get HTTP/1.1.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
+use http::{Request, Response, Uri};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_rustls::MaybeHttpsStream;
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::{Connection as _, capture_connection};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kube::client::Body;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tower::{BoxError, Service, ServiceExt as _};
+
+use super::answer::Answer;
+use super::lane::Taken;
+use super::pool::Connector;
+use super::proxy::Road;
+
+/// A connection that is silent for so long is asked for a sign of life: client-go's read idle timeout.
+const PING_AFTER: Duration = Duration::from_secs(30);
+/// A connection that owes a sign of life for so long is dead: client-go's ping timeout.
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// Unread bytes that one stream may have in flight.
+const STREAM_WINDOW: u32 = 4 << 20;
+/// Unread bytes of all streams: so large that one slow reader never stops the other streams of its connection.
+const CONNECTION_WINDOW: u32 = 1 << 30;
+/// Idle HTTP/1.1 connections kept, for servers that do not speak HTTP/2.
+const IDLE_CONNECTIONS: usize = 25;
+/// Longest time until a new connection's server has stated its limit. It sends it first.
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause between two looks at a limit that has not been stated yet.
+const SETTINGS_POLL: Duration = Duration::from_millis(1);
+/// Connections tried for one request, each of which closed before it took the request up.
+const ATTEMPTS: usize = 4;
+/// Time after which a server that did not offer HTTP/2 is offered it again.
+const HTTP1_FOR: Duration = Duration::from_secs(600);
+
+/// A connection to the server, each part of the way (to a proxy, to the server) with TLS or without.
+type Stream = MaybeHttpsStream<MaybeHttpsStream<TokioIo<TcpStream>>>;
+
+/// Connections of one lane with the same credentials.
+#[derive(Clone)]
+pub(super) struct Streams(Arc<Inner>);
+
+struct Inner {
+    connector: Connector<Road>,
+    http1: legacy::Client<Http1Connector, Body>,
+    /// A connection that turned out to be HTTP/1.1, for the client of those.
+    found_http1: Arc<Mutex<Option<Stream>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    connections: Vec<Connection>,
+    next_id: u64,
+    dialing: Option<Dial>,
+    /// The server does not speak HTTP/2, until this time at least.
+    http1_until: Option<Instant>,
+}
+
+struct Connection {
+    id: u64,
+    sender: SendRequest<Body>,
+    limit: Arc<AtomicUsize>,
+    open: usize,
+}
+
+impl Connection {
+    fn has_room(&self) -> bool {
+        !self.sender.is_closed() && self.open < self.limit.load(Ordering::Acquire)
+    }
+}
+
+/// The opening of a connection, which all requests without room wait for together.
+type Dial = Shared<BoxFuture<'static, Result<(), String>>>;
+
+/// The way of a request.
+enum Way {
+    Http2(SendRequest<Body>, Slot),
+    Http1,
+}
+
+/// An open stream of a connection. Dropping it makes room.
+pub(super) struct Slot {
+    streams: Streams,
+    id: u64,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.streams.release(self.id);
+    }
+}
+
+impl Streams {
+    /// Connects when the first request comes. `offering_http1` connects without offering HTTP/2.
+    pub(super) fn new(connector: Connector<Road>, offering_http1: Connector<Road>) -> Self {
+        let found_http1 = Arc::default();
+        let http1 = Http1Connector { found: Arc::clone(&found_http1), connector: offering_http1 };
+        // The client sends a request a second time only when the connection handed it back unread.
+        let http1 = legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .build(http1);
+        Self(Arc::new(Inner { connector, http1, found_http1, state: Mutex::default() }))
+    }
+
+    /// Sends a request over a connection that has room for it. `taken` tells whether it left the process.
+    ///
+    /// # Errors
+    /// When there is no connection, or it breaks before the head of the response.
+    pub(super) async fn send(&self, mut request: Request<Body>, taken: &Taken) -> Result<Response<Answer>, BoxError> {
+        for _ in 0..ATTEMPTS {
+            let (mut sender, slot) = match self.way(request.uri()).await? {
+                Way::Http2(sender, slot) => (sender, slot),
+                Way::Http1 => {
+                    taken.capture(capture_connection(&mut request));
+                    return Ok(self.0.http1.request(request).await?.map(|body| Answer::shared(body, None)));
+                }
+            };
+            taken.set(true);
+            match sender.try_send_request(request).await {
+                Ok(answer) => return Ok(answer.map(|body| Answer::shared(body, Some(slot)))),
+                Err(mut error) => match error.take_message() {
+                    // The connection was about to close, and handed the request back unsent.
+                    Some(unsent) => {
+                        taken.set(false);
+                        self.retire(slot.id);
+                        request = unsent;
+                    }
+                    None => return Err(error.into_error().into()),
+                },
+            }
+        }
+        Err(format!("{ATTEMPTS} connections in a row closed before they took the request up").into())
+    }
+
+    async fn way(&self, server: &Uri) -> Result<Way, BoxError> {
+        loop {
+            let dial = {
+                let mut state = self.state();
+                if state.http1_until.is_some_and(|until| Instant::now() < until) {
+                    return Ok(Way::Http1);
+                }
+                state.connections.retain(|connection| !connection.sender.is_closed());
+                if let Some(connection) = state.connections.iter_mut().find(|connection| connection.has_room()) {
+                    connection.open += 1;
+                    let slot = Slot { streams: self.clone(), id: connection.id };
+                    return Ok(Way::Http2(connection.sender.clone(), slot));
+                }
+                match &state.dialing {
+                    Some(dial) if dial.peek().is_none() => dial.clone(),
+                    _ => {
+                        let dial = self.dial(server.clone());
+                        state.dialing = Some(dial.clone());
+                        dial
+                    }
+                }
+            };
+            dial.await?;
+        }
+    }
+
+    /// Opens a connection in a task of its own, so that it does not depend on the request that needed it first.
+    fn dial(&self, server: Uri) -> Dial {
+        let streams = self.clone();
+        let opening =
+            tokio::spawn(async move { streams.open(server).await.map_err(|error| super::send::chain(&*error)) });
+        async move { opening.await.unwrap_or_else(|error| Err(format!("opening a connection: {error}"))) }
+            .boxed()
+            .shared()
+    }
+
+    async fn open(&self, server: Uri) -> Result<(), BoxError> {
+        let stream = self.0.connector.clone().oneshot(server).await?;
+        if !stream.connected().is_negotiated_h2() {
+            *self.0.found_http1.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+            self.state().http1_until = Some(Instant::now() + HTTP1_FOR);
+            return Ok(());
+        }
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            // None before the server has stated its limit.
+            .initial_max_send_streams(0)
+            .handshake(stream)
+            .await?;
+        let limit = Arc::new(AtomicUsize::new(0));
+        let (stated, mut is_stated) = watch::channel(());
+        tokio::spawn(drive(connection, limit.clone(), stated));
+        match timeout(SETTINGS_TIMEOUT, is_stated.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err("the connection closed before the server allowed a stream on it".into()),
+            Err(_) => return Err(format!("the server allowed no stream within {SETTINGS_TIMEOUT:?}").into()),
+        }
+        let mut state = self.state();
+        let id = state.next_id;
+        state.next_id += 1;
+        state.connections.push(Connection { id, sender, limit, open: 0 });
+        Ok(())
+    }
+
+    /// Makes room on a connection, and closes one without streams if another is less than half full.
+    fn release(&self, id: u64) {
+        let mut state = self.state();
+        let Some(at) = state.connections.iter().position(|connection| connection.id == id) else { return };
+        let connection = &mut state.connections[at];
+        connection.open = connection.open.saturating_sub(1);
+        if connection.open > 0 {
+            return;
+        }
+        let is_surplus = state
+            .connections
+            .iter()
+            .any(|other| other.id != id && other.has_room() && other.open < other.limit.load(Ordering::Acquire) / 2);
+        if is_surplus {
+            state.connections.remove(at);
+        }
+    }
+
+    /// Gives a connection no more requests. Its streams go on to their end.
+    fn retire(&self, id: u64) {
+        self.state().connections.retain(|connection| connection.id != id);
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Drives a connection to its end, and keeps `limit` equal to the server's.
+async fn drive(
+    connection: http2::Connection<Stream, Body, TokioExecutor>,
+    limit: Arc<AtomicUsize>,
+    stated: watch::Sender<()>,
+) {
+    let mut connection = std::pin::pin!(connection);
+    let mut watched = std::future::poll_fn(|cx| {
+        let polled = connection.as_mut().poll(cx);
+        limit.store(connection.current_max_send_streams(), Ordering::Release);
+        polled
+    });
+    // The connection's task is not woken by the server's first settings.
+    while limit.load(Ordering::Acquire) == 0 {
+        match timeout(SETTINGS_POLL, &mut watched).await {
+            Ok(_) => return,
+            Err(_) if stated.is_closed() => return,
+            Err(_) => {}
+        }
+    }
+    stated.send_replace(());
+    if let Err(error) = watched.await {
+        tracing::debug!(error = super::send::chain(&error), "connection ended");
+    }
+}
+
+/// Uses a connection that turned out to be HTTP/1.1 before it opens others.
+#[derive(Clone)]
+struct Http1Connector {
+    found: Arc<Mutex<Option<Stream>>>,
+    connector: Connector<Road>,
+}
+
+impl Service<Uri> for Http1Connector {
+    type Response = Stream;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Stream, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.connector.poll_ready(cx)
+    }
+
+    fn call(&mut self, server: Uri) -> Self::Future {
+        match self.found.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(stream) => Box::pin(std::future::ready(Ok(stream))),
+            None => self.connector.call(server),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! A server's limit of streams on one connection delays no request.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+
+/// Requests to `/hang` stay open; all others are answered.
+fn hanging() -> Script {
+    Arc::new(|seen| {
+        Box::pin(async move {
+            match seen.path.as_str() {
+                "/hang" => std::future::pending().await,
+                _ => Some(answer(200, "{}")),
+            }
+        })
+    })
+}
+
+/// Requests that stay open, until this is dropped.
+fn hang(clients: &Clients, lane: Option<Lane>, count: usize) -> tokio::task::JoinSet<()> {
+    let mut open = tokio::task::JoinSet::new();
+    for _ in 0..count {
+        let clients = clients.clone();
+        open.spawn(async move {
+            match lane {
+                Some(lane) => drop(clients.open(lane, request(Method::GET, "/hang")).await),
+                None => drop(clients.send(&Identity::Own, request(Method::POST, "/hang")).await),
+            }
+        });
+    }
+    open
+}
+
+async fn hanging_requests(place: &Place, count: usize) {
+    until("the server has all requests", async || {
+        place.server.seen().iter().filter(|seen| seen.path == "/hang").count() == count
+    })
+    .await;
+}
+
+async fn quickly<F: Future>(what: &str, request: F) -> F::Output {
+    let limit = Duration::from_secs(2);
+    tokio::time::timeout(limit, request).await.unwrap_or_else(|_| panic!("{what}: no answer within {limit:?}"))
+}
+
+#[tokio::test]
+async fn watches_open_connections_by_the_limit_of_the_server() {
+    let place = Place::new(User::Certificate, &["h2"], hanging()).await;
+    place.server.streams.store(10, Ordering::SeqCst);
+    let clients = place.connect().await;
+    let watches = hang(&clients, Some(Lane::Watch), 250);
+    hanging_requests(&place, 250).await;
+    assert_eq!(place.server.connections(), 25, "as many as the limit demands, and no more");
+
+    let lease = clients.control.send(request(Method::GET, "/lease").map(Body::from));
+    assert_eq!(quickly("the Lease", lease).await.expect("an answer").status(), 200);
+    assert_eq!(quickly("a write", status(&clients, Method::POST)).await, 200);
+    assert_eq!(place.server.connections(), 27, "neither shares a connection with the watches");
+
+    drop(watches);
+    until("surplus connections are closed", async || place.server.open.load(Ordering::SeqCst) <= 4).await;
+}
+
+#[tokio::test]
+async fn hanging_writes_do_not_delay_other_writes() {
+    let place = Place::new(User::Certificate, &["h2"], hanging()).await;
+    place.server.streams.store(5, Ordering::SeqCst);
+    let clients = place.connect().await;
+    let _slow_webhook = hang(&clients, None, 50);
+    hanging_requests(&place, 50).await;
+    assert_eq!(quickly("a write", status(&clients, Method::POST)).await, 200);
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_makes_room() {
+    let place = Place::new(User::Certificate, &["h2"], hanging()).await;
+    place.server.streams.store(2, Ordering::SeqCst);
+    let clients = place.connect().await;
+    for _ in 0..20 {
+        assert_eq!(status(&clients, Method::GET).await, 200);
+    }
+    assert_eq!(place.server.connections(), 1);
+    let dropped = hang(&clients, None, 2);
+    hanging_requests(&place, 2).await;
+    drop(dropped);
+    until("requests find room on the first connection again", async || {
+        quickly("a read", status(&clients, Method::GET)).await == 200 && place.server.open.load(Ordering::SeqCst) == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_replaced() {
+    let closes: Script = Arc::new(|seen| Box::pin(async move { (seen.path != "/close").then(|| answer(200, "{}")) }));
+    let place = Place::new(User::Certificate, &["h2"], closes).await;
+    let clients = place.connect().await;
+    assert_eq!(status(&clients, Method::GET).await, 200);
+    let lost = clients.send(&Identity::Own, request(Method::POST, "/close")).await.expect_err("no answer");
+    assert!(!lost.not_sent(), "{lost}");
+    assert_eq!(quickly("the next request", status(&clients, Method::POST)).await, 200);
+    assert_eq!(place.server.connections(), 2);
+}

@@ -1,0 +1,317 @@
+//! The check after a takeover: an owner's children in the store are compared with the API server's before the first
+//! creation or deletion.
+//!
+//! What the previous leader created or deleted last may not have reached this process's stores when it became leader; a
+//! decision on such a picture creates surplus pods or takes down more than allowed. The same check follows a write whose
+//! answer was lost.
+//!
+//! A child counts as missing only if the store's record matches the owner's selector, is not newer than the list, and the
+//! list does not have it. Everything else says nothing: a child whose labels were changed is not in a list by labels, and
+//! is not being deleted either. A missing child is awaited until the store shows it deleted, being deleted, with other
+//! labels, or changed after the list.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kinds::meta::{Meta, ObjectKey, Uid};
+use kinds::selector::Selector;
+use kinds::{Kind, Str};
+use tokio::time::Instant;
+
+use crate::consistency::Consistency;
+use crate::lock::lock;
+use crate::store::{Store, by_controller, owned_by};
+use crate::write::{MetaList, WriteError, Writer};
+
+/// A key that waits for the store to show a deletion is reconciled again after this time, whatever happens. The change
+/// itself wakes it earlier.
+pub const RECHECK: Duration = Duration::from_secs(5);
+
+/// A child that the API server no longer lists although the store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Missing {
+    name: Str,
+    uid: Uid,
+    /// The version of the list: a record that is newer exists after all.
+    listed_at: u64,
+}
+
+/// What is known about one owner.
+#[derive(Debug, Default)]
+struct Check {
+    uid: Uid,
+    /// Its children were compared in this leadership term.
+    is_compared: bool,
+    /// A write for it may have been done: compare before the next decision, whatever its age.
+    is_required: bool,
+    missing: Vec<Missing>,
+    compared_at: Option<Instant>,
+}
+
+/// The owners of one controller, and which of them were compared.
+#[derive(Debug, Default)]
+pub struct Handover {
+    term_start: OnceLock<Timestamp>,
+    checks: Mutex<HashMap<ObjectKey, Check>>,
+}
+
+/// An owner, the selector of its children, and where they are read.
+#[derive(Clone, Copy)]
+pub struct Children<'a, C: Kind> {
+    /// The owner's metadata.
+    pub owner: &'a Meta,
+    /// The owner's selector.
+    pub selector: &'a Selector,
+    /// The children's store, indexed by controller.
+    pub store: &'a Arc<Store<C>>,
+    /// The controller's writes.
+    pub consistency: &'a Consistency,
+    /// The controller's client.
+    pub writer: &'a Writer,
+}
+
+impl Handover {
+    /// Notes when this process became leader. Objects created later need no check.
+    pub fn begin_term(&self, now: Timestamp) {
+        self.term_start.get_or_init(|| now);
+    }
+
+    /// True when an owner's children have to be compared before anything is created or deleted for it.
+    pub fn is_due(&self, owner: &Meta, now: Timestamp) -> bool {
+        let is_older = owner.created.0 <= self.term_start.get_or_init(|| now).as_second();
+        let checks = self.lock();
+        let known = checks.get(&owner.key()).filter(|check| check.uid == owner.uid);
+        known.map_or(is_older, |check| check.is_required || is_older && !check.is_compared)
+    }
+
+    /// Requires a comparison before the next creation or deletion for an owner: the answer to a write was lost.
+    pub fn require(&self, owner: &Meta) {
+        self.with(owner, |check| check.is_required = true);
+    }
+
+    /// Compares the children with the API server's. Returns those that the server no longer has.
+    ///
+    /// Afterwards the key must wait until its cache is up to date and [`Handover::is_settled`].
+    ///
+    /// # Errors
+    /// When the list fails. The comparison is still due then.
+    pub async fn compare<C: Kind>(&self, children: Children<'_, C>) -> Result<Vec<Arc<C>>, WriteError> {
+        let Children { owner, store, consistency, .. } = children;
+        let Some(selector) = children.selector.query() else {
+            self.with(owner, |check| check.record(Vec::new()));
+            return Ok(Vec::new());
+        };
+        let list = children.writer.list_versioned(&C::RESOURCE, &owner.namespace, &selector).await?;
+        if let Some(newest) = newest_of(owner, &list.items) {
+            consistency.wrote(&owner.key(), store, newest);
+        }
+        let stored = store.by_index(&by_controller(), owned_by(&owner.uid));
+        let missing = missing(&stored, children.selector, &list);
+        let awaited = missing.iter().map(|child| Missing {
+            name: child.meta().name.clone(),
+            uid: child.meta().uid.clone(),
+            listed_at: list.version,
+        });
+        self.with(owner, |check| check.record(awaited.collect()));
+        Ok(missing)
+    }
+
+    /// True when the store explains all children that were missing in the last comparison.
+    ///
+    /// A child that stays for longer than [`RECHECK`] is compared again instead: [`Handover::is_due`] is true then. A
+    /// caller that gets `false` has to requeue the key after [`RECHECK`].
+    pub fn is_settled<C: Kind>(&self, owner: &Meta, selector: &Selector, store: &Store<C>) -> bool {
+        let mut checks = self.lock();
+        let Some(check) = checks.get_mut(&owner.key()).filter(|check| check.uid == owner.uid) else { return true };
+        check.missing.retain(|missing| {
+            let record = store.get_with_uid(&owner.namespace, &missing.name, &missing.uid);
+            record.is_some_and(|record| {
+                let meta = record.meta();
+                !meta.is_deleting() && meta.version <= missing.listed_at && selector.matches(&meta.labels)
+            })
+        });
+        let is_overdue = check.compared_at.is_some_and(|at| at.elapsed() >= RECHECK);
+        if is_overdue && !check.missing.is_empty() {
+            check.missing.clear();
+            check.is_required = true;
+        }
+        check.missing.is_empty()
+    }
+
+    /// Removes an owner that no longer exists.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    /// Changes an owner's entry; another object of the same name starts with a new one.
+    fn with<T>(&self, owner: &Meta, change: impl FnOnce(&mut Check) -> T) -> T {
+        let mut checks = self.lock();
+        let check = checks.entry(owner.key()).or_default();
+        if check.uid != owner.uid {
+            *check = Check { uid: owner.uid.clone(), ..Check::default() };
+        }
+        change(check)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Check>> {
+        lock(&self.checks)
+    }
+}
+
+impl Check {
+    fn record(&mut self, missing: Vec<Missing>) {
+        self.missing = missing;
+        self.is_compared = true;
+        self.is_required = false;
+        self.compared_at = Some(Instant::now());
+    }
+}
+
+/// The newest version among an owner's listed children.
+fn newest_of(owner: &Meta, listed: &[Meta]) -> Option<u64> {
+    listed.iter().filter(|child| child.is_controlled_by(&owner.uid)).map(|child| child.version).max()
+}
+
+/// The stored children that should be in a list by this selector and are not.
+fn missing<C: Kind>(stored: &[Arc<C>], selector: &Selector, list: &MetaList) -> Vec<Arc<C>> {
+    let is_missing = |child: &&Arc<C>| {
+        let meta = child.meta();
+        meta.version <= list.version
+            && !meta.is_deleting()
+            && selector.matches(&meta.labels)
+            && !list.items.iter().any(|known| known.uid == meta.uid)
+    };
+    stored.iter().filter(is_missing).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::meta::OwnerRef;
+    use kinds::{Decode, Interner, Namespace, Time};
+
+    use super::*;
+    use crate::testing::{filled_store, meta};
+
+    const TERM_START: i64 = 1000;
+
+    fn owner(created: i64) -> Meta {
+        Meta { uid: Uid::parse("web"), created: Time(created), ..meta("ns", "web", 1) }
+    }
+
+    /// A child of the owner, by name, version and value of the label `app`.
+    fn child(name: &str, version: u64, app: &str) -> Meta {
+        let interner = Interner::default();
+        let owners = [OwnerRef {
+            api_version: "apps/v1".into(),
+            kind: "ReplicaSet".into(),
+            name: "web".into(),
+            uid: Uid::parse("web"),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }];
+        Meta {
+            uid: Uid::parse(name),
+            labels: interner.labels(vec![("app".into(), app.into())]),
+            owners: interner.owners(&owners),
+            ..meta("ns", name, version)
+        }
+    }
+
+    /// A record of a kind: only its metadata counts here.
+    fn record(meta: Meta) -> Namespace {
+        Namespace { meta, active: true }
+    }
+
+    fn store(children: Vec<Meta>) -> Store<Namespace> {
+        let decode = Decode { interner: Arc::default(), sections: kinds::Sections::default() };
+        filled_store(decode, vec![by_controller()], children.into_iter().map(record))
+    }
+
+    fn app_web() -> Selector {
+        Selector::of_labels(&Interner::default(), [("app", "web")])
+    }
+
+    fn names(children: &[Arc<Namespace>]) -> Vec<&str> {
+        children.iter().map(|child| &*child.meta.name).collect()
+    }
+
+    #[test]
+    fn child_is_missing_only_if_the_list_should_have_it() {
+        let deleting = Meta { deletion: Time(5), ..child("deleting", 3, "web") };
+        let rows = [
+            ("not listed", child("a", 3, "web"), vec![], true),
+            ("listed", child("a", 3, "web"), vec![child("a", 4, "web")], false),
+            ("listed under its name with another uid", child("a", 3, "web"), vec![child("b", 4, "web")], true),
+            ("labels changed, release not seen yet", child("a", 3, "debug"), vec![], false),
+            ("newer than the list", child("a", 11, "web"), vec![], false),
+            ("already being deleted", deleting, vec![], false),
+        ];
+        for (name, stored, listed, expected) in rows {
+            let stored = [Arc::new(record(stored))];
+            let list = MetaList { version: 10, items: listed };
+            assert_eq!(!missing(&stored, &app_web(), &list).is_empty(), expected, "{name}");
+        }
+    }
+
+    fn with_missing(handover: &Handover, owner: &Meta, store: &Store<Namespace>, listed_at: u64) {
+        let stored = store.by_index(&by_controller(), owned_by(&owner.uid));
+        let missing = missing(&stored, &app_web(), &MetaList { version: listed_at, items: Vec::new() });
+        assert_eq!(names(&missing), ["a"]);
+        let awaited = Missing { name: "a".into(), uid: Uid::parse("a"), listed_at };
+        handover.with(owner, |check| check.record(vec![awaited]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn missing_child_is_awaited_until_the_store_shows_it_deleted_or_changed() {
+        let later = [
+            ("deleted", None),
+            ("being deleted", Some(Meta { deletion: Time(5), ..child("a", 11, "web") })),
+            ("changed after the list", Some(child("a", 11, "web"))),
+            ("with other labels", Some(child("a", 9, "debug"))),
+            ("recreated under its name", Some(Meta { uid: Uid::parse("other"), ..child("a", 11, "web") })),
+        ];
+        for (name, now) in later {
+            let (handover, owner, store) = (Handover::default(), owner(1), store(vec![child("a", 3, "web")]));
+            with_missing(&handover, &owner, &store, 10);
+            assert!(!handover.is_settled(&owner, &app_web(), &store), "{name}: nothing seen yet");
+            store.put(record(child("a", 4, "web")));
+            assert!(!handover.is_settled(&owner, &app_web(), &store), "{name}: a change from before the list");
+            match now {
+                Some(now) => store.put(record(now)),
+                None => store.remove("ns", "a"),
+            }
+            assert!(handover.is_settled(&owner, &app_web(), &store), "{name}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn child_that_stays_missing_is_compared_again_instead_of_freezing_its_owner() {
+        let (handover, owner, store) = (Handover::default(), owner(1), store(vec![child("a", 3, "web")]));
+        let now = Timestamp::from_second(TERM_START).expect("in range");
+        with_missing(&handover, &owner, &store, 10);
+        assert!(!handover.is_settled(&owner, &app_web(), &store) && !handover.is_due(&owner, now));
+        tokio::time::advance(RECHECK).await;
+        assert!(handover.is_settled(&owner, &app_web(), &store) && handover.is_due(&owner, now));
+    }
+
+    #[test]
+    fn check_is_due_once_per_term_and_after_each_lost_answer() {
+        let handover = Handover::default();
+        let now = Timestamp::from_second(TERM_START).expect("in range");
+        handover.begin_term(now);
+        let (old, new) = (owner(TERM_START), owner(TERM_START + 1));
+        assert!(handover.is_due(&old, now), "from an earlier term");
+        handover.with(&old, |check| check.record(Vec::new()));
+        assert!(!handover.is_due(&old, now), "compared");
+        handover.require(&old);
+        assert!(handover.is_due(&old, now), "an answer was lost");
+        handover.forget(&old.key());
+        assert!(!handover.is_due(&new, now), "created in this term");
+        handover.require(&new);
+        assert!(handover.is_due(&new, now), "an answer was lost");
+        let successor = Meta { uid: Uid::parse("successor"), ..new };
+        assert!(!handover.is_due(&successor, now), "another object of the same name");
+    }
+}

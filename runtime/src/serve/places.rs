@@ -1,0 +1,111 @@
+//! The connections that may be open at the same time. A new one takes the place of the oldest that does nothing.
+//!
+//! Otherwise a few hundred idle connections, which need no credentials, would keep the kubelet's probes out until it
+//! restarts the manager. Upstream has no limit of connections.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+/// All places.
+#[derive(Clone)]
+pub(super) struct Places(Arc<Inner>);
+
+struct Inner {
+    limit: usize,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    next: u64,
+    /// By age, the oldest first.
+    places: BTreeMap<u64, Occupant>,
+}
+
+struct Occupant {
+    is_busy: bool,
+    evict: Arc<Notify>,
+}
+
+/// The place of one connection, which is free when this is dropped.
+pub(super) struct Place {
+    places: Places,
+    id: u64,
+    evict: Arc<Notify>,
+}
+
+impl Places {
+    pub(super) fn new(limit: usize) -> Self {
+        Self(Arc::new(Inner { limit, taken: Mutex::default() }))
+    }
+
+    /// Takes a place. If none is free, evicts the oldest connection without a request; if each has one, returns `None`.
+    pub(super) fn take(&self) -> Option<Place> {
+        let mut taken = self.taken();
+        if taken.places.len() >= self.0.limit {
+            let oldest = taken.places.iter().find(|(_, occupant)| !occupant.is_busy).map(|(id, _)| *id)?;
+            if let Some(occupant) = taken.places.remove(&oldest) {
+                occupant.evict.notify_one();
+            }
+        }
+        let (id, evict) = (taken.next, Arc::new(Notify::new()));
+        taken.next += 1;
+        taken.places.insert(id, Occupant { is_busy: false, evict: evict.clone() });
+        Some(Place { places: self.clone(), id, evict })
+    }
+
+    fn taken(&self) -> std::sync::MutexGuard<'_, Taken> {
+        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// Records whether a request is under way.
+    pub(super) fn set_busy(&self, is_busy: bool) {
+        if let Some(occupant) = self.places.taken().places.get_mut(&self.id) {
+            occupant.is_busy = is_busy;
+        }
+    }
+
+    /// Returns when the place was given to another connection.
+    pub(super) async fn evicted(&self) {
+        self.evict.notified().await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.taken().places.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn is_evicted(place: &Place) -> bool {
+        place.evicted().now_or_never().is_some()
+    }
+
+    #[test]
+    fn new_connection_evicts_the_oldest_idle_one_when_all_places_are_taken() {
+        let places = Places::new(3);
+        let [first, second, third] = [(); 3].map(|()| places.take().expect("a place"));
+        first.set_busy(true);
+        let fourth = places.take().expect("the place of the second");
+        assert!(!is_evicted(&first) && is_evicted(&second) && !is_evicted(&third) && !is_evicted(&fourth));
+        drop(second);
+        first.set_busy(false);
+        drop(third);
+        let fifth = places.take().expect("the place of the third");
+        assert!(!is_evicted(&first), "a place was free");
+        for place in [&first, &fourth, &fifth] {
+            place.set_busy(true);
+        }
+        assert!(places.take().is_none(), "all are busy");
+    }
+}

@@ -1,0 +1,125 @@
+//! The form in which a kind is listed, and the fallback when the server cannot do it in that form.
+
+use super::frames::FrameError;
+use super::request::WatchError;
+use crate::client::SendError;
+
+/// The form of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListForm {
+    /// One response over a connection of its own.
+    Whole,
+    /// The first events of the watch.
+    Streamed,
+    /// Page by page.
+    Paged,
+}
+
+/// When the next attempt begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// Immediately: the server has refused the form, not the list.
+    Now,
+    /// After a backoff.
+    Later,
+}
+
+/// Selects the form of a kind's lists.
+#[derive(Debug)]
+pub struct Listing {
+    preferred: ListForm,
+    /// The last list failed: the next one is by pages, which every server can do.
+    has_failed: bool,
+}
+
+impl Listing {
+    /// Lists in this form while the server can.
+    pub fn new(preferred: ListForm) -> Self {
+        Self { preferred, has_failed: false }
+    }
+
+    /// The form of the next list.
+    pub fn form(&self) -> ListForm {
+        if self.has_failed { ListForm::Paged } else { self.preferred }
+    }
+
+    /// A list is complete.
+    pub fn succeeded(&mut self) {
+        self.has_failed = false;
+    }
+
+    /// A list failed.
+    ///
+    /// A server that streams the objects but never the end of the list (some aggregated APIs) is not asked for a stream
+    /// again. Upstream: client-go tools/cache, Reflector falls back to LIST after any error of a streaming list.
+    pub fn failed(&mut self, error: &WatchError) -> Retry {
+        if self.form() != ListForm::Streamed {
+            self.has_failed = !is_about_access(error);
+            return Retry::Later;
+        }
+        match error {
+            error if error.no_streaming() => {
+                self.preferred = ListForm::Paged;
+                return Retry::Now;
+            }
+            WatchError::Frame(FrameError::Silent(_)) => self.preferred = ListForm::Paged,
+            error => self.has_failed = !is_about_access(error),
+        }
+        Retry::Later
+    }
+}
+
+/// The server could not be reached or accepts no list at all now: another form would not help.
+fn is_about_access(error: &WatchError) -> bool {
+    match error {
+        WatchError::Send(SendError::NotSent { .. } | SendError::Token(_)) => true,
+        WatchError::Refused(status) => matches!(status.code, 401 | 403 | 404 | 429 | 503),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kinds::envelope::ApiStatus;
+
+    use super::*;
+
+    fn refused(code: u16) -> WatchError {
+        WatchError::Refused(ApiStatus { code, ..ApiStatus::default() })
+    }
+
+    fn silent() -> WatchError {
+        WatchError::Frame(FrameError::Silent(Duration::from_secs(30)))
+    }
+
+    fn broken() -> WatchError {
+        WatchError::Frame(FrameError::Body("reset".into()))
+    }
+
+    #[test]
+    fn listing_falls_back_to_pages_when_the_form_fails() {
+        use ListForm::{Paged, Streamed, Whole};
+        // (name, preferred, error, form of the next list, form after a list succeeded)
+        let cases = [
+            ("no streaming lists", Streamed, refused(400), Paged, Paged),
+            ("stream that ends early", Streamed, WatchError::Incomplete, Paged, Streamed),
+            ("stream without its end", Streamed, silent(), Paged, Paged),
+            ("internal error", Streamed, refused(500), Paged, Streamed),
+            ("broken stream", Streamed, broken(), Paged, Streamed),
+            ("overloaded server", Streamed, refused(429), Streamed, Streamed),
+            ("missing right", Streamed, refused(403), Streamed, Streamed),
+            ("whole list that breaks off", Whole, broken(), Paged, Whole),
+            ("overloaded server, whole list", Whole, refused(429), Whole, Whole),
+        ];
+        for (name, preferred, error, next, later) in cases {
+            let mut listing = Listing::new(preferred);
+            let retry = listing.failed(&error);
+            assert_eq!(retry == Retry::Now, name == "no streaming lists", "{name}");
+            assert_eq!(listing.form(), next, "{name}");
+            listing.succeeded();
+            assert_eq!(listing.form(), later, "{name}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Reflectors against scripted servers: silence, lists without an end, lost state, panics.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::channel::mpsc::{UnboundedReceiver, unbounded};
+use http::Response;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use kinds::envelope::wrap_as;
+use kinds::meta::ObjectKey;
+use kinds::schema::{list_meta, object_meta, raw_extension, watch_event};
+use kinds::wire::{Put as _, find};
+use kinds::{Decode, DecodeError, Form, Kind, Meta, Resource, Sections};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::reflector::Reflector;
+use super::request::Scope;
+use crate::client::{AnswerBody, Clients, ConnectOptions, ProxyEnvironment, RequestLayer, connect};
+use crate::store::{Index, Store};
+
+#[derive(Debug)]
+struct Thing(Meta);
+
+impl Kind for Thing {
+    const RESOURCE: Resource = Resource { group: "", version: "v1", kind: "Thing", plural: "things", namespaced: true };
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        let meta = Meta::decode(&context.interner, find(object, 1), |_, _| {})?;
+        assert!(&*meta.name != "makes-the-decoder-panic");
+        Ok(Self(meta))
+    }
+
+    fn meta(&self) -> &Meta {
+        &self.0
+    }
+}
+
+fn object(name: &str, version: u64) -> Vec<u8> {
+    let mut object = Vec::new();
+    object.put_message(1, |meta| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::RESOURCE_VERSION, &version.to_string());
+    });
+    object
+}
+
+fn event(kind: &str, object: &[u8]) -> Bytes {
+    let mut event = Vec::new();
+    event.put_str(watch_event::TYPE, kind);
+    event.put_message(watch_event::OBJECT, |message| {
+        message.put_bytes(raw_extension::RAW, &wrap_as("v1", "Thing", object));
+    });
+    let mut frame = u32::try_from(event.len()).expect("a short event").to_be_bytes().to_vec();
+    frame.extend(event);
+    frame.into()
+}
+
+fn end_of_list(version: u64) -> Bytes {
+    let mut bookmark = Vec::new();
+    bookmark.put_message(1, |meta| {
+        meta.put_str(object_meta::RESOURCE_VERSION, &version.to_string());
+        meta.put_entry(object_meta::ANNOTATIONS, "k8s.io/initial-events-end", "true");
+    });
+    event("BOOKMARK", &bookmark)
+}
+
+fn page(version: u64, next: &str, objects: &[Vec<u8>]) -> Bytes {
+    let mut list = Vec::new();
+    list.put_message(1, |meta| {
+        meta.put_str(list_meta::RESOURCE_VERSION, &version.to_string());
+        meta.put_str(list_meta::CONTINUE, next);
+    });
+    objects.iter().for_each(|object| list.put_bytes(2, object));
+    wrap_as("v1", "ThingList", &list).into()
+}
+
+/// The body of a response.
+enum Reply {
+    /// All of it.
+    Whole(Bytes),
+    /// The beginning, then silence.
+    Open(Vec<Bytes>),
+}
+
+impl Reply {
+    fn body(self) -> AnswerBody {
+        let chunks: UnboundedReceiver<Bytes> = match self {
+            Self::Whole(bytes) => {
+                let (send, chunks) = unbounded();
+                send.unbounded_send(bytes).expect("a receiver");
+                chunks
+            }
+            Self::Open(beginning) => {
+                let (send, chunks) = unbounded();
+                beginning.into_iter().for_each(|bytes| send.unbounded_send(bytes).expect("a receiver"));
+                // Kept open as long as the test runs.
+                std::mem::forget(send);
+                chunks
+            }
+        };
+        StreamBody::new(chunks.map(|bytes| Ok(Frame::data(bytes)))).boxed_unsync()
+    }
+}
+
+/// Clients whose requests `script` answers by path and query; no request leaves the process.
+async fn clients(script: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Arc<Clients> {
+    let layer = RequestLayer::new(move |_, request, _| {
+        let reply = script(&request.uri().to_string());
+        Box::pin(async move { Ok(Response::new(reply.body())) })
+    });
+    let options = ConnectOptions {
+        master: Some("http://127.0.0.1:9".into()),
+        proxies: ProxyEnvironment::default(),
+        layer: Some(layer),
+        ..ConnectOptions::default()
+    };
+    Arc::new(connect(&options).await.expect("clients"))
+}
+
+fn store(indexes: Vec<Index<Thing>>) -> Arc<Store<Thing>> {
+    Arc::new(Store::new(Decode { interner: Arc::default(), sections: Sections::default() }, indexes))
+}
+
+fn start(clients: &Arc<Clients>, store: &Arc<Store<Thing>>, lists: &Arc<Semaphore>, tasks: &mut JoinSet<()>) {
+    let scope = Scope { resource: Thing::RESOURCE, namespace: None, form: Form::Protobuf };
+    tasks.spawn(Reflector::new(clients.clone(), scope, store.clone(), lists.clone()).run());
+}
+
+fn names(store: &Store<Thing>) -> Vec<String> {
+    let mut names: Vec<_> = store.all().iter().map(|thing| thing.0.name.to_string()).collect();
+    names.sort();
+    names
+}
+
+async fn within<F: Future>(seconds: u64, what: &str, future: F) -> F::Output {
+    timeout(Duration::from_secs(seconds), future).await.unwrap_or_else(|_| panic!("not within {seconds} s: {what}"))
+}
+
+async fn until(what: &str, check: impl Fn() -> bool) {
+    let wait = async {
+        while !check() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within(1000, what, wait).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn streaming_list_without_an_end_delays_no_other_list_and_is_replaced_by_pages() {
+    let endless = clients(|uri| match uri {
+        uri if uri.contains("sendInitialEvents") => Reply::Open(vec![event("ADDED", &object("a", 3))]),
+        uri if uri.contains("continue=a%26b%3Dc") => Reply::Whole(page(5, "", &[object("b", 4)])),
+        uri if uri.contains("limit=500") => Reply::Whole(page(5, "a&b=c", &[object("a", 3)])),
+        _ => Reply::Open(Vec::new()),
+    })
+    .await;
+    let usual = clients(|_| Reply::Open(vec![event("ADDED", &object("c", 7)), end_of_list(8)])).await;
+    let (lists, mut tasks) = (Arc::new(Semaphore::new(1)), JoinSet::new());
+    let (slow, fast) = (store(Vec::new()), store(Vec::new()));
+    start(&endless, &slow, &lists, &mut tasks);
+    tokio::task::yield_now().await;
+    start(&usual, &fast, &lists, &mut tasks);
+    within(5, "the other kind is listed", fast.progress().synced()).await;
+    assert!(!slow.progress().is_synced());
+    within(60, "the kind is listed by pages", slow.progress().synced()).await;
+    assert_eq!(names(&slow), ["a", "b"], "the continue token is escaped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn restored_storage_is_noticed_when_the_watch_is_silent() {
+    let lists = Arc::new(AtomicUsize::new(0));
+    let counted = lists.clone();
+    let clients = clients(move |uri| match uri {
+        uri if uri.contains("sendInitialEvents") => match counted.fetch_add(1, Ordering::SeqCst) {
+            0 => Reply::Open(vec![event("ADDED", &object("before", 90)), end_of_list(100)]),
+            _ => Reply::Open(vec![event("ADDED", &object("after", 40)), end_of_list(50)]),
+        },
+        uri if uri.contains("limit=1") => Reply::Whole(page(50, "", &[])),
+        _ => Reply::Open(Vec::new()),
+    })
+    .await;
+    let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
+    start(&clients, &store, &Arc::new(Semaphore::new(1)), &mut tasks);
+    until("the restored state is listed", || names(&store) == ["after"]).await;
+    assert_eq!((store.progress().version(), store.progress().history()), (50, 1));
+    assert_eq!(lists.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_watch_goes_on_from_its_version_when_the_server_kept_its_state() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = seen.clone();
+    let clients = clients(move |uri| {
+        told.lock().expect("the requests").push(uri.to_owned());
+        match uri {
+            uri if uri.contains("sendInitialEvents") => Reply::Open(vec![end_of_list(100)]),
+            uri if uri.contains("limit=1") => Reply::Whole(page(120, "", &[])),
+            _ => Reply::Open(vec![event("ADDED", &object("missed", 110))]),
+        }
+    })
+    .await;
+    let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
+    start(&clients, &store, &Arc::new(Semaphore::new(1)), &mut tasks);
+    until("the missed object arrives", || names(&store) == ["missed"]).await;
+    let seen = seen.lock().expect("the requests").clone();
+    assert!(seen[2].contains("resourceVersion=100"), "{seen:?}");
+    assert_eq!(store.progress().history(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_that_makes_the_decoder_panic_is_kept_apart() {
+    let clients = clients(|_| {
+        let objects = ["a", "makes-the-decoder-panic", "z"].map(|name| event("ADDED", &object(name, 3)));
+        Reply::Open([&objects[..], &[end_of_list(8)]].concat())
+    })
+    .await;
+    let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
+    start(&clients, &store, &Arc::new(Semaphore::new(1)), &mut tasks);
+    within(5, "the kind is listed", store.progress().synced()).await;
+    assert_eq!((names(&store), store.undecodable()), (vec!["a".to_owned(), "z".to_owned()], 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn panicking_watch_is_counted_and_starts_again() {
+    static PANICS_LEFT: AtomicUsize = AtomicUsize::new(3);
+    let index = Index::<Thing> {
+        name: "defective",
+        keys: |_, _| {
+            let left = PANICS_LEFT.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+            assert!(left.is_err(), "a defect");
+        },
+    };
+    let clients = clients(|uri| match uri {
+        uri if uri.contains("limit=") => Reply::Whole(page(8, "", &[object("a", 3)])),
+        _ => Reply::Open(vec![event("ADDED", &object("a", 3)), end_of_list(8)]),
+    })
+    .await;
+    let (store, mut tasks) = (store(vec![index]), JoinSet::new());
+    start(&clients, &store, &Arc::new(Semaphore::new(1)), &mut tasks);
+    within(100, "the kind is listed in the end", store.progress().synced()).await;
+    assert_eq!(store.progress().panics(), 3);
+    assert!(store.get(&ObjectKey::new("", "a")).is_some());
+    assert_eq!(tasks.len(), 1, "the task lives");
+}

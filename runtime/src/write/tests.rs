@@ -1,0 +1,191 @@
+//! The Writer in front of a server that a [`RequestLayer`] plays.
+
+use std::sync::Mutex;
+
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Frame;
+
+use super::*;
+use crate::client::{AnswerBody, ConnectOptions, PodEnvironment, ProxyEnvironment, RequestLayer, connect};
+
+const CONFIG_MAPS: Resource =
+    Resource { group: "", version: "v1", kind: "ConfigMap", plural: "configmaps", namespaced: true };
+
+type Paths = Arc<Mutex<Vec<String>>>;
+
+fn full(status: u16, headers: &[(&str, &str)], body: &str) -> Response<AnswerBody> {
+    let body = Full::from(body.to_owned()).map_err(|never| match never {}).boxed_unsync();
+    let mut answer = Response::new(body);
+    *answer.status_mut() = StatusCode::from_u16(status).expect("a status");
+    for (name, value) in headers {
+        answer.headers_mut().insert(
+            http::HeaderName::try_from(*name).expect("a header"),
+            http::HeaderValue::from_str(value).expect("a value"),
+        );
+    }
+    answer
+}
+
+/// A writer whose requests are answered by `answer`, and their paths with queries.
+async fn writer(
+    fence: Fence,
+    answer: impl Fn(&str) -> Option<Response<AnswerBody>> + Send + Sync + 'static,
+) -> (Writer, Paths) {
+    let paths = Paths::default();
+    let seen = paths.clone();
+    let layer = RequestLayer::new(move |_, request, _| {
+        let path = request.uri().to_string();
+        seen.lock().expect("the paths").push(path.clone());
+        let answer = answer(&path);
+        Box::pin(async move {
+            match answer {
+                Some(answer) => Ok(answer),
+                None => std::future::pending().await,
+            }
+        })
+    });
+    let options = ConnectOptions {
+        kubeconfig: None,
+        pod: PodEnvironment { host: String::new(), port: String::new(), folder: "/nonexistent".into() },
+        master: Some("http://127.0.0.1:1".to_owned()),
+        proxies: ProxyEnvironment::default(),
+        layer: Some(layer),
+        ..ConnectOptions::default()
+    };
+    let clients = Arc::new(connect(&options).await.expect("clients"));
+    (Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), fence), paths)
+}
+
+/// A `Status` in JSON.
+fn status(code: u16, reason: &str, message: &str) -> String {
+    serde_json::json!({"kind": "Status", "code": code, "reason": reason, "message": message}).to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn hostile_names_reach_one_object_or_nothing() {
+    let not_found = |_: &str| Some(full(404, &[], &status(404, "NotFound", "no such object")));
+    let (writer, paths) = writer(Fence::open(), not_found).await;
+    let long = "x".repeat(70_000);
+    for name in [
+        "?watch=true&timeoutSeconds=99999999",
+        "a b",
+        "kube-system/secrets?watch=true",
+        "../x",
+        "%2e%2e",
+        "..",
+        "",
+        " ",
+        "\0",
+        "#",
+        "語\u{202e}",
+        &long,
+    ] {
+        let key = ObjectKey::new("ns", name);
+        let error = writer.get_meta(&CONFIG_MAPS, &key).await.expect_err(name);
+        assert!(error.is_not_found() ^ error.is_invalid_name(), "{error}");
+        assert!(!error.is_lost() && error.to_string().len() < 300, "{error}");
+        let uid = Uid::parse("u");
+        assert!(writer.delete(&CONFIG_MAPS, &key, &uid).await.is_err());
+        assert!(writer.patch(&CONFIG_MAPS, &key, &serde_json::json!({})).await.is_err());
+        assert!(writer.get_scale(&CONFIG_MAPS, &key).await.is_err());
+    }
+    let create = writer.create(&CONFIG_MAPS, "a/../kube-system", b"", false).await.expect_err("no namespace");
+    assert!(create.is_invalid_name(), "{create}");
+    let paths = paths.lock().expect("the paths");
+    assert!(!paths.is_empty());
+    for path in paths.iter() {
+        let rest = path.strip_prefix("/api/v1/namespaces/ns/configmaps/").unwrap_or_else(|| panic!("{path}"));
+        let (name, subresource) = rest.split_once('/').unwrap_or((rest, ""));
+        assert!(!matches!(name, "" | "." | ".."), "{path}");
+        assert!(!path.contains(['?', '#', ' ']) && matches!(subresource, "" | "scale"), "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn read_without_end_is_given_up() {
+    let endless = |path: &str| {
+        path.ends_with("slow").then(|| {
+            let chunks = futures::stream::unfold((), |()| async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Some((Ok(Frame::data(Bytes::from_static(b"more"))), ()))
+            });
+            Response::new(StreamBody::new(chunks).boxed_unsync())
+        })
+    };
+    let (writer, _) = writer(Fence::open(), endless).await;
+    for name in ["slow", "silent"] {
+        let begun = tokio::time::Instant::now();
+        let error = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", name)).await.expect_err("no end");
+        assert!(begun.elapsed() <= READ_TIMEOUT + Duration::from_secs(1), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn answer_beyond_the_size_limit_is_given_up() {
+    let huge = |_: &str| {
+        let chunk = Bytes::from(vec![0; 1 << 20]);
+        let chunks = futures::stream::repeat_with(move || Ok(Frame::data(chunk.clone())));
+        Some(Response::new(StreamBody::new(chunks).boxed_unsync()))
+    };
+    let (writer, _) = writer(Fence::open(), huge).await;
+    let error = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", "a")).await.expect_err("too long");
+    assert!(matches!(error, WriteError::Unreadable(_)), "{error}");
+}
+
+#[tokio::test]
+async fn error_leaves_open_if_a_write_was_done_only_when_the_server_cannot_know() {
+    const RETRY: &[(&str, &str)] = &[("retry-after", "3")];
+    let cases: [(u16, &'static [(&str, &str)], &str, &str, bool); 13] = [
+        (500, &[], "InternalError", "etcdserver: request timed out", true),
+        (500, &[], "InternalError", "etcdserver: leader changed", true),
+        (500, &[], "ServerTimeout", "the create operation could not be completed at this time", true),
+        (504, &[], "Timeout", "request did not complete within requested timeout - context deadline exceeded", true),
+        (502, &[], "", "bad gateway", true),
+        (503, &[], "", "upstream connect error", true),
+        (408, &[], "Timeout", "request timeout", true),
+        (503, RETRY, "ServiceUnavailable", "apiserver is shutting down", false),
+        (500, &[], "InternalError", "Internal error occurred: failed calling webhook \"a\": timeout", false),
+        (429, RETRY, "TooManyRequests", "too many requests", false),
+        (409, &[], "Conflict", "changed", false),
+        (403, &[], "Forbidden", "exceeded quota", false),
+        (422, &[], "Invalid", "bad", false),
+    ];
+    for (code, headers, reason, message, is_lost) in cases {
+        let body = status(code, reason, message);
+        let (writer, _) = writer(Fence::open(), move |_| Some(full(code, headers, &body))).await;
+        let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("refused");
+        assert_eq!(error.is_lost(), is_lost, "{code} {message}");
+    }
+}
+
+#[tokio::test]
+async fn retry_after_of_reads_and_writes_is_kept_and_capped() {
+    for (header, delay) in [("3", 3), ("86400", 60), ("4294967295", 60)] {
+        let overloaded =
+            move |_: &str| Some(full(429, &[("retry-after", header)], &status(429, "TooManyRequests", "later")));
+        let (writer, _) = writer(Fence::open(), overloaded).await;
+        let read = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", "a")).await.expect_err("refused");
+        let write = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("refused");
+        for error in [read, write] {
+            assert_eq!(error.retry_after(), Some(Duration::from_secs(delay)), "{error}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_ends_with_the_fence_and_reads_do_not_need_it() {
+    const LEASE: Duration = Duration::from_secs(15);
+    let hangs = |path: &str| path.ends_with("/a").then(|| full(404, &[], "{}"));
+    let fence = Fence::shut(LEASE);
+    let (writer, paths) = writer(fence.clone(), hangs).await;
+    let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("not leading");
+    assert!(matches!(error, WriteError::NotLeading), "{error}");
+    assert!(paths.lock().expect("the paths").is_empty());
+    assert!(writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", "a")).await.expect_err("none").is_not_found());
+    fence.renew(tokio::time::Instant::now());
+    let begun = tokio::time::Instant::now();
+    let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("no answer");
+    assert!(error.is_lost(), "{error}");
+    assert_eq!(begun.elapsed().as_secs(), LEASE.as_secs(), "not the 30 s of the write timeout");
+}

@@ -1,0 +1,102 @@
+//! Names that no object can have, in the references and annotations of tenants: no request is shaped by them.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use cluster_tests::objects::names;
+use cluster_tests::{Call, Faults, Manager, QUIET, Space, Verb, during, eventually};
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::ResourceExt as _;
+use serde_json::json;
+
+/// Hostile names, and whether upstream's clients send a request for an object of that name.
+const NAMES: [(&str, bool); 12] = [
+    ("missing", true),
+    ("?watch=true&timeoutSeconds=99999999", true),
+    ("a b", true),
+    (" ", true),
+    ("#", true),
+    ("\u{8a9e}\u{202e}", true),
+    ("line\nbreak", true),
+    ("kube-system/secrets?watch=true", false),
+    ("../x", false),
+    ("%2e%2e", false),
+    ("..", false),
+    ("plain/", false),
+];
+
+/// A name longer than a request's path may be.
+fn long_name() -> String {
+    "x".repeat(70_000)
+}
+
+/// Reads of a controller that are not of single objects of a resource.
+fn strays(faults: &Faults, account: &str, resource: &str) -> usize {
+    faults.count(|call| {
+        let is_read = matches!(call.verb, Verb::Get | Verb::List | Verb::Watch);
+        call.account.ends_with(account) && is_read && (call.verb != Verb::Get || call.resource != resource)
+    })
+}
+
+pub async fn pods_of_jobs_with_hostile_names_are_released(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start_with(&space, &faults, &["--controllers=job-controller"]).await?;
+    let long = long_name();
+    let jobs: Vec<&str> = NAMES.iter().map(|(name, _)| *name).chain([&*long]).collect();
+    try_join_all(jobs.iter().enumerate().map(|(n, name)| {
+        let owner = json!({
+            "apiVersion": "batch/v1", "kind": "Job", "name": name, "controller": true,
+            "uid": format!("00000000-0000-4000-8000-{n:012}"),
+        });
+        space.create::<Pod>(json!({
+            "metadata": {
+                "name": format!("orphan-{n}"), "ownerReferences": [owner],
+                "finalizers": ["batch.kubernetes.io/job-tracking"],
+            },
+            "spec": {"containers": [{"name": "main", "image": "example.com/once:1"}]},
+        }))
+    }))
+    .await?;
+    eventually("all pods are released", || async {
+        let pods = space.list::<Pod>("").await?;
+        let held: Vec<String> =
+            pods.iter().filter(|pod| !pod.finalizers().is_empty()).map(|pod| pod.name_any()).collect();
+        ensure!(pods.len() == jobs.len() && held.is_empty(), "{held:?} of {} are not", pods.len());
+        Ok(())
+    })
+    .await?;
+    let strays = strays(&faults, "job-controller", "jobs");
+    ensure!(strays == 0, "{strays} reads of something else");
+    Ok(())
+}
+
+pub async fn secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_by_upstream(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let key = format!("--service-account-private-key-file={}", space.bed.cluster.service_account_key().display());
+    let flags = ["--controllers=serviceaccount-token-controller", &*key];
+    let _manager = Manager::start_with(&space, &faults, &flags).await?;
+    try_join_all(NAMES.iter().enumerate().map(|(n, (name, _))| {
+        space.create::<Secret>(json!({
+            "metadata": {
+                "name": format!("token-{n}"), "annotations": {"kubernetes.io/service-account.name": name},
+            },
+            "type": "kubernetes.io/service-account-token",
+        }))
+    }))
+    .await?;
+    let kept = NAMES.iter().enumerate().filter(|(_, (_, is_looked_up))| !is_looked_up);
+    let kept: BTreeSet<String> = kept.map(|(n, _)| format!("token-{n}")).collect();
+    let are_left = || async {
+        let left: BTreeSet<String> = names(&space.list::<Secret>("").await?).into_iter().collect();
+        ensure!(left == kept, "there are {left:?}");
+        Ok(())
+    };
+    eventually("Secrets of accounts that do not exist are deleted", are_left).await?;
+    during(QUIET, "the others stay", are_left).await?;
+    // This controller has no account of its own: its requests are those of the manager.
+    let is_own = |call: &Call| call.namespace == space.namespace;
+    let elsewhere = faults.count(|call| call.verb == Verb::Get && !call.name.is_empty() && !is_own(call));
+    ensure!(elsewhere == 0, "{elsewhere} reads of objects of other namespaces");
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! Creations that the API server refuses: their number, and what they cost other namespaces.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{deployment, replica_set, template, with};
+use cluster_tests::{Bed, Faults, Manager, Space, Verb, during, eventually};
+use control_plane::Options;
+use control_plane::behaviour::{BEHAVIOUR, FLAP, READY, UNREADY};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota, ServiceAccount};
+use kube::api::{Api, DeleteParams};
+use serde_json::json;
+use tokio::time::Instant;
+
+/// Deployments of the namespace that is deleted.
+const DEPLOYMENTS: usize = 10;
+/// Pods of each of them.
+const REPLICAS: i32 = 20;
+
+/// The rate limits that both managers have by default.
+const DEFAULT_LIMITS: &[&str] = &["--kube-api-qps=20", "--kube-api-burst=30"];
+
+/// While a namespace is deleted with its Deployments, each of its objects costs at most one refused creation, and a
+/// rollout in another namespace takes its usual time.
+pub async fn deleted_namespace_costs_others_no_time(_: Space) -> Result<()> {
+    let bed = Arc::new(Bed::without_accounts(Options { nodes: 4, ..Options::default() }).await?);
+    let (home, other) = (bed.space("crowded").await?, bed.space("other").await?);
+    let faults = Faults::default();
+    let _manager = Manager::start_cluster_wide(&home, &faults, DEFAULT_LIMITS).await?;
+    for space in [&home, &other] {
+        eventually("the default service account", || space.get::<ServiceAccount>("default")).await?;
+    }
+    other.create::<Deployment>(deployment("web", 6)).await?;
+    for at in 0..DEPLOYMENTS {
+        home.create::<Deployment>(deployment(&format!("web-{at}"), REPLICAS)).await?;
+    }
+    for at in 0..DEPLOYMENTS {
+        complete(&home, &format!("web-{at}"), REPLICAS).await?;
+    }
+    complete(&other, "web", 6).await?;
+    let usual = roll(&other, 2).await?;
+
+    let namespaces: Api<Namespace> = Api::all(bed.client.clone());
+    namespaces.delete(&home.namespace, &DeleteParams::default()).await?;
+    let meanwhile = roll(&other, 3).await?;
+    eventually("the namespace is deleted", || async {
+        ensure!(namespaces.get_opt(&home.namespace).await?.is_none(), "{} pods", home.list::<Pod>("").await?.len());
+        Ok(())
+    })
+    .await?;
+    let refused = refused(&faults, &home.namespace);
+    eprintln!("usual {usual:?}, meanwhile {meanwhile:?}, refused creations: {refused:?}");
+    for (resource, count) in refused.iter().filter(|(resource, _)| *resource != "events") {
+        ensure!(*count <= DEPLOYMENTS, "{count} refused creations of {resource}: {refused:?}");
+    }
+    let allowed = usual * 3 + Duration::from_secs(5);
+    ensure!(meanwhile <= allowed, "a rollout took {meanwhile:?}, usually {usual:?}");
+    Ok(())
+}
+
+/// Refused creations of a namespace, by resource.
+fn refused(faults: &Faults, namespace: &str) -> BTreeMap<String, usize> {
+    let mut refused = BTreeMap::new();
+    let creations = faults.seen().into_iter().filter(|seen| seen.call.verb == Verb::Create);
+    for seen in creations.filter(|seen| seen.call.namespace == namespace && seen.status.is_some_and(|code| code >= 400))
+    {
+        *refused.entry(seen.call.resource).or_default() += 1;
+    }
+    refused
+}
+
+/// Rolls `web` out with another image. Returns how long it took.
+async fn roll(space: &Space, version: u32) -> Result<Duration> {
+    let began = Instant::now();
+    let image = format!("example.com/image:{version}");
+    space.patch::<Deployment>("web", json!({"spec": {"template": template("web", &image, &json!({}))}})).await?;
+    complete(space, "web", 6).await?;
+    Ok(began.elapsed())
+}
+
+async fn complete(space: &Space, name: &str, replicas: i32) -> Result<()> {
+    eventually(format!("{name} is rolled out"), || async {
+        let found: Deployment = space.get(name).await?;
+        let status = found.status.context("no status")?;
+        ensure!(status.observed_generation == found.metadata.generation, "not observed: {status:?}");
+        let counts = [status.updated_replicas, status.available_replicas, status.replicas];
+        ensure!(counts == [Some(replicas); 3], "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Pods that change all the time do not repeat a creation that a quota refuses; a pod that is lost does.
+pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}})).await?;
+    // The quota controller's part.
+    let status = json!({"status": {"hard": {"pods": "3"}, "used": {"pods": "0"}}});
+    space.patch_status::<ResourceQuota>("few", status).await?;
+    let flapping = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: FLAP}}}}});
+    space.create::<ReplicaSet>(with(replica_set("web", 4), flapping)).await?;
+    eventually("three pods and a refusal", || async {
+        ensure!(space.pods("web").await?.len() == 3);
+        ensure!(refused(&faults, &space.namespace).get("pods").is_some());
+        Ok(())
+    })
+    .await?;
+    during(Duration::from_secs(8), "three pods", || async {
+        ensure!(space.pods("web").await?.len() == 3);
+        Ok(())
+    })
+    .await?;
+    // The delays double from 5 ms: 11 attempts in 10 seconds, and one more for each pod that was created meanwhile.
+    let attempts = refused(&faults, &space.namespace).get("pods").copied().unwrap_or(0);
+    ensure!(attempts <= 16, "{attempts} refused creations");
+
+    let lost = space.pods("web").await?.remove(0).metadata.name.context("a pod without a name")?;
+    space.patch_status::<ResourceQuota>("few", json!({"status": {"used": {"pods": "2"}}})).await?;
+    let began = Instant::now();
+    space.delete::<Pod>(&lost).await?;
+    eventually("a pod that was lost is replaced", || async {
+        let pods = space.pods("web").await?;
+        ensure!(pods.len() == 3 && pods.iter().all(|pod| pod.metadata.name.as_ref() != Some(&lost)));
+        Ok(())
+    })
+    .await?;
+    ensure!(began.elapsed() < Duration::from_secs(5), "the replacement waited for the backoff: {:?}", began.elapsed());
+    Ok(())
+}
+
+/// A status that waits for more pods is written although the reconcile ends in an error again and again.
+pub async fn status_follows_pods_while_creations_are_refused(space: Space) -> Result<()> {
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}})).await?;
+    let status = json!({"status": {"hard": {"pods": "3"}, "used": {"pods": "0"}}});
+    space.patch_status::<ResourceQuota>("few", status).await?;
+    space.create::<ReplicaSet>(replica_set("web", 4)).await?;
+    let available = |expected: i32| {
+        let space = space.clone();
+        eventually(format!("{expected} pods are available"), move || {
+            let space = space.clone();
+            async move {
+                let set: ReplicaSet = space.get("web").await?;
+                let status = set.status.unwrap_or_default();
+                ensure!(status.available_replicas.unwrap_or(0) == expected, "{status:?}");
+                Ok(())
+            }
+        })
+    };
+    available(3).await?;
+    // By then the backoff has grown to some ten seconds.
+    during(Duration::from_secs(12), "three pods", || async {
+        ensure!(space.pods("web").await?.len() == 3);
+        Ok(())
+    })
+    .await?;
+    let name = space.pods("web").await?.remove(0).metadata.name.context("a pod without a name")?;
+    space.kubectl(&["annotate", "pod", &name, &format!("{BEHAVIOUR}={UNREADY}")]).await?;
+    available(2).await?;
+    space.kubectl(&["annotate", "pod", &name, &format!("{BEHAVIOUR}={READY}"), "--overwrite"]).await?;
+    let began = Instant::now();
+    available(3).await?;
+    ensure!(began.elapsed() < Duration::from_secs(4), "the status waited for the backoff: {:?}", began.elapsed());
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! Every flag that its table calls effective is read by code: otherwise the log would not name it as one without effect.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders of the sources that tables and readers are in.
+const FOLDERS: [&str; 5] = ["component/src", "runtime/src", "kcm/src", "ccm/src", "providers"];
+
+/// Where values are only copied into fields; a flag that is read nowhere else counts if its field is read elsewhere.
+const COPIES: &str = "component/src/flags/mod.rs";
+
+/// Files that only check values.
+const CHECKS: [&str; 2] = ["rules.rs", "validate.rs"];
+
+/// A source file without its tests.
+struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+fn collect(folder: &Path, found: &mut Vec<Source>) {
+    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        let name = entry.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        if name == "tests" || name == "target" {
+            continue;
+        }
+        if entry.is_dir() {
+            collect(&entry, found);
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&entry).expect("a source file");
+            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+            found.push(Source { path: entry, text });
+        }
+    }
+}
+
+/// The name of the effective flag that a line of a table declares.
+fn declared(line: &str) -> Option<&str> {
+    let (name, rest) = line.trim_start().strip_prefix('"')?.split_once("\": ")?;
+    rest.contains(", Effective, \"").then_some(name)
+}
+
+/// The field that a line such as `master: text("master"),` fills.
+fn field_of(line: &str) -> Option<&str> {
+    let (field, _) = line.trim_start().split_once(": ")?;
+    field.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_').then_some(field)
+}
+
+/// Whether a flag is read where its value can matter.
+fn is_read(name: &str, sources: &[Source]) -> bool {
+    let literal = format!("\"{name}\"");
+    let mentions = |source: &Source| -> Vec<String> {
+        let lines = source.text.lines().filter(|line| line.contains(&literal) && declared(line).is_none());
+        lines.filter(|line| !line.trim_start().starts_with("//")).map(str::to_owned).collect()
+    };
+    let (copies, others): (Vec<&Source>, Vec<&Source>) =
+        sources.iter().partition(|source| source.path.ends_with(COPIES));
+    let is_check = |source: &Source| CHECKS.iter().any(|check| source.path.ends_with(check));
+    if others.iter().any(|source| !is_check(source) && !mentions(source).is_empty()) {
+        return true;
+    }
+    let copied: Vec<String> = copies.iter().flat_map(|source| mentions(source)).collect();
+    copied.iter().any(|line| {
+        let Some(field) = field_of(line) else { return true };
+        let read = format!(".{field}");
+        let ends = |rest: &str| !rest.starts_with(|next: char| next.is_ascii_alphanumeric() || next == '_');
+        let reads =
+            |source: &&Source| source.text.match_indices(&read).any(|(at, _)| ends(&source.text[at + read.len()..]));
+        others.iter().any(reads)
+    })
+}
+
+#[test]
+fn effective_flag_is_read_by_code() {
+    let mut sources = Vec::new();
+    FOLDERS.iter().for_each(|folder| collect(&workspace().join(folder), &mut sources));
+    let flags: BTreeSet<&str> = sources.iter().flat_map(|source| source.text.lines().filter_map(declared)).collect();
+    assert!(flags.len() > 80, "{} flags are few", flags.len());
+    let unread: Vec<&&str> = flags.iter().filter(|name| !is_read(name, &sources)).collect();
+    assert!(unread.is_empty(), "declared effective and read nowhere: {unread:?}");
+}
+
+#[test]
+fn flag_counts_as_read_only_where_its_value_matters() {
+    let table = "        \"a-flag\": Bool = \"false\", Effective, \"Does\";\n        \"idle\": Bool = \"false\", NoEffectYet, \"Does\";";
+    assert_eq!(table.lines().filter_map(declared).collect::<Vec<_>>(), ["a-flag"]);
+    let source = |path: &str, text: &str| Source { path: path.into(), text: text.to_owned() };
+    let copy = || source(COPIES, "            a_flag: values.get_bool(\"a-flag\"),");
+    for (sources, read) in [
+        (vec![source("t.rs", table)], false),
+        (vec![source("t.rs", table), copy()], false),
+        (vec![copy(), source("u.rs", "if options.a_flags {}")], false),
+        (vec![copy(), source("u.rs", "if options.a_flag {}")], true),
+        (vec![source("validate.rs", "values.get_bool(\"a-flag\")")], false),
+        (vec![source("u.rs", "// \"a-flag\" is ignored")], false),
+        (vec![source("u.rs", "values.get_bool(\"a-flag\")")], true),
+    ] {
+        let text: Vec<&str> = sources.iter().map(|source| &*source.text).collect();
+        assert_eq!(is_read("a-flag", &sources), read, "{text:?}");
+    }
+}
