@@ -33,7 +33,7 @@ const SLICE: u32 = 100;
 /// Pods of the Service whose changes are the load, and their changes a second.
 const LOAD: (u32, u32) = (250, 50);
 
-/// Changes under way at once.
+/// The most concurrent changes.
 const CONCURRENT_CHANGES: usize = 24;
 
 /// The distance between two pods that change one after the other: a prime number, so that all pods get their turn and
