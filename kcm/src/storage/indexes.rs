@@ -8,7 +8,7 @@ use runtime::store::{Index, index_key};
 /// [`using_claim`].
 pub const fn pods_by_claim() -> Index<Pod> {
     Index {
-        name: "claim",
+        name: "persistent-volume-claim",
         keys: |pod, emit| {
             let claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
             claims.for_each(|volume| emit(using_claim(&pod.meta.namespace, &volume.claim)));

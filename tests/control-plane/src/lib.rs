@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The programs come from `KUBEBUILDER_ASSETS`, from a cache, or are built
-//! once with Go: see [`assets`]. What fake kubelets do with a pod is scripted
+//! once with Go: see [`assets`]. CSI drivers with their sidecars are in [`csi`]. What fake kubelets do with a pod is scripted
 //! by its annotations: see [`behaviour`].
 
 #![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]

@@ -376,6 +376,7 @@ impl Collector {
             Ok(meta) if meta.uid == item.uid => Ok(meta),
             Ok(_) => Err(Trouble::Gone(item.clone())),
             Err(error) if error.is_not_found() => Err(Trouble::Gone(item.clone())),
+            Err(error) if error.is_invalid_name() => Err(Trouble::UndecidableName),
             Err(error) => Err(error.into()),
         }
     }

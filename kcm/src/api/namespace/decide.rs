@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kinds::status::Condition;
 use kinds::{Resource, Str, Time};
+use runtime::worker::Outcome;
 
 /// The finalizer of namespaces that this controller removes.
 pub const FINALIZER: &str = "kubernetes";
@@ -210,4 +211,10 @@ pub fn without_ours(finalizers: &[Str]) -> Vec<Str> {
     others.sort();
     others.dedup();
     others
+}
+
+/// The next sync of a namespace that waits for others. A period of zero means none, as for upstream's informers; without
+/// a delay the namespace would be read again and again.
+pub fn resync(period: Duration) -> Outcome {
+    if period.is_zero() { Outcome::Done } else { Outcome::RequeueAfter(period) }
 }

@@ -18,7 +18,7 @@ use runtime::write::{Deletion, Propagation, WriteError, Writer};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::decide::{FINALIZER, Findings, Remains, discovery_problem, pods_estimate, without_ours};
+use super::decide::{FINALIZER, Findings, Remains, discovery_problem, pods_estimate, resync, without_ours};
 use super::early::{Endings, LIKE_A_POD, Name, begin_before, counts_alike};
 use crate::context::Clock;
 
@@ -94,7 +94,7 @@ impl Namespaces {
         }
         let Some(mut namespace) = self.read(key, &known.meta.uid).await? else { return Ok(Outcome::Done) };
         if namespace.finalizers.is_empty() {
-            return Ok(Outcome::RequeueAfter(self.sync_period));
+            return Ok(resync(self.sync_period));
         }
         let pass = self.pass(&namespace).await;
         let findings = &pass.findings;
@@ -378,7 +378,7 @@ impl Namespaces {
         loop {
             let others = without_ours(&namespace.finalizers);
             if others.len() == namespace.finalizers.len() {
-                return Ok(Outcome::RequeueAfter(self.sync_period));
+                return Ok(resync(self.sync_period));
             }
             let object = namespace.finalize(&others);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("finalize"), &object).await {

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use kinds::status::Condition;
 use kinds::{Resource, Str, Time};
 use proptest::prelude::*;
+use runtime::worker::Outcome;
 
-use super::decide::{Findings, Remains, discovery_problem, pods_estimate, without_ours};
+use super::decide::{Findings, Remains, discovery_problem, pods_estimate, resync, without_ours};
 
 const PODS: Resource = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
 const WIDGETS: Resource =
@@ -167,4 +168,10 @@ proptest! {
         let after = findings.conditions(&[], true, at(1)).expect("they are new");
         prop_assert_eq!(findings.conditions(&after, true, at(2)), None);
     }
+}
+
+#[test]
+fn waiting_namespace_is_not_requeued_when_the_period_is_zero() {
+    assert_eq!(resync(Duration::ZERO), Outcome::Done);
+    assert_eq!(resync(Duration::from_secs(300)), Outcome::RequeueAfter(Duration::from_secs(300)));
 }

@@ -182,6 +182,7 @@ fn main() -> std::process::ExitCode {
             retained_volume_is_released_and_freed_by_its_administrator, host_path_volume_is_deleted_with_its_directory,
             claim_is_lost_with_its_volume_and_recovers, external_provisioner_is_asked_and_its_volume_is_bound,
             stateful_pods_with_claims_start, recycled_volume_is_wiped_by_a_pod_and_free_again,
+            csi_volumes_live_from_claim_to_deletion_through_a_crash,
         },
     ]
     .into();
@@ -192,7 +193,6 @@ fn main() -> std::process::ExitCode {
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, network::endpoints::{upstreams_slices_are_taken_over},
         upstream::handover::{work_goes_on_under_the_other},
-        process::many_kinds::{leader_works_with_500_custom_kinds},
         process::many_kinds::{leader_works_with_500_custom_kinds},
         process::monitoring::{alerts_fire_when_they_are_to, upstreams_list_is_current},
         upstream::operations::{the_takeover_page_is_followed_there_and_back},

@@ -297,7 +297,7 @@ fn differences(theirs: &Families, ours: &Families) -> Vec<String> {
 }
 
 /// A control plane, and a token that may read metrics.
-async fn scraped() -> Result<(Arc<Bed>, String)> {
+async fn scraped() -> Result<(Bed, String)> {
     let bed = Bed::without_accounts(Options { nodes: 1, ..Options::default() }).await?;
     block_in_place(|| bed.cluster.kubectl_with_input(&["apply", "-f", "-"], SCRAPE))?;
     let token = ["--namespace=kube-system", "create", "token", "controller-manager-metrics"];

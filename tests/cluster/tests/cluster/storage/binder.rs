@@ -3,13 +3,14 @@
 //! Volumes have no namespace. Each test has a class of its own, so that its claims get no volume of another test; the
 //! managers of other tests may write the phases of its volumes, with the same values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, pod, with};
 use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Seen, Space, Verb, during, eventually};
 use control_plane::behaviour::{BEHAVIOUR, SUCCEED};
+use control_plane::csi::Driver;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -513,4 +514,44 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_free_again(space: Space) -> R
     ensure!(faults.seen().iter().filter(wiped).count() == 1, "the pod was not deleted once");
     std::fs::remove_file(template)?;
     only_declared(&faults, &[BINDER])
+}
+
+pub async fn csi_volumes_live_from_claim_to_deletion_through_a_crash(space: Space) -> Result<()> {
+    const CLAIMS: usize = 20;
+    let storage = Storage::new(&space);
+    let driver = Driver::start(&space.bed.cluster, &space.namespace, &[]).await?;
+    let protection = "persistentvolume-protection-controller,persistentvolumeclaim-protection-controller";
+    let controllers = format!("--controllers={BINDER},{protection}");
+    let flags = [controllers.as_str(), FLAGS[1]];
+    let writes = |call: &Call| call.is_deed() && call.account == "persistent-volume-binder";
+    let faults = Faults::script([Rule::new(writes, Effect::CrashBeforeAnswer).nth(CLAIMS + CLAIMS / 2)]);
+    let manager = Manager::start_with(&space, &faults, &flags).await?;
+    storage.create_class(driver.name(), "Immediate", "Delete").await?;
+    let names: Vec<String> = (0..CLAIMS).map(|at| format!("data-{at}")).collect();
+    for name in &names {
+        storage.create_claim(name, json!({})).await?;
+    }
+    faults.crashes().await;
+    manager.crash().await;
+    let _successor = Manager::start_with(&space, &Faults::default(), &flags).await?;
+    let mut volumes = BTreeSet::new();
+    for name in &names {
+        let bound = storage.claim_is(name, "Bound").await?;
+        volumes.insert(bound.spec.and_then(|spec| spec.volume_name).context("no volume")?);
+    }
+    ensure!(volumes.len() == CLAIMS, "a volume is bound twice: {volumes:?}");
+    for name in &names {
+        space.delete::<PersistentVolumeClaim>(name).await?;
+    }
+    eventually("all volumes are deleted, in the driver too", || async {
+        let left: Vec<_> = storage.volumes.list(&Default::default()).await?.items.into_iter().collect();
+        let left =
+            left.iter().filter(|volume| volume.metadata.name.as_ref().is_some_and(|name| volumes.contains(name)));
+        ensure!(left.count() == 0, "volumes are left");
+        let history = driver.history()?;
+        let count = |action: &str| history.iter().filter(|line| line.starts_with(action)).count();
+        ensure!(count("create ") == CLAIMS && count("delete ") == CLAIMS, "{history:?}");
+        Ok(())
+    })
+    .await
 }

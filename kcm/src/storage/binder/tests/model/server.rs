@@ -1,0 +1,134 @@
+//! The API server of the histories: objects with versions, and checks of every write.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kinds::meta::Meta;
+use kinds::persistent_volume::Phase as VolumePhase;
+use kinds::schema::object_meta;
+use kinds::splice::{replaced, with_part};
+use kinds::wire::{Put, find};
+use kinds::{Interner, PersistentVolume, PersistentVolumeClaim};
+
+use crate::storage::binder::tests::builders::read;
+
+const METADATA: u32 = 1;
+/// Field number of the spec of both kinds.
+pub const SPEC: u32 = 2;
+const STATUS: u32 = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sort {
+    Claim,
+    Volume,
+}
+
+pub type Id = (Sort, String);
+
+/// Why a controller stops in the middle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    Outdated,
+    Crashed,
+}
+
+pub struct Entry {
+    pub version: u64,
+    pub id: Id,
+    pub object: Option<Vec<u8>>,
+}
+
+/// The API server with its history.
+#[derive(Default)]
+pub struct Server {
+    pub version: u64,
+    pub uids: u64,
+    pub objects: BTreeMap<Id, Vec<u8>>,
+    pub history: Vec<Entry>,
+    /// What must never happen, if it has.
+    pub harm: Vec<String>,
+}
+
+pub fn with_version(object: &[u8], version: u64) -> Vec<u8> {
+    with_part(object, METADATA, |meta| {
+        replaced(meta, &[object_meta::RESOURCE_VERSION], |out| {
+            out.put_str(object_meta::RESOURCE_VERSION, &version.to_string());
+        })
+    })
+    .expect("well-formed")
+}
+
+pub fn id(sort: Sort, name: &str) -> Id {
+    (sort, name.to_owned())
+}
+
+pub fn meta_of(object: &[u8]) -> Meta {
+    Meta::decode(&Interner::default(), find(object, METADATA), |_, _| {}).expect("well-formed")
+}
+
+impl Server {
+    pub fn store(&mut self, id: &Id, object: Option<Vec<u8>>) {
+        self.version += 1;
+        let object = object.map(|object| with_version(&object, self.version));
+        match &object {
+            Some(object) => self.objects.insert(id.clone(), object.clone()),
+            None => self.objects.remove(id),
+        };
+        self.history.push(Entry { version: self.version, id: id.clone(), object });
+    }
+
+    pub fn claim(&self, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
+        self.objects.get(&id(Sort::Claim, name)).map(|object| read(object))
+    }
+
+    pub fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+        self.objects.get(&id(Sort::Volume, name)).map(|object| read(object))
+    }
+
+    pub fn put(&mut self, id: &Id, edited: &[u8], is_status: bool) -> Result<(), Stop> {
+        let current = self.objects.get(id).ok_or(Stop::Outdated)?.clone();
+        let (old, new) = (meta_of(&current), meta_of(edited));
+        if (old.version, &old.uid) != (new.version, &new.uid) {
+            return Err(Stop::Outdated);
+        }
+        let kept = if is_status { SPEC } else { STATUS };
+        let stored = with_part(edited, kept, |_| Ok(find(&current, kept).to_vec())).expect("well-formed");
+        self.check_write(&id.0, &stored);
+        self.store(id, Some(stored));
+        Ok(())
+    }
+
+    /// Checks a write against the state that it meets.
+    pub fn check_write(&mut self, sort: &Sort, stored: &[u8]) {
+        let harm = match sort {
+            Sort::Claim => {
+                let claim: Arc<PersistentVolumeClaim> = read(stored);
+                let before = self.claim(&claim.meta.name).expect("it is replaced");
+                let changes = before.volume_name != claim.volume_name;
+                let is_own = |volume: &PersistentVolume| {
+                    volume.claim.as_ref().is_some_and(|reference| reference.uid.as_ref() == Some(&claim.meta.uid))
+                };
+                let volume = self.volume(&claim.volume_name);
+                let harmed = changes && volume.is_some_and(|volume| !is_own(&volume))
+                    || !before.volume_name.is_empty() && changes;
+                harmed.then(|| format!("{} was made to name {}", claim.meta.name, claim.volume_name))
+            }
+            Sort::Volume => {
+                let volume: Arc<PersistentVolume> = read(stored);
+                let releases = volume.phase == VolumePhase::Released
+                    && self.volume(&volume.meta.name).is_some_and(|before| before.phase != VolumePhase::Released);
+                (releases && self.is_needed(&volume)).then(|| format!("{} was released", volume.meta.name))
+            }
+        };
+        self.harm.extend(harm);
+    }
+
+    /// Whether the claim of a volume exists and may still be bound to it.
+    pub fn is_needed(&self, volume: &PersistentVolume) -> bool {
+        let Some(reference) = &volume.claim else { return false };
+        self.claim(&reference.name).is_some_and(|claim| {
+            reference.uid.as_ref() == Some(&claim.meta.uid)
+                && (claim.volume_name.is_empty() || claim.volume_name == volume.meta.name)
+        })
+    }
+}
