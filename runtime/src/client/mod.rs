@@ -45,7 +45,7 @@ use authorized::{Authorized, Credentials};
 pub(crate) use lane::Lane;
 use layer::Hooked;
 use pool::{Connections, Transport};
-pub(crate) use refusal::refusal;
+pub(crate) use refusal::{refusal, retry_after};
 use reload::{TokenFile, Watched};
 
 const HOST_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";

@@ -16,6 +16,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest body of an error, in bytes.
 const LONGEST: usize = 1 << 20;
 
+/// Longest time that a Retry-After of the server holds a caller back.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// The time after which a server asks to retry, at most a minute.
+pub(crate) fn retry_after(status: &ApiStatus) -> Option<Duration> {
+    status.retry_after.map(|seconds| Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER))
+}
+
 /// The fields of a `Status` in JSON.
 #[derive(Default, Deserialize)]
 #[serde(default)]

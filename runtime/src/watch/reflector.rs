@@ -82,9 +82,10 @@ impl<K: Kind> Reflector<K> {
             let begun = Instant::now();
             let step = AssertUnwindSafe(self.step()).catch_unwind().await;
             let outcome = step.unwrap_or_else(|panic| Err(WatchError::Panicked(panic_message(&*panic))));
+            let least = outcome.as_ref().err().map(WatchError::retry_after).unwrap_or_default();
             if self.settle(outcome, begun.elapsed()) == Retry::Later {
                 self.store.progress().count_restart();
-                tokio::time::sleep(backoff.next()).await;
+                tokio::time::sleep(backoff.next().max(least)).await;
             }
         }
     }

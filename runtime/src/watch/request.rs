@@ -13,7 +13,7 @@ use rand::Rng;
 
 use super::frames::FrameError;
 use crate::client::media::{JSON, METADATA_LIST, PROTOBUF};
-use crate::client::{Clients, Identity, Lane, SendError, refusal};
+use crate::client::{Clients, Identity, Lane, SendError, refusal, retry_after};
 use crate::text::percent_encode;
 
 const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
@@ -61,6 +61,14 @@ impl WatchError {
     /// The version that we asked to go on from is gone: only a new list helps.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 410 || status.reason == "Expired" || status.reason == "Gone")
+    }
+
+    /// The time after which the server asks to retry; zero if it does not.
+    pub fn retry_after(&self) -> Duration {
+        match self {
+            Self::Refused(status) => retry_after(status).unwrap_or_default(),
+            _ => Duration::ZERO,
+        }
     }
 
     /// The server does not offer streaming lists (an old one, or the feature is off).
@@ -261,6 +269,14 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn retry_after_of_a_refused_watch_is_kept_and_capped() {
+        for (seconds, delay) in [(None, 0), (Some(5), 5), (Some(86_400), 60)] {
+            let status = ApiStatus { code: 429, retry_after: seconds, ..ApiStatus::default() };
+            assert_eq!(WatchError::Refused(status).retry_after().as_secs(), delay);
+        }
+    }
 
     #[test]
     fn who_sees_one_namespace_sees_one_namespace_object() {

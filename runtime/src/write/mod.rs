@@ -24,7 +24,7 @@ use kinds::{Decode, DecodeError, Interner, Kind, Resource};
 
 use crate::client::media::{JSON, METADATA_LIST, PROTOBUF};
 use crate::client::rate::TokenBucket;
-use crate::client::{Clients, Identity, SendError, refusal};
+use crate::client::{Clients, Identity, SendError, refusal, retry_after};
 use crate::fence::Fence;
 use crate::journal::{note, note_retry_after};
 use crate::text::percent_encode;
@@ -37,8 +37,6 @@ const APPLY: &str = "application/apply-patch+yaml";
 const READ_TIMEOUT: Duration = Duration::from_secs(65);
 /// Longest answer in bytes.
 const LONGEST_ANSWER: usize = 64 << 20;
-/// Longest time that the server's `Retry-After` holds a key back.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true };
 /// Objects a page of a list that is read whole.
 const PAGE: u32 = 500;
@@ -137,8 +135,7 @@ impl WriteError {
 
     /// The time after which the server asks to retry, at most a minute.
     pub fn retry_after(&self) -> Option<Duration> {
-        let seconds = self.status()?.retry_after?;
-        Some(Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER))
+        retry_after(self.status()?)
     }
 }
 

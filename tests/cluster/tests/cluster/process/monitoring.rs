@@ -28,7 +28,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("authorization_", "the same"),
     ("cardinality_enforcement_", "of the library that counts"),
     ("disabled_metrics_", "the same"),
-    ("ephemeral_volume_controller_", "a controller that is missing"),
     ("go_", "there is no Go"),
     ("hidden_metrics_", "of the library that counts"),
     ("informer_", "there are no informers"),
@@ -38,7 +37,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("replicaset_controller_sorting_deletion_age_ratio", "a measure of how well upstream sorts"),
     ("rest_client_exec_plugin_", "of upstream's client"),
     ("rest_client_transport_", "the same"),
-    ("retroactive_storageclass_", "of a controller that is missing"),
 ];
 
 /// Beginnings of names that both have, though a shorter beginning is left out.
