@@ -268,8 +268,8 @@ mod tests {
         let clients = authority();
         let lists = r#"["X-Remote-User"]"#;
         // (name, data of the ConfigMap, problems, has a client CA, has front proxies)
-        type Entries = &'static [(&'static str, &'static str)];
-        let cases: [(&str, Entries, usize, bool, bool); 5] = [
+        type Entries<'a> = &'a [(&'a str, &'a str)];
+        let cases: [(&str, Entries<'_>, usize, bool, bool); 5] = [
             ("client CA only", &[("client-ca-file", &clients)], 0, true, false),
             ("nothing", &[], 0, false, false),
             (

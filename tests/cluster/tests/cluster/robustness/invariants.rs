@@ -7,6 +7,8 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Pod;
 use kcm::context::{Verb, Write};
+use kcm::flags::controllers::UPSTREAM;
+use kcm::flags::{GATES, Gates};
 use kcm::registry::CONTROLLERS;
 use kube::api::{Api, PostParams};
 use serde_json::json;
@@ -129,7 +131,14 @@ pub async fn declared_writes_are_allowed(space: Space) -> Result<()> {
         }
     };
     let clouds = ccm::registry::CONTROLLERS.iter().map(|controller| (controller.service_account, controller.writes));
-    let declared = CONTROLLERS.iter().map(|controller| (controller.service_account, controller.writes)).chain(clouds);
+    // The API server makes the roles of controllers behind gates only with these gates.
+    let gates = Gates::of(&GATES);
+    let has_role = |name: &str| {
+        let mut known = UPSTREAM.iter().filter(|controller| controller.name == name);
+        known.any(|controller| controller.gates.iter().all(|gate| gates.enabled(gate)))
+    };
+    let managers = CONTROLLERS.iter().filter(|controller| has_role(controller.name));
+    let declared = managers.map(|controller| (controller.service_account, controller.writes)).chain(clouds);
     for (account, writes) in declared {
         for write in writes {
             let (verb, group, resource) = (verb(write), write.group, write.resource);

@@ -109,8 +109,8 @@ impl Server {
                     volume.claim.as_ref().is_some_and(|reference| reference.uid.as_ref() == Some(&claim.meta.uid))
                 };
                 let volume = self.volume(&claim.volume_name);
-                let harmed = changes && volume.is_some_and(|volume| !is_own(&volume))
-                    || !before.volume_name.is_empty() && changes;
+                let is_bound = !before.volume_name.is_empty();
+                let harmed = changes && (is_bound || volume.is_some_and(|volume| !is_own(&volume)));
                 harmed.then(|| format!("{} was made to name {}", claim.meta.name, claim.volume_name))
             }
             Sort::Volume => {
