@@ -51,6 +51,7 @@ macro_rules! every_kind {
             service_cidr::ServiceCidr,
             statefulset::StatefulSet,
             storage_class::StorageClass,
+            storage_version::StorageVersion,
             volume_attachment::VolumeAttachment,
             volume_attributes_class::VolumeAttributesClass,
         )

@@ -31,10 +31,11 @@ struct Gate {
     gate: usize,
 }
 
+// The claims behind the volumes of every pod cost 16 bytes of each: a pointer, and what rounds the record up.
 const GATES: [Gate; 3] = [
-    Gate { name: "record", indexes: Vec::new, gate: 405 },
-    Gate { name: "by controller", indexes: || vec![by_controller()], gate: 432 },
-    Gate { name: "by controller and namespace", indexes: || vec![by_controller(), by_namespace()], gate: 444 },
+    Gate { name: "record", indexes: Vec::new, gate: 421 },
+    Gate { name: "by controller", indexes: || vec![by_controller()], gate: 448 },
+    Gate { name: "by controller and namespace", indexes: || vec![by_controller(), by_namespace()], gate: 460 },
 ];
 
 /// A uid as the API server makes them, different for each kind of object and number.

@@ -195,7 +195,10 @@ mod tests {
     #[test]
     fn status_gets_its_condition_when_it_has_none() {
         let mut object = Vec::new();
-        object.put_message(f::METADATA, |meta| meta.put_str(object_meta::RESOURCE_VERSION, "7"));
+        object.put_message(f::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "apps.deployments");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        });
         object.put_message(f::STATUS, |status| {
             status.put_message(t::STORAGE_VERSIONS, |entry| entry.put_str(s::API_SERVER_ID, "a"));
         });

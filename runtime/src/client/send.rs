@@ -151,7 +151,12 @@ async fn attempt(
 /// The response with its whole body read.
 #[allow(clippy::disallowed_methods, reason = "the Writer sends through here")]
 async fn whole(client: &kube::Client, request: Request<Body>) -> Result<Response<Body>, String> {
+    let taken = request.extensions().get::<Taken>().cloned();
     let answer = client.send(request).await.map_err(problem)?;
+    // A response proves that the request was sent, whatever becomes of the body.
+    if let Some(taken) = taken {
+        taken.set(true);
+    }
     let (head, body) = answer.into_parts();
     let body = Limited::new(body, LONGEST_BODY).collect().await.map_err(|error| chain(&*error))?;
     Ok(Response::from_parts(head, Body::from(body.to_bytes())))

@@ -112,7 +112,7 @@ pub const CRATES: &[Layers] = &[
         folder: "providers/aws/src",
         is_complete: true,
         floors: &[
-            &["budget", "error", "ini", "role", "tags"],
+            &["budget", "error", "http", "ini", "role", "tags"],
             &["config"],
             &["client"],
             &["session"],
@@ -120,6 +120,7 @@ pub const CRATES: &[Layers] = &[
             &["routes", "tagging"],
             &["loadbalancer::types"],
             &["loadbalancer::names", "loadbalancer::plan"],
+            &["loadbalancer::ownership"],
             &["loadbalancer::observed", "loadbalancer::spec"],
             &["loadbalancer::model"],
             &["loadbalancer::apply"],

@@ -375,7 +375,7 @@ pub async fn a_new_certificate_is_shown_without_a_restart(_: Space) -> Result<()
 /// As JSON for machines, and as text with the requests of one file only; each line says whose reconcile it is about.
 pub async fn the_log_is_as_it_was_asked_for(_: Space) -> Result<()> {
     const CONTROLLER: &str = "--controllers=serviceaccount-controller";
-    const REQUEST: &str = "asked the server";
+    const REQUEST: &str = "request sent";
     let cluster = bare().await?;
     let logged = async |flags: &[&str], namespace: &str| -> Result<String> {
         let flags: Vec<String> = flags.iter().chain(&[CONTROLLER]).map(|flag| (*flag).to_owned()).collect();

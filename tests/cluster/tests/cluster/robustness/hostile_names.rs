@@ -7,7 +7,6 @@ use cluster_tests::objects::names;
 use cluster_tests::{Call, Faults, Manager, QUIET, Space, Verb, during, eventually};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Pod, Secret};
-use kube::ResourceExt as _;
 use serde_json::json;
 
 /// Hostile names, and whether upstream's clients send a request for an object of that name.
@@ -58,11 +57,14 @@ pub async fn pods_of_jobs_with_hostile_names_are_released(space: Space) -> Resul
         }))
     }))
     .await?;
-    eventually("all pods are released", || async {
-        let pods = space.list::<Pod>("").await?;
-        let held: Vec<String> =
-            pods.iter().filter(|pod| !pod.finalizers().is_empty()).map(|pod| pod.name_any()).collect();
-        ensure!(pods.len() == jobs.len() && held.is_empty(), "{held:?} of {} are not", pods.len());
+    let created = names(&space.list::<Pod>("").await?);
+    ensure!(created.len() == jobs.len(), "there are {created:?}");
+    for name in &created {
+        space.delete::<Pod>(name).await?;
+    }
+    eventually("all deleted pods are released", || async {
+        let held = names(&space.list::<Pod>("").await?);
+        ensure!(held.is_empty(), "{held:?} are not");
         Ok(())
     })
     .await?;
