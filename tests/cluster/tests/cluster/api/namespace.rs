@@ -1,11 +1,13 @@
 //! The namespace controller: a namespace goes with everything in it, in order, and says what holds it up.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{pod, with};
-use cluster_tests::{Call, Effect, Faults, Manager, Rule, Space, Verb, eventually};
+use cluster_tests::{Bed, Call, Effect, Faults, Manager, Rule, Space, Verb, eventually};
+use control_plane::Options;
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
@@ -313,8 +315,10 @@ pub async fn pods_go_first(space: Space) -> Result<()> {
     gone(&space).await
 }
 
-pub async fn a_broken_group_is_named_and_holds_up_nothing_else(space: Space) -> Result<()> {
-    // Its own name, for other tests look at the same discovery: theirs are held up for as long as it is there.
+pub async fn a_broken_group_is_named_and_holds_up_nothing_else(_: Space) -> Result<()> {
+    // A control plane of its own: failing discovery holds up the namespaces of all tests.
+    let options = Options { kwok: false, scheduler: false, ..Options::default() };
+    let space = Arc::new(Bed::without_accounts(options).await?).space("broken").await?;
     let group = format!("broken-{}.example.com", space.namespace);
     let service = json!({
         "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": format!("v1.{group}")},
