@@ -57,11 +57,11 @@ impl Setup {
         Ok(name)
     }
 
-    /// Waits until the driver's last action is this one.
-    async fn until_last(&self, action: &str) -> Result<()> {
-        eventually(format!("the driver's last action is {action:?}"), || async {
+    /// Waits until the driver has done this. The next action may follow before this one is observed.
+    async fn until_done(&self, action: &str) -> Result<()> {
+        eventually(format!("the driver's history has {action:?}"), || async {
             let history = self.driver.history()?;
-            ensure!(history.last().is_some_and(|last| last == action), "{history:?}");
+            ensure!(history.iter().any(|done| done == action), "{history:?}");
             Ok(())
         })
         .await
@@ -105,14 +105,14 @@ pub async fn volume_lives_from_its_claim_to_its_end_in_the_driver(space: Space) 
     let manager = setup.start_manager(&faults).await?;
     let volume = setup.bound_claim("data").await?;
     let (name, handle) = (volume.metadata.name.clone().context("it has a name")?, handle(&volume)?);
-    setup.until_last(&format!("create {handle} {}", 1 << 30)).await?;
+    setup.until_done(&format!("create {handle} {}", 1 << 30)).await?;
     until_unused(&space, "data", "True", "NoPodsUsingPVC").await?;
 
     // A pod uses it on a node.
     let node = setup.add_node("a").await?;
     space.create::<Pod>(user_on_a_node("user", "data")).await?;
     let attachment = setup.attach(&volume, &node).await?;
-    setup.until_last(&format!("attach {handle} {node}")).await?;
+    setup.until_done(&format!("attach {handle} {node}")).await?;
     until_unused(&space, "data", "False", "PodUsingPVC").await?;
 
     // It grows while it is in use.
@@ -125,7 +125,7 @@ pub async fn volume_lives_from_its_claim_to_its_end_in_the_driver(space: Space) 
         Ok(())
     })
     .await?;
-    setup.until_last(&format!("expand {handle} {}", 2_u64 << 30)).await?;
+    setup.until_done(&format!("expand {handle} {}", 2_u64 << 30)).await?;
     eventually("the expander said whom it waits for", || async {
         let events = space.events("data").await?;
         let wanted = "Normal ExternalExpanding waiting for an external controller to expand this PVC";
@@ -143,10 +143,13 @@ pub async fn volume_lives_from_its_claim_to_its_end_in_the_driver(space: Space) 
     .await?;
     delete_with_force(&space, "user").await?;
     setup.attachments().delete(&attachment).await?;
-    setup.until_last(&format!("detach {handle} {node}")).await?;
+    setup.until_done(&format!("detach {handle} {node}")).await?;
     until_claim_deleted(&space, "data").await?;
-    setup.until_last(&format!("delete {handle}")).await?;
+    setup.until_done(&format!("delete {handle}")).await?;
     volumes(&space).until_deleted(&name).await?;
+    let history = setup.driver.history()?;
+    let at = |action: &str| history.iter().position(|done| done.starts_with(action));
+    ensure!(at("detach ") < at("delete "), "{history:?}");
     ensure!(setup.driver.violations()?.is_empty(), "{:?}", setup.driver.violations()?);
     manager.stop().await?;
     only_declared(&faults, &[BINDER, CLAIM_PROTECTION])?;
@@ -161,7 +164,7 @@ pub async fn second_attachment_of_a_single_node_volume_is_detected(space: Space)
     let handle = handle(&volume)?;
     let (first, second) = (setup.add_node("a").await?, setup.add_node("b").await?);
     let attachment = setup.attach(&volume, &first).await?;
-    setup.until_last(&format!("attach {handle} {first}")).await?;
+    setup.until_done(&format!("attach {handle} {first}")).await?;
     let refused = setup.attach(&volume, &second).await?;
     eventually("a violation", || async {
         let found = setup.driver.violations()?;
@@ -199,7 +202,7 @@ pub async fn first_consumer_gets_its_ephemeral_volume_and_runs(space: Space) -> 
     let bound: PersistentVolumeClaim = space.get("web-scratch").await?;
     let volume = bound.spec.and_then(|spec| spec.volume_name).context("it names its volume")?;
     let handle = handle(&volumes(&space).get(&volume).await?)?;
-    setup.until_last(&format!("create {handle} {}", 1 << 30)).await?;
+    setup.until_done(&format!("create {handle} {}", 1 << 30)).await?;
     let events = space.events("waiting").await?;
     let wanted = "Normal WaitForFirstConsumer waiting for first consumer to be created before binding";
     ensure!(events.contains_key(wanted), "{events:?}");
@@ -209,7 +212,7 @@ pub async fn first_consumer_gets_its_ephemeral_volume_and_runs(space: Space) -> 
     space.delete::<PersistentVolumeClaim>("web-scratch").await?;
     until_claim_deleted(&space, "web-scratch").await?;
     volumes(&space).until_deleted(&volume).await?;
-    setup.until_last(&format!("delete {handle}")).await?;
+    setup.until_done(&format!("delete {handle}")).await?;
     manager.stop().await?;
     only_declared(&faults, &[BINDER, EPHEMERAL, CLAIM_PROTECTION])?;
     setup.driver.stop(&space.bed.cluster)
