@@ -63,6 +63,8 @@ pub struct Work<'a> {
     owned: usize,
     /// Its pods.
     pub pods: Vec<Arc<Pod>>,
+    /// The cache showed all earlier deletions before the pods were read from it.
+    deletions_seen: bool,
 }
 
 impl Reconcile for DaemonSets {
@@ -79,13 +81,13 @@ impl Reconcile for DaemonSets {
 
 impl DaemonSets {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        if !self.is_caught_up(key) {
+            return Ok(Outcome::WaitingForCache);
+        }
         let Some(set) = self.sets.get(key) else {
             self.forget(key);
             return Ok(Outcome::Done);
         };
-        if !self.is_caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         if let Selector::Invalid(why) = &set.selector {
             error!(why, "the DaemonSet's selector is invalid; nothing is done for it");
             return Ok(Outcome::Done);
@@ -105,8 +107,11 @@ impl DaemonSets {
         if self.control.consistency.take_lost(key) {
             self.handover.require(&set.meta);
         }
+        // Asked before the pods are read: a deletion that the cache shows only afterwards is not seen in what was read.
+        let deletions_seen = self.control.consistency.deletions_seen(key, &self.control.pods)
+            && self.handover.is_settled(&set.meta, &set.selector, &self.control.pods);
         let (owned, pods) = self.claim(key, &set).await?;
-        let work = Work { key, set: &set, placement: &placement, owned, pods };
+        let work = Work { key, set: &set, placement: &placement, owned, pods, deletions_seen };
         let known = match self.know_revisions(&work).await {
             Ok(known) => known,
             Err(Stop::Outdated) => return Ok(Outcome::RequeueWithBackoff),
@@ -149,8 +154,9 @@ impl DaemonSets {
             && consistency.caught_up(key, &self.revisions, wake())
     }
 
-    /// Compares the DaemonSet's pods with the API server's. True if the cache is up to date.
-    async fn compare(&self, work: &Work<'_>) -> Result<bool, ReconcileError> {
+    /// Compares the DaemonSet's pods with the API server's, and requeues the key for the time when the cache is up to
+    /// date.
+    async fn compare(&self, work: &Work<'_>) -> Result<(), ReconcileError> {
         let (set, control) = (work.set, &self.control);
         let children = Children {
             owner: &set.meta,
@@ -162,10 +168,8 @@ impl DaemonSets {
         self.handover.compare(children).await?;
         let is_current =
             self.is_caught_up(work.key) && self.handover.is_settled(&set.meta, &set.selector, &control.pods);
-        if !is_current {
-            self.queue.add_after(work.key.clone(), handover::RECHECK);
-        }
-        Ok(is_current)
+        self.queue.add_after(work.key.clone(), if is_current { Duration::ZERO } else { handover::RECHECK });
+        Ok(())
     }
 
     /// Claims the DaemonSet's pods. Returns the number of all pods that it owned before, and its pods now.
@@ -188,10 +192,7 @@ impl DaemonSets {
 
     /// Creates, deletes and replaces pods, unless an earlier deletion is not seen yet.
     async fn act(&self, work: &Work<'_>, places: &[Place], known: &Known) -> Acted {
-        let (meta, pods) = (&work.set.meta, &self.control.pods);
-        if !self.control.consistency.deletions_seen(work.key, pods)
-            || !self.handover.is_settled(meta, &work.set.selector, pods)
-        {
+        if !work.deletions_seen {
             return Acted { again: Some(handover::RECHECK), ..Acted::default() };
         }
         let mut acted = Acted::default();
@@ -220,7 +221,8 @@ impl DaemonSets {
         {
             plan = roll(work.set, places, bounds, revision, now);
         }
-        if !plan.is_nothing() && self.handover.is_due(&work.set.meta, now) && !self.compare(work).await? {
+        if !plan.is_nothing() && self.handover.is_due(&work.set.meta, now) {
+            self.compare(work).await?;
             acted.waiting_for_cache = true;
             return Ok(());
         }

@@ -86,15 +86,15 @@ impl Reconcile for Deployments {
 
 impl Deployments {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        if !self.caught_up(key) {
+            return Ok(Outcome::WaitingForCache);
+        }
         let Some(deployment) = self.deployments.get(key) else {
             self.consistency.forget(key);
             self.refusals.forget(key);
             self.debouncer.forget(key);
             return Ok(Outcome::Done);
         };
-        if !self.caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         if let Selector::Invalid(why) = &deployment.selector {
             error!(why, "the Deployment's selector is invalid; nothing is done for it");
             return Ok(Outcome::Done);

@@ -84,6 +84,9 @@ fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
 
 impl Jobs {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        if !self.is_caught_up(key) {
+            return Ok(Outcome::WaitingForCache);
+        }
         let Some(job) = self.jobs.get(key) else {
             self.forget(key);
             return Ok(Outcome::Done);
@@ -118,9 +121,6 @@ impl Jobs {
 
     /// Manages the pods of a Job that is not finished; `did` is set for the metrics.
     async fn work(&self, key: &ObjectKey, job: &Arc<Job>, did: &mut Did) -> Result<Outcome, ReconcileError> {
-        if !self.is_caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         if self.control.consistency.take_lost(key) {
             self.handover.require(&job.meta);
             // Pods that the cache does not show yet would not be counted.

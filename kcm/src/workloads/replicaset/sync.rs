@@ -48,6 +48,8 @@ struct Work<'a, K> {
     active: Vec<Arc<Pod>>,
     /// Its pods that are being deleted.
     terminating: usize,
+    /// The cache showed all earlier deletions before the pods were read from it.
+    deletions_seen: bool,
 }
 
 /// What managing the pods led to.
@@ -81,13 +83,13 @@ impl<K: PodSet> Reconcile for PodSets<K> {
 
 impl<K: PodSet> PodSets<K> {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        if !self.is_caught_up(key) {
+            return Ok(Outcome::WaitingForCache);
+        }
         let Some(owner) = self.sets.get(key) else {
             self.forget(key);
             return Ok(Outcome::Done);
         };
-        if !self.is_caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         let set = owner.replica_set();
         if let Selector::Invalid(why) = &set.selector {
             error!(why, "the selector is invalid; nothing is done for it");
@@ -125,6 +127,9 @@ impl<K: PodSet> PodSets<K> {
     /// Claims the set's pods: adopts those that match, and releases those that no longer do.
     async fn gather<'a>(&self, key: &'a ObjectKey, owner: &'a K) -> Result<Work<'a, K>, ReconcileError> {
         let (set, pods) = (owner.replica_set(), &self.control.pods);
+        // Asked before the pods are read: a deletion that the cache shows only afterwards is not seen in what was read.
+        let deletions_seen = self.control.consistency.deletions_seen(key, pods)
+            && self.handover.is_settled(&set.meta, &set.selector, pods);
         let mut children = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
         let owned = children.len();
         children.extend(pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)));
@@ -142,24 +147,23 @@ impl<K: PodSet> PodSets<K> {
         if !claimed.errors.is_empty() {
             return Err(ReconcileError::new(claimed.errors.join(", ")));
         }
-        Ok(Work { key, owner, owned, active: claimed.children, terminating })
+        Ok(Work { key, owner, owned, active: claimed.children, terminating, deletions_seen })
     }
 
-    /// Creates or deletes pods; `None` if the cache has to catch up first.
+    /// Creates or deletes pods; `None` if the pods have to be read again first.
     async fn manage(&self, work: &Work<'_, K>) -> Result<Option<Managed>, ReconcileError> {
-        let (key, set, pods) = (work.key, work.owner.replica_set(), &self.control.pods);
+        let (key, set) = (work.key, work.owner.replica_set());
         if set.meta.is_deleting() {
             return Ok(Some(Managed::default()));
         }
-        if !self.control.consistency.deletions_seen(key, pods)
-            || !self.handover.is_settled(&set.meta, &set.selector, pods)
-        {
+        if !work.deletions_seen {
             return Ok(Some(Managed { next: Some(handover::RECHECK), ..Managed::default() }));
         }
         let now = (self.clock)();
         let ranking = || Ranking::new(&self.related(work.owner), self.gates.deletion_cost, now);
         let plan = decide::manage(&work.active, set.replicas, ranking);
-        if !matches!(plan, Manage::Nothing) && self.handover.is_due(&set.meta, now) && !self.compare(work).await? {
+        if !matches!(plan, Manage::Nothing) && self.handover.is_due(&set.meta, now) {
+            self.compare(work).await?;
             return Ok(None);
         }
         Ok(Some(match plan {
@@ -172,8 +176,8 @@ impl<K: PodSet> PodSets<K> {
         }))
     }
 
-    /// Compares the set's pods with the API server's. True if the cache is up to date.
-    async fn compare(&self, work: &Work<'_, K>) -> Result<bool, ReconcileError> {
+    /// Compares the set's pods with the API server's, and requeues the key for the time when the cache is up to date.
+    async fn compare(&self, work: &Work<'_, K>) -> Result<(), ReconcileError> {
         let (set, control) = (work.owner.replica_set(), &self.control);
         let children = Children {
             owner: work.owner.meta(),
@@ -185,10 +189,8 @@ impl<K: PodSet> PodSets<K> {
         self.handover.compare(children).await?;
         let is_current =
             self.is_caught_up(work.key) && self.handover.is_settled(&set.meta, &set.selector, &control.pods);
-        if !is_current {
-            self.queue.add_after(work.key.clone(), handover::RECHECK);
-        }
-        Ok(is_current)
+        self.queue.add_after(work.key.clone(), if is_current { Duration::ZERO } else { handover::RECHECK });
+        Ok(())
     }
 
     /// Pods of all sets of the same owner.

@@ -78,13 +78,13 @@ impl Reconcile for StatefulSets {
 
 impl StatefulSets {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        if !self.is_caught_up(key) {
+            return Ok(Outcome::WaitingForCache);
+        }
         let Some(set) = self.sets.get(key) else {
             self.forget(key);
             return Ok(Outcome::Done);
         };
-        if !self.is_caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         if let Selector::Invalid(why) = &set.selector {
             error!(why, "the StatefulSet's selector is invalid; nothing is done for it");
             return Ok(Outcome::Done);
@@ -99,10 +99,11 @@ impl StatefulSets {
             gate: &self.gate,
         };
         let sorted = history.claim::<StatefulSet>(&set.selector, Unmatched::Ignored).await?;
+        // Asked before the pods are read: a deletion that the cache shows only afterwards is not seen in what was read.
+        let deletions_seen = self.consistency.deletions_seen(key, &self.pods)
+            && self.handover.is_settled(&set.meta, &set.selector, &self.pods);
         let members = self.members(key, &set).await?;
-        if !self.consistency.deletions_seen(key, &self.pods)
-            || !self.handover.is_settled(&set.meta, &set.selector, &self.pods)
-        {
+        if !deletions_seen {
             return Ok(Outcome::RequeueAfter(handover::RECHECK));
         }
         let Some(template) = &set.template else { return Ok(Outcome::Done) };
@@ -178,11 +179,8 @@ impl StatefulSets {
             self.unavailable.record(key, count);
         }
         if plan.deletes() && self.handover.is_due(&set.meta, (self.clock)()) {
-            match self.compare(key, set).await {
-                Ok(true) => {}
-                Ok(false) => return Worked { waiting_for_cache: true, ..Worked::default() },
-                Err(error) => return Worked { failure: Some(error), ..Worked::default() },
-            }
+            let failure = self.compare(key, set).await.err();
+            return Worked { waiting_for_cache: failure.is_none(), failure, ..Worked::default() };
         }
         let attempt = Attempt::new(&set.meta, plan.creations(), members.len());
         let waiting = self.refusals.waiting(key, &attempt).filter(|_| plan.creations() > 0);
@@ -227,8 +225,9 @@ impl StatefulSets {
             && self.consistency.caught_up(key, &self.revisions, wake())
     }
 
-    /// Compares the StatefulSet's pods with the API server's. True if the cache is up to date.
-    async fn compare(&self, key: &ObjectKey, set: &StatefulSet) -> Result<bool, ReconcileError> {
+    /// Compares the StatefulSet's pods with the API server's, and requeues the key for the time when the cache is up to
+    /// date.
+    async fn compare(&self, key: &ObjectKey, set: &StatefulSet) -> Result<(), ReconcileError> {
         let children = Children {
             owner: &set.meta,
             selector: &set.selector,
@@ -238,10 +237,8 @@ impl StatefulSets {
         };
         self.handover.compare(children).await?;
         let is_current = self.is_caught_up(key) && self.handover.is_settled(&set.meta, &set.selector, &self.pods);
-        if !is_current {
-            self.queue.add_after(key.clone(), handover::RECHECK);
-        }
-        Ok(is_current)
+        self.queue.add_after(key.clone(), if is_current { Duration::ZERO } else { handover::RECHECK });
+        Ok(())
     }
 
     /// The pods of a StatefulSet, adopted ones among them.
