@@ -39,13 +39,13 @@ pub struct QueueKeys {
 }
 
 impl QueueKeys {
-    /// A queue whose keys are objects of one kind.
+    /// Returns a queue whose keys are objects of one kind.
     #[must_use]
     pub const fn of(queue: &'static str, kind: &'static str) -> Self {
         Self { queue, kind: Some(kind) }
     }
 
-    /// A queue with keys of its own.
+    /// Returns a queue with keys of its own.
     #[must_use]
     pub const fn other(queue: &'static str) -> Self {
         Self { queue, kind: None }

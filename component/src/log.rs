@@ -29,7 +29,7 @@ struct Verbosity {
 }
 
 impl Verbosity {
-    /// The number that counts for a place in the sources.
+    /// Returns the number that counts for a place in the sources.
     fn at(&self, file: Option<&str>) -> u32 {
         let chosen = |file| self.files.iter().find(|(pattern, _)| names(pattern, file));
         file.and_then(chosen).map_or(self.usual, |(_, verbosity)| *verbosity)
@@ -39,7 +39,7 @@ impl Verbosity {
         *metadata.level() <= self.most(self.at(metadata.file()), metadata.target())
     }
 
-    /// The finest level that a crate's messages may have at a verbosity.
+    /// Returns the finest level that a crate's messages may have at a verbosity.
     fn most(&self, verbosity: u32, target: &str) -> Level {
         let of = |crates: &[&str]| crates.contains(&target.split("::").next().unwrap_or_default());
         let ours = of(&OURS) || of(&[self.binary]);
@@ -56,14 +56,14 @@ impl Verbosity {
     }
 }
 
-/// Whether a pattern of `--vmodule` means a source file: by its name without `.rs`, or by that of a folder it is in, so
-/// that a controller's name means all that it does.
+/// Reports whether a pattern of `--vmodule` means a source file: by its name without `.rs`, or by that of a folder it
+/// is in, so that a controller's name means all that it does.
 fn names(pattern: &str, file: &str) -> bool {
     let path = file.strip_suffix(".rs").unwrap_or(file);
     path.split('/').any(|part| matches(pattern.as_bytes(), part.as_bytes()))
 }
 
-/// Whether a name is as a pattern says, in which `*` is any text and `?` any one letter.
+/// Reports whether a name is as a pattern says, in which `*` is any text and `?` any one letter.
 fn matches(mut pattern: &[u8], mut name: &[u8]) -> bool {
     // What follows the last `*`, and the part of the name that it is tried on next. An earlier `*` need not be tried again.
     let mut retry: Option<(&[u8], &[u8])> = None;

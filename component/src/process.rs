@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use runtime::client::ConnectOptions;
 use runtime::election::{ElectionConfig, unique_identity};
-use runtime::manager::{Ended, ManagerOptions};
+use runtime::manager::{ExitReason, ManagerOptions};
 use runtime::serve::{Server, SetVerbosity};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,15 +41,15 @@ where
     // A plugin for credentials that hangs must not keep the process alive.
     runtime.shutdown_background();
     match ended {
-        Ok(Ended::Shutdown) => {
+        Ok(ExitReason::Shutdown) => {
             info!("ended as asked");
             ExitCode::SUCCESS
         }
-        Ok(Ended::LeaseLost(lost)) => {
+        Ok(ExitReason::LeaseLost(lost)) => {
             tracing::error!(%lost, "leaderelection lost");
             ExitCode::FAILURE
         }
-        Ok(Ended::WatchEnded) => ExitCode::FAILURE,
+        Ok(ExitReason::WatchEnded) => ExitCode::FAILURE,
         Err(error) => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
@@ -116,7 +116,7 @@ async fn run<F>(
     options: Options,
     set_verbosity: SetVerbosity,
     build: impl FnOnce(Options, ConnectOptions) -> F,
-) -> anyhow::Result<Ended>
+) -> anyhow::Result<ExitReason>
 where
     F: Future<Output = anyhow::Result<Built>>,
 {
@@ -161,7 +161,7 @@ where
     };
     let work = async {
         let ended = built.manager.run(async { _ = stopped.await }).await;
-        if let Some(server) = server.filter(|_| ended == Ended::Shutdown) {
+        if let Some(server) = server.filter(|_| ended == ExitReason::Shutdown) {
             server.stop().await;
         }
         ended
@@ -210,7 +210,7 @@ fn given(flag: &str) -> Option<String> {
     (!flag.is_empty()).then(|| flag.to_owned())
 }
 
-/// The machine's name; the kernel always has one.
+/// Returns the machine's name; the kernel always has one.
 fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {

@@ -100,7 +100,8 @@ fn zpages(options: &Options) -> Zpages {
     Zpages { component: component.name, flags, status }
 }
 
-/// The election's check, one for each controller while it runs, and, for readiness, whether the stores are complete.
+/// Returns the election's check, one for each controller while it runs, and, for readiness, whether the stores are
+/// complete.
 fn health(options: &Options, manager: &Manager) -> Health {
     let election = options.leader_elect.enabled.then(|| {
         let fence = manager.fence().clone();

@@ -12,13 +12,13 @@ use serde_json::Value;
 /// and be built again, whenever cargo is called from here and from a shell in turn.
 const OF_THIS_PACKAGE: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
 
-/// The workspace's folder.
+/// Returns the workspace's folder.
 pub fn workspace() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().unwrap_or(package)
 }
 
-/// The cargo that runs this, in the workspace's folder, with the environment that it would have in a shell.
+/// Returns the cargo that runs this, in the workspace's folder, with the environment that it would have in a shell.
 pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     command.current_dir(workspace());
@@ -47,7 +47,7 @@ pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
     executable(&messages, package).with_context(|| format!("cargo built {package} and did not say where"))
 }
 
-/// The path of a binary in cargo's messages, one JSON object a line.
+/// Returns the path of a binary in cargo's messages, one JSON object a line.
 pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     messages
         .lines()
@@ -56,7 +56,7 @@ pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
 }
 
-/// The names of the workspace's packages.
+/// Returns the names of the workspace's packages.
 pub fn packages() -> Result<Vec<String>> {
     let output = cargo()
         .args(["metadata", "--no-deps", "--format-version", "1"])

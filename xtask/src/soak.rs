@@ -116,7 +116,7 @@ impl Part {
     }
 }
 
-/// A seed that is hardly ever the same.
+/// Returns a seed that is hardly ever the same.
 fn another_seed() -> u64 {
     std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0)
 }

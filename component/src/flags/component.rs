@@ -33,8 +33,8 @@ pub struct Component {
 }
 
 impl Component {
-    /// The place in [`Component::flags`] of the flag of that name; underscores count as dashes, as in component-base
-    /// cli/flag, WordSepNormalizeFunc.
+    /// Returns the place in [`Component::flags`] of the flag of that name; underscores count as dashes, as in
+    /// component-base cli/flag, WordSepNormalizeFunc.
     pub fn position(&self, name: &str) -> Option<usize> {
         let normal = name.replace('_', "-");
         self.flags.iter().position(|flag| flag.name == normal)

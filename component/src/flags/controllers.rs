@@ -88,16 +88,16 @@ impl Selection {
         if unknown.is_empty() { Ok(Selection(names)) } else { Err(unknown) }
     }
 
-    /// The items, with names in place of aliases.
+    /// Returns the items, with names in place of aliases.
     pub fn into_items(self) -> Vec<String> {
         self.0
     }
 }
 
 impl UpstreamController {
-    /// Whether `controllers`, the list with aliases replaced as in `Options::controllers`, picks
-    /// this controller (controller-manager app, IsControllerEnabled): the first item that names
-    /// it decides, else `*` does, for those that are on by default.
+    /// Reports whether `controllers`, the list with aliases replaced as in `Options::controllers`, picks this
+    /// controller (controller-manager app, IsControllerEnabled): the first item that names it decides, else `*` does,
+    /// for those that are on by default.
     pub fn picked(&self, controllers: &[String]) -> bool {
         let named = controllers.iter().find_map(|item| match item.strip_prefix('-') {
             Some(off) => (off == self.name).then_some(false),
@@ -107,19 +107,19 @@ impl UpstreamController {
         named.unwrap_or_else(|| self.by_default == ByDefault::On && starred())
     }
 
-    /// Whether upstream runs this controller: it is picked and its gates are on (kubernetes app,
+    /// Reports whether upstream runs this controller: it is picked and its gates are on (kubernetes app,
     /// ControllerDescriptor.BuildController).
     pub fn enabled(&self, controllers: &[String], gates: &Gates) -> bool {
         self.picked(controllers) && self.gates.iter().all(|gate| gates.enabled(gate))
     }
 }
 
-/// The controller with that name or alias.
+/// Returns the controller with that name or alias.
 pub fn find(known: &'static [UpstreamController], name: &str) -> Option<&'static UpstreamController> {
     known.iter().find(|controller| spellings(controller).any(|spelling| spelling == name))
 }
 
-/// The controllers that upstream would run.
+/// Returns the controllers that upstream would run.
 pub fn enabled_upstream<'a>(
     known: &'static [UpstreamController],
     controllers: &'a [String],
@@ -128,12 +128,12 @@ pub fn enabled_upstream<'a>(
     known.iter().filter(move |controller| controller.enabled(controllers, gates))
 }
 
-/// The names of all controllers.
+/// Returns the names of all controllers.
 pub fn all_names(known: &'static [UpstreamController]) -> Vec<&'static str> {
     known.iter().map(|controller| controller.name).collect()
 }
 
-/// The names of those that `*` does not include.
+/// Returns the names of those that `*` does not include.
 pub fn off_by_default(known: &'static [UpstreamController]) -> Vec<&'static str> {
     let off = known.iter().filter(|controller| controller.by_default == ByDefault::Off);
     off.map(|controller| controller.name).collect()

@@ -125,12 +125,12 @@ impl PartialEq for Gates {
 }
 
 impl Gates {
-    /// All gates of `table` as they are by default in the newest version.
+    /// Returns all gates of `table` as they are by default in the newest version.
     pub fn of(table: &'static GateTable) -> Self {
         Gates { table, emulated: BINARY_MINOR, min_compatibility: BINARY_MINOR - 1, set: BTreeMap::new() }
     }
 
-    /// Whether the gate is on.
+    /// Reports whether the gate is on.
     ///
     /// # Panics
     /// When the table has no gate of that name, as upstream's featuregate, Enabled does:
@@ -142,12 +142,12 @@ impl Gates {
         self.is_on(row)
     }
 
-    /// The 1.x minor version whose behaviour is emulated.
+    /// Returns the 1.x minor version whose behaviour is emulated.
     pub fn emulated_minor(&self) -> u16 {
         self.emulated
     }
 
-    /// The oldest 1.x minor version to stay compatible with.
+    /// Returns the oldest 1.x minor version to stay compatible with.
     pub fn min_compatibility_minor(&self) -> u16 {
         self.min_compatibility
     }
@@ -256,8 +256,8 @@ impl Gates {
     }
 }
 
-/// The lines `--help` has for the gates that can be switched: all but those generally available
-/// or deprecated (component-base featuregate, KnownFeatures).
+/// Returns the lines `--help` has for the gates that can be switched: all but those generally available or deprecated
+/// (component-base featuregate, KnownFeatures).
 pub fn help_lines(table: &'static GateTable) -> Vec<String> {
     let gates = Gates::of(table);
     let component = if table.versioned { "kube:" } else { "" };

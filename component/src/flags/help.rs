@@ -8,14 +8,13 @@ use super::table::Flag;
 use super::value::Type;
 use crate::flags::controllers;
 
-/// The width in columns to wrap at: `COLUMNS` or 100 when standard output is a terminal, none
-/// otherwise.
+/// Returns the width in columns to wrap at: `COLUMNS` or 100 when standard output is a terminal, none otherwise.
 pub fn width() -> Option<usize> {
     let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
     std::io::stdout().is_terminal().then(|| columns().unwrap_or(100))
 }
 
-/// The text of a binary's `--help`, wrapped at `width` columns if there is one.
+/// Returns the text of a binary's `--help`, wrapped at `width` columns if there is one.
 pub fn text(component: &Component, width: Option<usize>) -> String {
     let mut out = format!("{}\nUsage:\n  {} [flags]\n", component.about, component.name);
     let shown: Vec<&Flag> = component.flags.iter().filter(|flag| flag.deprecated.is_none()).collect();
@@ -31,14 +30,14 @@ pub fn text(component: &Component, width: Option<usize>) -> String {
     out
 }
 
-/// The name of a flag with its letter and type, as `--help` shows it.
+/// Returns the name of a flag with its letter and type, as `--help` shows it.
 pub fn head(flag: &Flag) -> String {
     let letter = flag.shorthand().map_or_else(|| "    ".to_owned(), |letter| format!("-{letter}, "));
     let gap = if flag.kind.hint().is_empty() { "" } else { " " };
     format!("  {letter}--{}{gap}{}", flag.name, flag.kind.hint())
 }
 
-/// The `(default ...)` behind a description, with a blank in front; empty for zero values.
+/// Returns the `(default ...)` behind a description, with a blank in front; empty for zero values.
 fn default(flag: &Flag) -> String {
     match flag.kind {
         kind if kind.is_zero(flag.default) => String::new(),

@@ -138,12 +138,12 @@ impl Values {
         }
     }
 
-    /// The binary that the flags are of.
+    /// Returns the binary that the flags are of.
     pub fn component(&self) -> &'static Component {
         self.component
     }
 
-    /// Whether the binary has a flag of this name; those that every binary has need no question.
+    /// Reports whether the binary has a flag of this name; those that every binary has need no question.
     pub fn has(&self, name: &str) -> bool {
         self.component.position(name).is_some()
     }
@@ -156,12 +156,12 @@ impl Values {
         &self.values[self.index(name)]
     }
 
-    /// Whether the flag was on the command line, be it with its default value.
+    /// Reports whether the flag was on the command line, be it with its default value.
     pub fn is_set(&self, name: &str) -> bool {
         self.set[self.index(name)]
     }
 
-    /// A text, the mode of `--version`, or a quantity as it was written.
+    /// Returns a text, the mode of `--version`, or a quantity as it was written.
     pub fn get_str(&self, name: &str) -> &str {
         match self.value(name) {
             Value::Text(text) => text,
@@ -169,7 +169,7 @@ impl Values {
         }
     }
 
-    /// A switch.
+    /// Returns a switch.
     pub fn get_bool(&self, name: &str) -> bool {
         match self.value(name) {
             Value::Bool(on) => *on,
@@ -177,7 +177,7 @@ impl Values {
         }
     }
 
-    /// A whole number.
+    /// Returns a whole number.
     pub fn get_i64(&self, name: &str) -> i64 {
         match self.value(name) {
             Value::Int(number) => *number,
@@ -185,13 +185,13 @@ impl Values {
         }
     }
 
-    /// A whole number of 32 bits.
+    /// Returns a whole number of 32 bits.
     pub fn get_i32(&self, name: &str) -> i32 {
         let number = self.get_i64(name);
         i32::try_from(number).unwrap_or_else(|_| wrong_type(name, &Value::Int(number)))
     }
 
-    /// A number.
+    /// Returns a number.
     pub fn get_f64(&self, name: &str) -> f64 {
         match self.value(name) {
             Value::Float(number) => *number,
@@ -199,12 +199,12 @@ impl Values {
         }
     }
 
-    /// A duration; a negative one, which upstream's timers take as none at all, is zero.
+    /// Returns a duration; a negative one, which upstream's timers take as none at all, is zero.
     pub fn get_duration(&self, name: &str) -> Duration {
         Duration::from_nanos(u64::try_from(self.nanos(name)).unwrap_or(0))
     }
 
-    /// A duration in nanoseconds, which may be negative.
+    /// Returns a duration in nanoseconds, which may be negative.
     pub fn nanos(&self, name: &str) -> i64 {
         match self.value(name) {
             Value::Nanos(nanos) => *nanos,
@@ -228,7 +228,7 @@ impl Values {
         }
     }
 
-    /// A map of texts.
+    /// Returns a map of texts.
     pub fn get_map(&self, name: &str) -> &BTreeMap<String, String> {
         match self.value(name) {
             Value::Map(map) => map,
@@ -236,7 +236,7 @@ impl Values {
         }
     }
 
-    /// An IP address.
+    /// Returns an IP address.
     pub fn get_ip(&self, name: &str) -> IpAddr {
         match self.value(name) {
             Value::Ip(address) => *address,
@@ -345,25 +345,25 @@ impl Options {
         }
     }
 
-    /// The flags that were given and that nothing reads yet, in the order of `--help`.
+    /// Returns the flags that were given and that nothing reads yet, in the order of `--help`.
     pub fn no_effect_yet(&self) -> Vec<&'static str> {
         let idle = self.values.component.flags.iter().filter(|flag| flag.effect == Effect::NoEffectYet);
         let names = idle.filter(|flag| self.values.is_set(flag.name));
         names.map(|flag| flag.name).collect()
     }
 
-    /// One line for each deprecated flag that was given (pflag, FlagSet.Set).
+    /// Returns one line for each deprecated flag that was given (pflag, FlagSet.Set).
     pub fn deprecations(&self) -> Vec<String> {
         let given = self.values.component.flags.iter().filter(|flag| self.values.is_set(flag.name));
         given.filter_map(|flag| Some(format!("flag --{} is deprecated: {}", flag.name, flag.deprecated?))).collect()
     }
 
-    /// The controllers that upstream would run.
+    /// Returns the controllers that upstream would run.
     pub fn enabled(&self) -> impl Iterator<Item = &'static UpstreamController> {
         controllers::enabled_upstream(self.values.component.controllers, &self.controllers, &self.gates)
     }
 
-    /// The number of workers that a flag asks for; less than one counts as one.
+    /// Returns the number of workers that a flag asks for; less than one counts as one.
     pub fn workers(&self, flag: &str) -> usize {
         usize::try_from(self.values.get_i64(flag)).unwrap_or(0).max(1)
     }

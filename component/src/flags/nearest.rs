@@ -1,7 +1,7 @@
 //! Finds the known word that a mistyped one most likely meant.
 
-/// The candidate with the smallest edit distance to `word`, the first of equals; `None` when all
-/// are further away than a third of the word (at least two letters).
+/// Returns the candidate with the smallest edit distance to `word`, the first of equals; `None` when all are further
+/// away than a third of the word (at least two letters).
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (word.chars().count() / 3).max(2);
     candidates
@@ -12,7 +12,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// The text ` (did you mean X?)`, or nothing; `dashes` is put in front of the name.
+/// Returns the text ` (did you mean X?)`, or nothing; `dashes` is put in front of the name.
 pub fn hint(nearest: Option<&str>, dashes: &str) -> String {
     nearest.map_or_else(String::new, |name| format!(" (did you mean {dashes}{name}?)"))
 }

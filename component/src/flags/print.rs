@@ -16,7 +16,7 @@ impl Values {
     }
 }
 
-/// A value as the String method of its Go type writes it.
+/// Returns a value as the String method of its Go type writes it.
 fn printed(kind: Type, value: &Value) -> String {
     match value {
         Value::Bool(on) => on.to_string(),
@@ -53,7 +53,7 @@ fn gates(items: &[String]) -> String {
     pairs.into_iter().map(|(component, gate)| format!("{component}:{gate}")).collect::<Vec<_>>().join(",")
 }
 
-/// One CSV record, quoted where it must be.
+/// Returns one CSV record, quoted where it must be.
 fn record(items: impl Iterator<Item = String>) -> String {
     let quoted = |item: String| {
         let special = item.contains([',', '"', '\n', '\r']) || item.starts_with([' ', '\t']) || item == "\\.";
@@ -62,7 +62,7 @@ fn record(items: impl Iterator<Item = String>) -> String {
     items.map(quoted).collect::<Vec<_>>().join(",")
 }
 
-/// A duration as Go prints it: `1m30s`, `1.5ms`.
+/// Returns a duration as Go prints it: `1m30s`, `1.5ms`.
 fn duration(nanos: i64) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let nanos = nanos.unsigned_abs();

@@ -13,12 +13,12 @@ pub struct Range {
     high: i64,
 }
 
-/// A number of at least one.
+/// Returns a number of at least one.
 pub const fn at_least_one(flag: &'static str) -> Range {
     Range { flag: [flag], low: 1, high: i32::MAX as i64 }
 }
 
-/// A number between two others, both allowed.
+/// Returns a number between two others, both allowed.
 pub const fn between(flag: &'static str, low: i64, high: i64) -> Range {
     Range { flag: [flag], low, high }
 }

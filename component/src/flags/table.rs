@@ -31,7 +31,7 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// The letter that may stand for the name behind one dash.
+    /// Returns the letter that may stand for the name behind one dash.
     pub fn shorthand(&self) -> Option<char> {
         match self.name {
             "v" => Some('v'),

@@ -70,12 +70,12 @@ pub enum Value {
 }
 
 impl Type {
-    /// The value that the bare flag stands for (pflag's NoOptDefVal), if it needs no argument.
+    /// Returns the value that the bare flag stands for (pflag's NoOptDefVal), if it needs no argument.
     pub fn bare(self) -> Option<&'static str> {
         matches!(self, Type::Bool | Type::Version).then_some("true")
     }
 
-    /// The hint that `--help` shows behind the name (pflag, UnquoteUsage); empty for a bool.
+    /// Returns the hint that `--help` shows behind the name (pflag, UnquoteUsage); empty for a bool.
     pub fn hint(self) -> &'static str {
         match self {
             Type::Bool => "",
@@ -122,8 +122,8 @@ impl Type {
         }
     }
 
-    /// Whether `default`, as pflag would print it, is this type's zero value, which `--help` does
-    /// not show (pflag, defaultIsZeroValue).
+    /// Reports whether `default`, as pflag would print it, is this type's zero value, which `--help` does not show
+    /// (pflag, defaultIsZeroValue).
     pub fn is_zero(self, default: &str) -> bool {
         match self {
             Type::Strings => default == "[]",
@@ -136,8 +136,8 @@ impl Type {
         }
     }
 
-    /// The default of the table as a value; the table's text is pflag's print of it, so lists
-    /// stand in brackets.
+    /// Returns the default of the table as a value; the table's text is pflag's print of it, so lists stand in
+    /// brackets.
     pub fn default(self, printed: &str) -> Option<Value> {
         let items = || printed.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
         match self {
@@ -409,8 +409,8 @@ fn parse_version_flag(text: &str) -> Option<String> {
     good.then(|| text.to_owned())
 }
 
-/// Whether `text` is dot-separated identifiers of semantic versioning; in a pre-release, numbers
-/// have no zero in front.
+/// Reports whether `text` is dot-separated identifiers of semantic versioning; in a pre-release, numbers have no zero
+/// in front.
 fn identifiers(text: &str, pre_release: bool) -> bool {
     text.split('.').all(|part| {
         let letters = part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
@@ -431,7 +431,7 @@ fn is_quantity(text: &str) -> bool {
         && (exponent || suffix == "Ei" || SUFFIXES.contains(&suffix))
 }
 
-/// Whether an accepted quantity is an amount of nothing.
+/// Reports whether an accepted quantity is an amount of nothing.
 pub(super) fn quantity_is_zero(text: &str) -> bool {
     let number = text.split(|letter: char| letter.is_ascii_alphabetic()).next();
     number.is_none_or(|number| !number.bytes().any(|byte| (b'1'..=b'9').contains(&byte)))

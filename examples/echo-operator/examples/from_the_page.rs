@@ -64,7 +64,7 @@ async fn reconcile(ctx: Context<EchoConfig>) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-/// The controller.
+/// Returns the controller.
 pub fn controller() -> Prepared {
     Controller::for_::<EchoConfig>("echo").owns::<Deployment>().owns::<Service>().reconcile(reconcile)
 }

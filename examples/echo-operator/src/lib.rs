@@ -50,7 +50,7 @@ runtime::custom_resource! {
     namespaced "echoconfigs" in "examples.dev/v1"
 }
 
-/// The controller.
+/// Returns the controller.
 pub fn controller() -> Prepared {
     Controller::for_::<EchoConfig>(NAME).owns::<Deployment>().owns::<Service>().reconcile(reconcile)
 }
@@ -71,7 +71,7 @@ async fn reconcile(ctx: Context<EchoConfig>) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-/// The servers of an object.
+/// Returns the servers of an object.
 ///
 /// # Errors
 /// Never for what the API server has taken.
@@ -106,7 +106,7 @@ fn made<K: serde::de::DeserializeOwned>(object: serde_json::Value) -> Result<K, 
     serde_json::from_value(object).map_err(Error::other)
 }
 
-/// The status of an object whose Deployment says `servers`.
+/// Returns the status of an object whose Deployment says `servers`.
 pub fn status(
     old: &EchoStatus,
     generation: i64,
@@ -135,7 +135,7 @@ pub fn status(
     EchoStatus { observed_generation: generation, ready_replicas: answering, conditions }
 }
 
-/// Whether a status says that all is as asked for.
+/// Reports whether a status says that all is as asked for.
 pub fn is_ready(status: &EchoStatus) -> bool {
     status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

@@ -24,7 +24,7 @@ const WORKSPACE: &str = include_str!("../../../Cargo.toml");
 /// Where the page has the newcomer's crate look for the checkout.
 const CHECKOUT: &str = "../controllers/";
 
-/// The listings of the page in a language, in order.
+/// Returns the listings of the page in a language, in order.
 fn listings(language: &str) -> Vec<&'static str> {
     let fences = PAGE.split("\n```").skip(1).step_by(2);
     fences

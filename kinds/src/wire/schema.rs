@@ -1,4 +1,4 @@
-//! The one list of protobuf field numbers, by message.
+//! The list of protobuf field numbers, by message.
 //!
 //! Each message names the `generated.proto` file that it comes from, and each constant the field's name there, so that
 //! a test can compare the whole list with upstream's files.

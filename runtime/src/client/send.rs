@@ -1,4 +1,4 @@
-//! One request under one identity, and an honest word on what became of it.
+//! Sends one request under one identity and reports whether it may have been executed.
 
 use std::time::Duration;
 
@@ -13,34 +13,34 @@ use super::lane::{Lane, Taken};
 use super::reload::bearer;
 use super::{Clients, Identity, TokenError};
 
-/// Longest time for a read, its whole body included, or for the head of a response that is read piece by piece. The API
-/// server ends every request but a watch after a minute.
+/// Maximum time for a read including its whole body, or for the head of a response that is read piece by piece. The API
+/// server ends every request except watches after a minute.
 const READ_TIMEOUT: Duration = Duration::from_secs(70);
 
-/// Longest body that is held as a whole, in bytes. No object has a hundredth of it.
+/// Maximum body that is held in memory as a whole, in bytes. No object comes near it.
 const LONGEST_BODY: usize = 256 << 20;
 
-/// Why a request has no answer.
+/// The reason why a request has no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// Certainly nothing was sent: it may be sent again.
+    /// Certainly nothing was sent: the request may be repeated.
     #[error("{method} {path} was not sent: {problem}")]
     NotSent {
         /// The request's method.
         method: Method,
         /// The request's path, without its query.
         path: String,
-        /// What went wrong.
+        /// The problem.
         problem: String,
     },
-    /// The server may have done it: look before doing it again.
-    #[error("{method} {path} has no answer, the server may have done it: {problem}")]
+    /// The server may have executed the request: read the state before repeating it.
+    #[error("{method} {path} has no response, the server may have executed it: {problem}")]
     Lost {
         /// The request's method.
         method: Method,
         /// The request's path, without its query.
         path: String,
-        /// What went wrong.
+        /// The problem.
         problem: String,
     },
     /// There is no token for the service account: nothing was sent.
@@ -49,7 +49,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Whether the server certainly has not seen the request.
+    /// Reports whether the server has certainly not received the request.
     #[must_use]
     pub fn not_sent(&self) -> bool {
         match self {
@@ -60,17 +60,17 @@ impl SendError {
 }
 
 impl Clients {
-    /// Sends `request` (its URI is a path on the server) as `identity`; returns whatever the server
-    /// answers, errors of the API included.
+    /// Sends `request` (its URI is a path on the server) as `identity`. Returns any response of the server, including
+    /// API errors.
     ///
-    /// A write (any method but GET and HEAD) must be answered whole within
-    /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 70 s. A request of a service account that
-    /// is answered 401 is sent once more with a fresh token: a 401 means that nothing was done.
-    /// Nothing else is ever repeated.
+    /// A write (any method except GET and HEAD) must complete within
+    /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 70 s. If a request of a service account
+    /// gets a 401, it is sent once more with a new token, because a 401 means that nothing was executed. Nothing else
+    /// is ever repeated.
     ///
     /// # Errors
-    /// [`SendError::NotSent`] only when no connection had taken the request up; [`SendError::Lost`]
-    /// in all other cases without an answer, a timeout among them.
+    /// [`SendError::NotSent`] only if no connection had accepted the request; [`SendError::Lost`] in all other cases
+    /// without a response, including timeouts.
     pub async fn send(&self, identity: &Identity, request: Request<Bytes>) -> Result<Response<Body>, SendError> {
         let account = match identity {
             Identity::Own => return self.exchange(&self.own, request).await,
@@ -108,8 +108,8 @@ impl Clients {
         Ok(request)
     }
 
-    /// Opens a response that is read piece by piece, as the process itself: a watch or a long list. Only the head of the
-    /// response has a deadline; the caller limits the size and the silence of the body.
+    /// Opens a response that is read piece by piece, under the process's own identity: a watch or a long list. Only the
+    /// head of the response has a deadline; the caller limits the size of the body and the time without data.
     ///
     /// # Errors
     /// [`SendError`] as [`Clients::send`].
@@ -127,7 +127,7 @@ impl Clients {
     }
 }
 
-/// Sends a request within `limit`, and tells a request that was certainly not sent from one that may have arrived.
+/// Sends a request within `limit`. Distinguishes a request that was certainly not sent from one that may have arrived.
 async fn attempt(
     request: Request<Bytes>,
     limit: Duration,
@@ -138,7 +138,7 @@ async fn attempt(
     let mut request = request.map(Body::from);
     let taken = Taken::default();
     request.extensions_mut().insert(taken.clone());
-    let outcome = timeout(limit, send(request)).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")));
+    let outcome = timeout(limit, send(request)).await.unwrap_or_else(|_| Err(format!("no response within {limit:?}")));
     outcome.map_err(|problem| {
         if taken.get() {
             SendError::Lost { method, path, problem }
@@ -148,12 +148,12 @@ async fn attempt(
     })
 }
 
-/// The response with its whole body read.
+/// Returns the response with its whole body.
 #[allow(clippy::disallowed_methods, reason = "the Writer sends through here")]
 async fn whole(client: &kube::Client, request: Request<Body>) -> Result<Response<Body>, String> {
     let taken = request.extensions().get::<Taken>().cloned();
     let answer = client.send(request).await.map_err(problem)?;
-    // A response proves that the request was sent, whatever becomes of the body.
+    // A response proves that the request was sent, even if reading the body fails.
     if let Some(taken) = taken {
         taken.set(true);
     }
@@ -162,7 +162,7 @@ async fn whole(client: &kube::Client, request: Request<Body>) -> Result<Response
     Ok(Response::from_parts(head, Body::from(body.to_bytes())))
 }
 
-/// What a client says went wrong, without its wrapping.
+/// Returns the message of a client error without its wrapping.
 pub(super) fn problem(error: kube::Error) -> String {
     match error {
         kube::Error::Service(cause) => chain(&*cause),
@@ -170,7 +170,7 @@ pub(super) fn problem(error: kube::Error) -> String {
     }
 }
 
-/// An error with its causes, each once.
+/// Returns an error with its causes, each once.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

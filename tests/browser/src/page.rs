@@ -132,7 +132,7 @@ impl Page {
         Ok(())
     }
 
-    /// The text of the first element that a CSS selector finds, as it is shown.
+    /// Returns the text of the first element that a CSS selector finds, as it is shown.
     ///
     /// # Errors
     /// When there is none.
@@ -150,7 +150,7 @@ impl Page {
         count.as_u64().context("no number")
     }
 
-    /// The value of an expression of JavaScript, evaluated as by the browser's console.
+    /// Returns the value of an expression of JavaScript, evaluated as by the browser's console.
     ///
     /// # Errors
     /// When it fails.
@@ -162,7 +162,7 @@ impl Page {
         Ok(answer["result"]["value"].take())
     }
 
-    /// Everything that was asked for so far, in order.
+    /// Returns everything that was asked for so far, in order.
     pub fn requests(&self) -> Vec<Request> {
         let events = self.pipe.events().iter().filter(|event| event["method"] == "Network.requestWillBeSent");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -90,12 +90,12 @@ impl Pipe {
         }
     }
 
-    /// The events since the beginning.
+    /// Returns the events since the beginning.
     pub(crate) fn events(&self) -> &[Value] {
         &self.events
     }
 
-    /// The first event after the `known` ones that is as wanted; waits for it.
+    /// Returns the first event after the `known` ones that is as wanted; waits for it.
     pub(crate) async fn until(
         &mut self,
         known: usize,

@@ -94,7 +94,7 @@ fn variable(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// One folder for each version.
+/// Returns one folder for each version.
 fn folder() -> Result<PathBuf> {
     let cache = || {
         let own = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));

@@ -22,7 +22,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The word that RBAC has for it.
+    /// Returns the word that RBAC has for it.
     pub fn as_str(self) -> &'static str {
         match self {
             Verb::Get => "get",
@@ -102,14 +102,14 @@ impl Call {
         })
     }
 
-    /// Whether it changes an object that somebody else looks at. Tokens are no objects, and the Lease is the one
-    /// object that a manager writes without being asked.
+    /// Reports whether it changes an object that somebody else looks at. Tokens are no objects, and the Lease is the
+    /// one object that a manager writes without being asked.
     pub fn is_write(&self) -> bool {
         let changes = !matches!(self.verb, Verb::Get | Verb::List | Verb::Watch);
         changes && !matches!(self.resource.as_str(), "serviceaccounts" | "serviceaccounts/token" | "leases")
     }
 
-    /// Whether it is a write that takes part in the work, as events do not.
+    /// Reports whether it is a write that takes part in the work, as events do not.
     pub fn is_deed(&self) -> bool {
         self.is_write() && self.resource != "events"
     }

@@ -49,12 +49,12 @@ impl CloudBed {
         self.ccm_at(faults, flags, SignedDuration::from_hours(1)).await
     }
 
-    /// As [`CloudBed::ccm`], with nodes that seem to be older by `later`.
+    /// Like [`CloudBed::ccm`], with nodes that seem to be older by `later`.
     pub async fn ccm_at(&self, faults: &Faults, flags: &[&str], later: SignedDuration) -> Result<Manager> {
         self.ccm_over(|cluster| Ok(self.cloud.provider(cluster)), faults, flags, later).await
     }
 
-    /// As [`CloudBed::ccm_at`], over any provider, which is made from the cluster's name.
+    /// Like [`CloudBed::ccm_at`], over any provider, which is made from the cluster's name.
     pub async fn ccm_over(
         &self,
         provider: impl FnOnce(&str) -> Result<Arc<dyn CloudProvider>>,
@@ -90,7 +90,7 @@ impl CloudBed {
         .await
     }
 
-    /// The admin's way to nodes.
+    /// Returns the admin's way to nodes.
     pub fn nodes(&self) -> Api<Node> {
         Api::all(self.bed.client.clone())
     }

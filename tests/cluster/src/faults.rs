@@ -50,12 +50,12 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The first request that matches meets `effect`.
+    /// Returns the first request that matches meets `effect`.
     pub fn new(matches: impl Fn(&Call) -> bool + Send + Sync + 'static, effect: Effect) -> Self {
         Self { matches: Arc::new(matches), skip: 0, times: 1, effect }
     }
 
-    /// As [`Rule::new`], for a verb on a resource.
+    /// Like [`Rule::new`], for a verb on a resource.
     pub fn on(verb: Verb, resource: &'static str, effect: Effect) -> Self {
         Self::new(move |call| call.verb == verb && call.resource == resource, effect)
     }
@@ -156,7 +156,7 @@ impl Faults {
         let _ = self.0.crashing.subscribe().wait_for(|crashing| *crashing).await;
     }
 
-    /// Everything that was asked so far, in the order in which it was asked.
+    /// Returns everything that was asked so far, in the order in which it was asked.
     pub fn seen(&self) -> Vec<Seen> {
         self.state().seen.clone()
     }
@@ -176,7 +176,7 @@ impl Faults {
         self.state().rules.iter().filter(|rule| rule.times > 0).count()
     }
 
-    /// The most watches that were open at the same time, by resource.
+    /// Returns the most watches that were open at the same time, by resource.
     pub fn most_watches(&self) -> BTreeMap<String, usize> {
         self.state().most_open.clone()
     }
@@ -185,7 +185,7 @@ impl Faults {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The layer for one manager's life. Once `dead` is set nothing of it gets through any more.
+    /// Returns the layer for one manager's life. Once `dead` is set nothing of it gets through any more.
     pub(crate) fn layer(&self, dead: Arc<AtomicBool>) -> RequestLayer {
         self.0.crashing.send_replace(false);
         let faults = self.clone();
@@ -287,7 +287,7 @@ impl Faults {
         let _ = self.0.paused.subscribe().wait_for(|paused| !paused).await;
     }
 
-    /// A watch's body that brings nothing while its resource is frozen.
+    /// Returns a watch's body that brings nothing while its resource is frozen.
     fn gate(&self, resource: &str, body: AnswerBody) -> AnswerBody {
         let open = Open::new(self.clone(), resource.to_owned());
         let frames = BodyStream::new(body).then(move |frame: Result<Frame<Bytes>, BoxError>| {
@@ -327,7 +327,7 @@ impl Drop for Open {
     }
 }
 
-/// A request in another's place that goes over the same connection and changes nothing.
+/// Returns a request in another's place that goes over the same connection and changes nothing.
 fn harmless(request: Request<Body>) -> Request<Body> {
     let (mut head, _) = request.into_parts();
     head.method = http::Method::GET;
@@ -347,7 +347,7 @@ fn refusal(status: u16, retry_after: Option<u32>) -> Response<AnswerBody> {
     answer.body(body.boxed_unsync()).expect("a number is a status and a header")
 }
 
-/// The ways in which a write can fail, by name: each refused once or lost once.
+/// Returns the ways in which a write can fail, by name: each refused once or lost once.
 pub fn fails() -> [(&'static str, Effect); 6] {
     [
         ("conflict", Effect::Refuse(409, None)),

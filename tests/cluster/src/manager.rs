@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use control_plane::{ControlPlane, Identity};
 use kcm::flags::{Invocation, parse};
 use runtime::client::ConnectOptions;
-use runtime::manager::{self, Ended};
+use runtime::manager::{self, ExitReason};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
@@ -38,7 +38,7 @@ const COUNTS: &str = "resourcequota-controller";
 
 /// A running manager. Dropping it is a crash.
 pub struct Manager {
-    task: JoinHandle<Ended>,
+    task: JoinHandle<ExitReason>,
     stop: oneshot::Sender<()>,
     dead: Arc<AtomicBool>,
     faults: Faults,
@@ -56,7 +56,7 @@ impl Manager {
         Self::start_in(&space.bed.cluster, &space.namespace, faults, &flags, Some(space.namespace.clone())).await
     }
 
-    /// As [`Manager::start_with`], for the whole cluster, and with all controllers unless `flags` choose some.
+    /// Like [`Manager::start_with`], for the whole cluster, and with all controllers unless `flags` choose some.
     pub async fn start_cluster_wide(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
         Self::start_in(&space.bed.cluster, &space.namespace, faults, flags, None).await
     }
@@ -67,7 +67,7 @@ impl Manager {
         Self::start_in(cluster, "kube-system", &Faults::default(), &flags, None).await
     }
 
-    /// The Lease, if one is asked for, is in `home`; only objects of `namespace` are seen, if there is one.
+    /// Returns the Lease, if one is asked for, is in `home`; only objects of `namespace` are seen, if there is one.
     async fn start_in(
         cluster: &ControlPlane,
         home: &str,
@@ -125,7 +125,7 @@ impl Manager {
         Ok(Self { task, stop, dead, faults: faults.clone() })
     }
 
-    /// As [`Manager::start_with`], without more flags.
+    /// Like [`Manager::start_with`], without more flags.
     pub async fn start(space: &Space, faults: &Faults) -> Result<Self> {
         Self::start_with(space, faults, &[]).await
     }
@@ -140,14 +140,14 @@ impl Manager {
     }
 
     /// Asks it to end, and waits until it has.
-    pub async fn stop(mut self) -> Result<Ended> {
+    pub async fn stop(mut self) -> Result<ExitReason> {
         let (stop, _) = oneshot::channel();
         let _ = std::mem::replace(&mut self.stop, stop).send(());
         (&mut self.task).await.context("the manager panicked")
     }
 
     /// Waits until it ends by itself.
-    pub async fn ended(mut self) -> Result<Ended> {
+    pub async fn ended(mut self) -> Result<ExitReason> {
         (&mut self.task).await.context("the manager panicked")
     }
 }

@@ -11,7 +11,7 @@ use crate::Space;
 pub struct Metrics(Arc<control_plane::metrics::Metrics>);
 
 impl Metrics {
-    /// The metrics of the space's control plane, served from the first call on.
+    /// Returns the metrics of the space's control plane, served from the first call on.
     ///
     /// # Errors
     /// When the API server does not take them up.

@@ -34,7 +34,7 @@ pub fn as_called() -> Option<ExitCode> {
     }
 }
 
-/// A program that is the command of that name.
+/// Returns a program that is the command of that name.
 ///
 /// # Errors
 /// When the control plane's folder cannot be written.
@@ -121,7 +121,7 @@ impl Process {
         Ok(())
     }
 
-    /// Its resident memory, in KiB.
+    /// Returns its resident memory, in KiB.
     ///
     /// # Errors
     /// When it has ended.
@@ -131,7 +131,7 @@ impl Process {
         Ok(line.trim().trim_end_matches("kB").trim().parse()?)
     }
 
-    /// All that it has logged.
+    /// Returns all that it has logged.
     ///
     /// # Errors
     /// When its log cannot be read.

@@ -86,7 +86,7 @@ impl<K> Namespaced for K where
 }
 
 impl Space {
-    /// The admin's way to a kind's objects.
+    /// Returns the admin's way to a kind's objects.
     pub fn api<K: Namespaced>(&self) -> Api<K> {
         Api::namespaced(self.bed.client.clone(), &self.namespace)
     }

@@ -65,7 +65,7 @@ impl<'a> StaticPods<'a> {
         Ok(())
     }
 
-    /// The process of a manifest.
+    /// Returns the process of a manifest.
     ///
     /// # Errors
     /// When none runs.

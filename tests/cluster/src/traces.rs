@@ -72,7 +72,7 @@ fn trace(lists: &BTreeMap<&str, Vec<Value>>, namespace: &str) -> Trace {
     trace
 }
 
-/// Names of the ReplicaSets that there are or were.
+/// Returns names of the ReplicaSets that there are or were.
 fn sets(lists: &BTreeMap<&str, Vec<Value>>) -> BTreeSet<String> {
     let names = |kind: &str, at: &str| {
         let items = lists.get(kind).into_iter().flatten();
@@ -98,7 +98,7 @@ fn without_pods(text: &str, set: &str) -> String {
     kept
 }
 
-/// Names made by chance, and what stands for them: a ReplicaSet's hash by its revision, longest names first.
+/// Returns names made by chance, and what stands for them: a ReplicaSet's hash by its revision, longest names first.
 fn names(lists: &BTreeMap<&str, Vec<Value>>) -> Vec<(String, String)> {
     let mut names = Vec::new();
     for set in lists.get("replicasets").into_iter().flatten() {

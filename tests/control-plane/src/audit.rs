@@ -56,8 +56,7 @@ pub fn count(log: &str) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The request of an event that stands for one: a watch's start and anything
-/// else's end.
+/// Returns the request of an event that stands for one: a watch's start and anything else's end.
 fn request(event: &Value) -> Option<Request> {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let verb = text("/verb");

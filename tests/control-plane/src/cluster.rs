@@ -165,12 +165,12 @@ impl ControlPlane {
         }
     }
 
-    /// The API server's URL.
+    /// Returns the API server's URL.
     pub fn server(&self) -> String {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// The temporary folder: logs, kubeconfigs, `pki`, etcd's data.
+    /// Returns the temporary folder: logs, kubeconfigs, `pki`, etcd's data.
     pub fn folder(&self) -> &Path {
         self.processes.folder()
     }
@@ -180,8 +180,8 @@ impl ControlPlane {
         &self.assets
     }
 
-    /// The certificate of the authority that signed the API server's and all
-    /// client certificates (`--root-ca-file`, `--cluster-signing-cert-file`).
+    /// Returns the certificate of the authority that signed the API server's and all client certificates
+    /// (`--root-ca-file`, `--cluster-signing-cert-file`).
     pub fn ca_certificate(&self) -> PathBuf {
         self.pki.path("ca.crt")
     }
@@ -191,20 +191,18 @@ impl ControlPlane {
         self.pki.path("ca.key")
     }
 
-    /// The certificate of the authority for aggregated API servers
-    /// (`--requestheader-client-ca-file`).
+    /// Returns the certificate of the authority for aggregated API servers (`--requestheader-client-ca-file`).
     pub fn front_proxy_ca(&self) -> PathBuf {
         self.pki.path("front-proxy-ca.crt")
     }
 
-    /// The private key that signs service account tokens
-    /// (`--service-account-private-key-file`).
+    /// Returns the private key that signs service account tokens (`--service-account-private-key-file`).
     pub fn service_account_key(&self) -> PathBuf {
         self.pki.path("sa.key")
     }
 
-    /// The kubeconfig of an identity, with its client certificate inline; made
-    /// the first time. Fails if a user has more than two groups.
+    /// Returns the kubeconfig of an identity, with its client certificate inline; made the first time. Fails if a user
+    /// has more than two groups.
     pub fn kubeconfig(&self, identity: Identity) -> Result<PathBuf> {
         let path = self.folder().join(identity.file_name());
         if path.exists() {
@@ -218,8 +216,7 @@ impl ControlPlane {
         Ok(path)
     }
 
-    /// A client that speaks for an identity, and that never repeats a request
-    /// by itself.
+    /// Returns a client that speaks for an identity, and that never repeats a request by itself.
     ///
     /// It works in the async runtime that it was made in: a control plane that
     /// tests share needs one for each test.
@@ -257,8 +254,7 @@ impl ControlPlane {
         self.kubectl_with_input(arguments, "")
     }
 
-    /// As [`ControlPlane::kubectl`], with a text to read, as in
-    /// `kubectl apply -f -`.
+    /// Like [`ControlPlane::kubectl`], with a text to read, as in `kubectl apply -f -`.
     pub fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
         let command = || format!("kubectl {}", arguments.join(" "));
         let mut kubectl = Command::new(self.assets.path(Program::Kubectl)?)
@@ -345,8 +341,8 @@ fn port_was_taken(error: &anyhow::Error) -> bool {
     format!("{error:#}").contains("address already in use")
 }
 
-/// A port that is free now. Ports below the range that the kernel gives to
-/// outgoing connections are less likely to be taken a moment later.
+/// Returns a port that is free now. Ports below the range that the kernel gives to outgoing connections are less likely
+/// to be taken a moment later.
 fn free_port() -> Result<u16> {
     let attempts = 0..1000;
     attempts

@@ -48,8 +48,7 @@ pub(crate) fn etcd(folder: &Path) -> Vec<String> {
     ])
 }
 
-/// The API server on `port` of 127.0.0.1; `audit` is the policy's and the
-/// log's path.
+/// Returns the API server on `port` of 127.0.0.1; `audit` is the policy's and the log's path.
 pub(crate) fn apiserver(
     folder: &Path,
     pki: &Pki,
@@ -97,7 +96,7 @@ pub(crate) fn apiserver(
     all
 }
 
-/// The scheduler alone, without a port to serve on.
+/// Returns the scheduler alone, without a port to serve on.
 pub(crate) fn scheduler(kubeconfig: &Path) -> Vec<String> {
     flags([
         ("kubeconfig", path(kubeconfig)),
@@ -107,7 +106,7 @@ pub(crate) fn scheduler(kubeconfig: &Path) -> Vec<String> {
     ])
 }
 
-/// The fake kubelets of every node, following the script in `stages`.
+/// Returns the fake kubelets of every node, following the script in `stages`.
 pub(crate) fn kwok(kubeconfig: &Path, stages: &Path, lease_seconds: u32) -> Vec<String> {
     flags([
         ("kubeconfig", path(kubeconfig)),

@@ -21,7 +21,7 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// The user name that the API server sees.
+    /// Returns the user name that the API server sees.
     pub fn user(&self) -> &str {
         match self {
             Identity::Admin => "kubernetes-admin",
@@ -31,7 +31,7 @@ impl Identity {
         }
     }
 
-    /// The groups that the API server sees, `system:authenticated` excepted.
+    /// Returns the groups that the API server sees, `system:authenticated` excepted.
     pub fn groups(&self) -> Vec<&str> {
         match self {
             Identity::Admin => vec!["system:masters"],
@@ -40,7 +40,7 @@ impl Identity {
         }
     }
 
-    /// The kubeconfig's file name: kubeadm's where it has one.
+    /// Returns the kubeconfig's file name: kubeadm's where it has one.
     pub(crate) fn file_name(&self) -> String {
         match self {
             Identity::Admin => "admin.conf".into(),
@@ -55,7 +55,7 @@ impl Identity {
     }
 }
 
-/// A kubeconfig with everything inline, so that the file alone is enough.
+/// Returns a kubeconfig with everything inline, so that the file alone is enough.
 ///
 /// `server` is a URL; the others are PEM, base64-encoded once more.
 pub(crate) fn kubeconfig(server: &str, user: &str, ca: &str, certificate: &str, key: &str) -> String {

@@ -116,7 +116,7 @@ impl Metrics {
     }
 }
 
-/// True when a query's label selector is a list of `key=value`: KEDA's adapter reads it with apimachinery's
+/// Returns true if a query's label selector is a list of `key=value`: KEDA's adapter reads it with apimachinery's
 /// `ConvertSelectorToLabelsMap`, which accepts nothing else.
 fn has_only_equalities(query: &str) -> bool {
     let selector = query.split('&').find_map(|pair| pair.strip_prefix("labelSelector=")).unwrap_or_default();

@@ -97,7 +97,7 @@ async fn hold(client: &kube::Client, name: &str, spec: serde_json::Value) -> Res
     Ok(())
 }
 
-/// A node as a kubelet with room for thousands of pods registers it.
+/// Returns a node as a kubelet with room for thousands of pods registers it.
 fn node(name: &str) -> Result<Node> {
     let room = json!({ "cpu": "128", "memory": "1Ti", "ephemeral-storage": "1Ti", "pods": "10000" });
     Ok(serde_json::from_value(json!({

@@ -58,12 +58,12 @@ impl Pki {
         Ok(Self { folder, authority })
     }
 
-    /// The path of one of the folder's files, by kubeadm's name.
+    /// Returns the path of one of the folder's files, by kubeadm's name.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The text of a kubeconfig with a fresh client certificate.
+    /// Returns the text of a kubeconfig with a fresh client certificate.
     pub(crate) fn kubeconfig(&self, server: &str, identity: &Identity) -> Result<String> {
         let (certificate, key) = self
             .authority

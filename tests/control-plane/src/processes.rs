@@ -73,7 +73,7 @@ impl Processes {
         Ok(Self { reaper: reaper?, anchor, folder: folder.keep(), keep, running: Mutex::default() })
     }
 
-    /// The folder that the processes work in.
+    /// Returns the folder that the processes work in.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -128,7 +128,7 @@ impl Processes {
         Ok(())
     }
 
-    /// The last lines of every log, for an error that no single process owns.
+    /// Returns the last lines of every log, for an error that no single process owns.
     pub(crate) fn last_lines(&self) -> String {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.iter().map(|(name, _)| format!("last lines of {name}:\n{}\n", last_lines(&self.log(name)))).collect()

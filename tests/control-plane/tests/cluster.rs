@@ -206,7 +206,7 @@ fn bound(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
-/// The phase, and whether the pod is Ready.
+/// Returns the phase, and whether the pod is Ready.
 fn state(pod: &Pod) -> String {
     let status = pod.status.clone().unwrap_or_default();
     let conditions = status.conditions.unwrap_or_default();
@@ -238,7 +238,7 @@ fn nothing_is_left(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The command lines of the living processes that name a folder.
+/// Returns the command lines of the living processes that name a folder.
 fn processes_of(folder: &Path) -> Result<Vec<String>> {
     let output = Command::new("ps").args(["-A", "-ww", "-o", "args="]).output().context("run ps")?;
     ensure!(output.status.success(), "ps failed");

@@ -80,7 +80,7 @@ impl Bed {
         Ok(Self { cluster, moto, machines: Vec::new(), client, config, kubelets })
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     pub fn nodes(&self) -> Api<Node> {
         Api::all(self.client.clone())
     }
@@ -213,12 +213,12 @@ pub fn since(before: &Calls, now: Calls) -> Calls {
     now.into_iter().map(more).filter(|(_, count)| *count > 0).collect()
 }
 
-/// Whether a node waits for its cloud.
+/// Reports whether a node waits for its cloud.
 pub fn is_tainted(node: &Node) -> bool {
     node.spec.iter().flat_map(|spec| &spec.taints).flatten().any(|taint| taint.key == UNINITIALIZED)
 }
 
-/// The name by which a Service is reached.
+/// Returns the name by which a Service is reached.
 pub fn hostname(service: &Service) -> Option<String> {
     let ingress = service.status.as_ref()?.load_balancer.as_ref()?.ingress.as_ref()?;
     ingress.first()?.hostname.clone()
@@ -236,7 +236,7 @@ fn node(number: usize, machine: &Machine) -> Value {
     })
 }
 
-/// The manager's command line, behind `env`.
+/// Returns the manager's command line, behind `env`.
 fn arguments(manager: &Manager, config: &Path, kubeconfig: &Path) -> Vec<String> {
     let environment = ["AWS_ACCESS_KEY_ID=any", "AWS_SECRET_ACCESS_KEY=any", "AWS_EC2_METADATA_DISABLED=true"];
     let mut arguments: Vec<String> = environment.map(String::from).into();

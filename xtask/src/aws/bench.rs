@@ -158,7 +158,7 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
     Ok(Measured { scenarios, resident: usage.resident, peak: usage.peak, cpu: usage.cpu })
 }
 
-/// All Services but the API server's own.
+/// Returns all Services but the API server's own.
 fn mine() -> ListParams {
     ListParams::default().labels("!component")
 }
@@ -199,13 +199,13 @@ impl Mark {
         Self { title, begun: Instant::now(), calls: bed.moto.proxy.calls() }
     }
 
-    /// The scenario, when nothing more comes of it.
+    /// Returns the scenario, when nothing more comes of it.
     async fn after(self, bed: &Bed) -> Result<Scenario> {
         let last = bed.until_quiet(REST).await?;
         Ok(self.at(bed, last))
     }
 
-    /// The scenario, which was over then.
+    /// Returns the scenario, which was over then.
     fn at(self, bed: &Bed, end: Instant) -> Scenario {
         let took = end.saturating_duration_since(self.begun);
         Scenario { title: self.title, took, calls: since(&self.calls, bed.moto.proxy.calls()) }
@@ -232,7 +232,7 @@ fn goals(theirs: &Measured, own: &Measured) -> Vec<Goal> {
     ]
 }
 
-/// The scenarios, side by side.
+/// Returns the scenarios, side by side.
 fn table(theirs: &Measured, own: &Measured) -> String {
     let mut text = String::from(
         "| | upstream: seconds | reads | changes | ours: seconds | reads | changes | calls, ratio |\n\
@@ -254,7 +254,7 @@ fn table(theirs: &Measured, own: &Measured) -> String {
     text
 }
 
-/// All calls by action, side by side.
+/// Returns all calls by action, side by side.
 fn actions(theirs: &Measured, own: &Measured) -> String {
     let sum = |measured: &Measured| {
         measured.scenarios.iter().flat_map(|scenario| &scenario.calls).fold(Calls::new(), |mut sum, (action, count)| {

@@ -198,7 +198,7 @@ pub const ANNOTATIONS: [Case; 14] = [
 pub type Ids = [(String, String)];
 
 impl Case {
-    /// The Service as it is created.
+    /// Returns the Service as it is created.
     ///
     /// # Panics
     /// If its spec is no JSON, which a test rules out.

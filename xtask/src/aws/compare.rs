@@ -46,7 +46,7 @@ pub fn differential(ccm: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// The facts that only one of two has after the same step.
+/// Returns the facts that only one of two has after the same step.
 fn differences(ours: &Steps, upstream: &Steps) -> Vec<(Side, String, String)> {
     let only = |side, step: &str, here: &BTreeSet<String>, there: &BTreeSet<String>| {
         here.difference(there).map(|fact| (side, step.to_owned(), fact.clone())).collect::<Vec<_>>()

@@ -14,7 +14,7 @@ use super::bed::Bed;
 /// The tag that says which Service something is for.
 const FOR: &str = "kubernetes.io/service-name";
 
-/// All of it, a fact a line, in order.
+/// Returns all of it, a fact a line, in order.
 pub async fn holdings(bed: &Bed) -> Result<BTreeSet<String>> {
     let services = bed.services().list(&ListParams::default()).await.context("list the Services")?.items;
     let nodes = bed.nodes().list(&ListParams::default()).await.context("list the nodes")?.items;
@@ -74,7 +74,7 @@ impl Names {
     }
 }
 
-/// The name with the digest at its end replaced, if it has one.
+/// Returns the name with the digest at its end replaced, if it has one.
 fn without_hash(name: &str) -> String {
     match name.rsplit_once('-') {
         Some((rest, hash)) if hash.len() == 10 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
@@ -145,7 +145,7 @@ async fn list(moto: &Moto, action: &str, list: &str) -> Result<Vec<Element>> {
     moto.aws.list(service, action, &[], list).await
 }
 
-/// The tags of something in ELB.
+/// Returns the tags of something in ELB.
 async fn tags(moto: &Moto, arn: &str) -> Result<BTreeMap<String, String>> {
     let described =
         moto.aws.list(Service::Elb, "DescribeTags", &[("ResourceArns.member.1", arn)], "TagDescriptions").await?;

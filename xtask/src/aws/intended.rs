@@ -216,7 +216,7 @@ fn judge_by(table: &[Intended], found: &[(Side, String, String)]) -> Verdict {
     verdict
 }
 
-/// Whether a text is as a pattern says, in which `*` stands for any text.
+/// Reports whether a text is as a pattern says, in which `*` stands for any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

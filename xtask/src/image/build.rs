@@ -21,7 +21,7 @@ impl Arch {
     /// All of them.
     pub const ALL: [Arch; 2] = [Arch::Amd64, Arch::Arm64];
 
-    /// Its name in images.
+    /// Returns its name in images.
     pub fn oci(self) -> &'static str {
         match self {
             Arch::Amd64 => "amd64",
@@ -29,7 +29,7 @@ impl Arch {
         }
     }
 
-    /// Its number in an ELF file (e_machine).
+    /// Returns its number in an ELF file (e_machine).
     pub fn machine(self) -> u16 {
         match self {
             Arch::Amd64 => 62,
@@ -37,7 +37,7 @@ impl Arch {
         }
     }
 
-    /// Its name in compilers' names, and Rust's.
+    /// Returns its name in compilers' names, and Rust's.
     fn cpu(self) -> &'static str {
         match self {
             Arch::Amd64 => "x86_64",
@@ -105,8 +105,8 @@ impl Toolchain {
         }
     }
 
-    /// The environment of the build. A linker of another machine is not needed: Rust brings one along, and all that a
-    /// static binary is linked from.
+    /// Returns the environment of the build. A linker of another machine is not needed: Rust brings one along, and all
+    /// that a static binary is linked from.
     fn environment(&self) -> Vec<(String, PathBuf)> {
         let triple = self.arch.triple().replace('-', "_");
         let compiler = self.compiler.clone().map(|compiler| (format!("CC_{triple}"), compiler));

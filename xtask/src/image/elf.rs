@@ -54,7 +54,7 @@ pub fn read(file: &[u8]) -> Result<Elf> {
     Ok(elf)
 }
 
-/// A little-endian number of `N` bytes.
+/// Returns a little-endian number of `N` bytes.
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<u64> {
     let end = at.checked_add(N).context("a place beyond all bounds")?;
     let digits = bytes.get(at..end).context("the file is cut")?;

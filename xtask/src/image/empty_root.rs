@@ -49,7 +49,7 @@ pub fn run(image: &Image, command: &[&str]) -> Result<Ran> {
     })
 }
 
-/// A command in another root, by a user namespace, for which nobody needs rights.
+/// Returns a command in another root, by a user namespace, for which nobody needs rights.
 fn isolated(root: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--root"]).arg(root);

@@ -87,7 +87,8 @@ pub fn run(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The toolchains for what is asked for; without a wish, those that are there, with a word for each that is not.
+/// Returns the toolchains for what is asked for; without a wish, those that are there, with a word for each that is
+/// not.
 fn toolchains(wanted: &[Arch]) -> Result<Vec<Toolchain>> {
     if !wanted.is_empty() {
         return wanted.iter().map(|arch| Toolchain::find(*arch)).collect();
@@ -103,7 +104,7 @@ fn toolchains(wanted: &[Arch]) -> Result<Vec<Toolchain>> {
     Ok(found)
 }
 
-/// A program's content for one kind of machine, once its binary is known to be static and small enough.
+/// Returns a program's content for one kind of machine, once its binary is known to be static and small enough.
 fn platform(program: Program, arch: Arch, binary: &Path, arguments: &Arguments) -> Result<Platform> {
     let bytes = fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
     let elf = elf::read(&bytes).with_context(|| format!("read {}", binary.display()))?;

@@ -147,7 +147,7 @@ fn manifests(index: &Value) -> Result<Vec<Value>> {
     index["manifests"].as_array().cloned().context("an index without manifests")
 }
 
-/// The blob that a descriptor refers to.
+/// Returns the blob that a descriptor refers to.
 fn blob(layout: &Path, descriptor: &Value) -> Result<Vec<u8>> {
     let said = descriptor["digest"].as_str().context("a descriptor without a digest")?;
     let hash = said.strip_prefix("sha256:").with_context(|| format!("{said} is no SHA-256"))?;
@@ -179,7 +179,7 @@ fn write_manifest(blobs: &Path, platform: &Platform) -> Result<Vec<u8>> {
     }))
 }
 
-/// A tar file of these contents, which belong to root and are as old as time.
+/// Returns a tar file of these contents, which belong to root and are as old as time.
 fn layer(contents: &[Content]) -> Result<Vec<u8>> {
     let mut layer = Builder::new(Vec::new());
     for Content { path, data } in contents {

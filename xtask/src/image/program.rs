@@ -20,7 +20,7 @@ impl Program {
     /// All of them.
     pub const ALL: [Program; 2] = [Program::Kcm, Program::Ccm];
 
-    /// The package and its binary.
+    /// Returns the package and its binary.
     pub fn package(self) -> &'static str {
         match self {
             Program::Kcm => "kcm",
@@ -36,7 +36,7 @@ impl Program {
         }
     }
 
-    /// The name that upstream's manifests call the program by.
+    /// Returns the name that upstream's manifests call the program by.
     pub fn command(self) -> &'static str {
         match self {
             Program::Kcm => "kube-controller-manager",
@@ -58,12 +58,12 @@ impl Program {
         }
     }
 
-    /// Whether it speaks TLS with others than the API server, whose authority its kubeconfig names.
+    /// Reports whether it speaks TLS with others than the API server, whose authority its kubeconfig names.
     pub fn calls_a_cloud(self) -> bool {
         self == Program::Ccm
     }
 
-    /// The files of the image: the binary by upstream's name, its own name as a link, and certificates.
+    /// Returns the files of the image: the binary by upstream's name, its own name as a link, and certificates.
     pub fn contents(self, binary: Vec<u8>, certificates: Option<Vec<u8>>) -> Vec<Content> {
         let folder = |path: &str| Content { path: path.to_owned(), data: Data::Folder };
         let mut contents = vec![
@@ -81,7 +81,7 @@ impl Program {
         contents
     }
 
-    /// The image's labels.
+    /// Returns the image's labels.
     pub fn labels(self, tag: &str) -> BTreeMap<String, String> {
         [("title", self.package()), ("version", tag), ("licenses", "Apache-2.0")]
             .map(|(name, value)| (format!("org.opencontainers.image.{name}"), value.to_owned()))

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::oci::Platform;
 use super::*;
 
-/// A whole static program for x86_64: its headers, and code that exits with `status`.
+/// Returns a whole static program for x86_64: its headers, and code that exits with `status`.
 fn tiny(status: u8) -> Vec<u8> {
     const BASE: u64 = 0x40_0000;
     const HEADERS: u64 = 64 + 56;

@@ -45,19 +45,19 @@ fn collect(folder: &Path, found: &mut Vec<Source>) {
     }
 }
 
-/// The name of the effective flag that a line of a table declares.
+/// Returns the name of the effective flag that a line of a table declares.
 fn declared(line: &str) -> Option<&str> {
     let (name, rest) = line.trim_start().strip_prefix('"')?.split_once("\": ")?;
     rest.contains(", Effective, \"").then_some(name)
 }
 
-/// The field that a line such as `master: text("master"),` fills.
+/// Returns the field that a line such as `master: text("master"),` fills.
 fn field_of(line: &str) -> Option<&str> {
     let (field, _) = line.trim_start().split_once(": ")?;
     field.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_').then_some(field)
 }
 
-/// Whether a flag is read where its value can matter.
+/// Reports whether a flag is read where its value can matter.
 fn is_read(name: &str, sources: &[Source]) -> bool {
     let literals = [name, name.strip_prefix(COMPLETED).unwrap_or(name)].map(|name| format!("\"{name}\""));
     let mentioned = |line: &str| literals.iter().any(|literal| line.contains(literal));

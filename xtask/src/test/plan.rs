@@ -66,7 +66,7 @@ pub struct Stage {
     pub work: Work,
 }
 
-/// The stages, in order. Fails if a group is asked for whose package does not exist.
+/// Returns the stages, in order. Fails if a group is asked for whose package does not exist.
 pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
     let has = |package: &str| wish.packages.iter().any(|known| known == package);
     let asked = |selector| wish.selectors.contains(&selector);
@@ -111,7 +111,7 @@ pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
     Ok(stages)
 }
 
-/// The beginning of a name in the faults' module.
+/// Returns the beginning of a name in the faults' module.
 fn in_faults(name: &str) -> String {
     if name.starts_with(FAULTS) { name.to_owned() } else { format!("{FAULTS}{name}") }
 }
@@ -127,7 +127,7 @@ fn lints(advisories: bool) -> Vec<Stage> {
     ]
 }
 
-/// A stage of tests: cargo's arguments, those of the test programs, and parts of names.
+/// Returns a stage of tests: cargo's arguments, those of the test programs, and parts of names.
 fn tests(mut arguments: Vec<String>, harness: &[&str], names: &[String]) -> Work {
     arguments.push("--".into());
     arguments.extend(harness.iter().map(ToString::to_string));

@@ -189,7 +189,7 @@ fn count(from: &mut impl Read, to: &mut impl Write) -> Result<Sum> {
     }
 }
 
-/// The test programs write to a pipe, so that they must be told whether to use colour.
+/// Returns the test programs write to a pipe, so that they must be told whether to use colour.
 fn harness_colour() -> &'static [&'static str] {
     let objection = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     match env::var("CARGO_TERM_COLOR").as_deref() {

@@ -49,7 +49,7 @@ impl Rules {
         Ok(complaints)
     }
 
-    /// Whether an SPDX expression is satisfied by the licences on the list.
+    /// Reports whether an SPDX expression is satisfied by the licences on the list.
     fn allows(&self, expression: &str) -> bool {
         // Before SPDX, a slash said "or".
         let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
@@ -99,7 +99,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The texts in double quotes.
+/// Returns the texts in double quotes.
 fn quoted(text: &str) -> BTreeSet<String> {
     text.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }

@@ -40,7 +40,7 @@ impl Tally {
         }
     }
 
-    /// The sum, with a last line that has no end.
+    /// Returns the sum, with a last line that has no end.
     pub fn finish(mut self) -> Sum {
         self.end_line();
         self.sum
@@ -54,7 +54,7 @@ impl Tally {
     }
 }
 
-/// The counts of a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; ...`.
+/// Returns the counts of a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; ...`.
 fn result(line: &str) -> Option<Sum> {
     let counts = line.trim().strip_prefix("test result: ")?;
     let count = |name: &str| {
@@ -64,7 +64,7 @@ fn result(line: &str) -> Option<Sum> {
     Some(Sum { passed: count(" passed")?, failed: count(" failed")? })
 }
 
-/// The text without escape sequences for colour.
+/// Returns the text without escape sequences for colour.
 fn plain(text: &str) -> String {
     let mut parts = text.split('\u{1b}');
     let first = parts.next().unwrap_or_default();

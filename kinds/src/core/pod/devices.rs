@@ -1,4 +1,4 @@
-//! The ResourceClaims that a pod uses, by their names.
+//! The ResourceClaims that a pod uses, by name.
 
 use crate::intern::{Interner, Str};
 use crate::wire::schema::{pod_resource_claim as claim, pod_resource_claim_status as status, pod_spec, pod_status};
@@ -7,7 +7,7 @@ use crate::wire::{WireError, fields};
 /// The ResourceClaims that a pod uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Devices {
-    /// Those that it names, and those that were made from its templates so far.
+    /// Claims that the pod names, and claims that were already created from its templates.
     pub claims: Box<[UsedClaim]>,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn read(interner: &Interner, spec: &[u8], pod_status: &[u8]) -> Resul
     Ok((!used.is_empty()).then(|| Box::new(Devices { claims: used.into() })))
 }
 
-/// The claim that was made for an entry of the pod's list.
+/// Returns the claim that was made for an entry of the pod's list.
 fn made<'a>(pod_status: &'a [u8], entry: &str) -> Result<Option<&'a str>, WireError> {
     for field in fields(pod_status) {
         let field = field?;
@@ -77,7 +77,7 @@ mod tests {
     use crate::wire::Put;
 
     #[test]
-    fn named_claims_and_those_made_from_templates_are_used() {
+    fn used_claims_are_named_or_created_from_templates() {
         let (mut spec, mut reported) = (Vec::new(), Vec::new());
         for (entry, number, name) in [
             ("a", claim::RESOURCE_CLAIM_NAME, "mine"),

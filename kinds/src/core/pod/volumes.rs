@@ -78,7 +78,7 @@ fn is_running(status: &[u8]) -> Result<bool, WireError> {
         );
         if is_container {
             let state = find(field.value.bytes(), container_status::STATE);
-            // An empty `running` is one of unknown start, so that its presence counts and not its content.
+            // An empty `running` means an unknown start time, so that its presence counts and not its content.
             if fields(state).flatten().any(|field| field.number == container_state::RUNNING) {
                 return Ok(true);
             }

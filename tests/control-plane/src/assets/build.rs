@@ -110,7 +110,7 @@ impl Part {
         }
     }
 
-    /// The file that Go makes.
+    /// Returns the file that Go makes.
     fn binary(self) -> &'static str {
         match self {
             Part::Kube => "kube",
@@ -128,7 +128,7 @@ impl Part {
         }
     }
 
-    /// The names that the binary has in the cache, beside its own.
+    /// Returns the names that the binary has in the cache, beside its own.
     fn links(self) -> &'static [&'static str] {
         match self {
             Part::Kube => &["kube-apiserver", "kube-scheduler", "kubectl"],
@@ -156,7 +156,7 @@ impl Part {
         }
     }
 
-    /// The folder of the Go module that it is built from.
+    /// Returns the folder of the Go module that it is built from.
     fn module(self) -> PathBuf {
         match self {
             Part::Charts | Part::Rules => Path::new(MODULE).join(self.binary()),
@@ -166,7 +166,7 @@ impl Part {
         }
     }
 
-    /// The Go package of a program of CSI, as seen from its module.
+    /// Returns the Go package of a program of CSI, as seen from its module.
     fn csi_package(self) -> &'static str {
         match self {
             Part::CsiProvisioner => CSI_PROVISIONER,
@@ -176,7 +176,7 @@ impl Part {
         }
     }
 
-    /// The arguments of Go, which leave the binary in `folder`.
+    /// Returns the arguments of Go, which leave the binary in `folder`.
     fn arguments(self, folder: &Path) -> Vec<String> {
         let output = folder.join(self.binary()).display().to_string();
         let arguments: &[&str] = match self {
@@ -203,7 +203,7 @@ impl Part {
     }
 }
 
-/// The name of a part's version: a hash (FNV-1a) of all that decides what is built, and for which machine.
+/// Returns the name of a part's version: a hash (FNV-1a) of all that decides what is built, and for which machine.
 pub(super) fn version(part: Part) -> String {
     let machine = [std::env::consts::OS, std::env::consts::ARCH];
     let sources: &[&str] = match part {

@@ -54,7 +54,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// The name of the program's file.
+    /// Returns the name of the program's file.
     pub fn file_name(self) -> &'static str {
         match self {
             Program::Etcd => "etcd",
@@ -127,8 +127,7 @@ impl Assets {
         locate(Program::Rules, None, &cache(Part::Rules)?)
     }
 
-    /// The path of a program. Fails if it was not asked for when these assets
-    /// were made.
+    /// Returns the path of a program. Fails if it was not asked for when these assets were made.
     pub fn path(&self, program: Program) -> Result<&Path> {
         self.paths
             .get(&program)
@@ -144,14 +143,14 @@ pub fn upstream_aws_manager() -> Result<PathBuf> {
     locate(Program::UpstreamAwsManager, None, &cache(Part::Aws)?)
 }
 
-/// The CSI driver for tests and the sidecars of every CSI driver, which only tests of volumes need.
+/// Returns the CSI driver for tests and the sidecars of every CSI driver, which only tests of volumes need.
 ///
 /// Blocks and fails as [`Assets::base`] does.
 pub fn csi() -> Result<Assets> {
     Assets::of(&[Program::CsiDriver, Program::CsiProvisioner, Program::CsiAttacher, Program::CsiResizer])
 }
 
-/// The folder that the environment names, which must exist if it is named.
+/// Returns the folder that the environment names, which must exist if it is named.
 fn given(folder: Option<PathBuf>) -> Result<Option<PathBuf>> {
     match folder {
         Some(folder) if folder.as_os_str().is_empty() => Ok(None),
@@ -163,7 +162,7 @@ fn given(folder: Option<PathBuf>) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The first place that has the program; the cache has it after a build.
+/// Returns the first place that has the program; the cache has it after a build.
 fn locate(program: Program, given: Option<&Path>, cache: &Path) -> Result<PathBuf> {
     let name = program.file_name();
     let places = given.into_iter().chain([cache]);
@@ -174,7 +173,7 @@ fn locate(program: Program, given: Option<&Path>, cache: &Path) -> Result<PathBu
     Ok(cache.join(name))
 }
 
-/// The cache folder of this version of a part.
+/// Returns the cache folder of this version of a part.
 fn cache(part: Part) -> Result<PathBuf> {
     let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty());
     let root = variable("KCM_TEST_ASSETS")

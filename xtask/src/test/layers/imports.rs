@@ -54,7 +54,7 @@ fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
-/// The length of a comment or literal at the beginning of a text; `None` if there is none.
+/// Returns the length of a comment or literal at the beginning of a text; `None` if there is none.
 fn skipped(text: &str) -> Option<usize> {
     if text.starts_with("//") {
         return Some(text.find('\n').unwrap_or(text.len()));
@@ -85,7 +85,7 @@ fn skipped(text: &str) -> Option<usize> {
     }
 }
 
-/// The length of a literal's content and its closing quote.
+/// Returns the length of a literal's content and its closing quote.
 fn quoted(text: &str, quote: char) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices() {

@@ -48,7 +48,7 @@ const QUOTES: &[&str] = &["docs/glossary.md", "CONTRIBUTING.md", "xtask/src/test
 /// The limits: a folder and a number per line.
 const LIMITS: &str = include_str!("limits.txt");
 
-/// The number of phrases in comments of Rust and in Markdown, by the first folder of the path.
+/// Returns the number of phrases in comments of Rust and in Markdown, by the first folder of the path.
 fn counts() -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     visit(workspace(), workspace(), &mut counts);
@@ -75,7 +75,7 @@ fn visit(root: &Path, folder: &Path, counts: &mut BTreeMap<String, usize>) {
     }
 }
 
-/// The number of phrases in a text; of code only in lines that are comments.
+/// Returns the number of phrases in a text; of code only in lines that are comments.
 fn count(text: &str, is_code: bool) -> usize {
     let lines = text.lines().map(str::trim).filter(|line| !is_code || line.starts_with("//"));
     lines.map(|line| PHRASES.iter().map(|phrase| occurrences(&line.to_lowercase(), phrase)).sum::<usize>()).sum()
