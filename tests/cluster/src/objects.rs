@@ -1,4 +1,4 @@
-//! Objects as users write them, and what tests read off them.
+//! Objects as users write them, and accessors for tests.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
@@ -54,7 +54,7 @@ fn merge(object: &mut Value, fields: Value) {
     }
 }
 
-/// Neither ended nor being deleted.
+/// Reports whether a pod has neither finished nor is being deleted.
 pub fn is_active(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase(pod), "Failed" | "Succeeded")
 }
@@ -64,7 +64,7 @@ pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// The pod's Ready condition is True.
+/// Reports whether the pod's Ready condition is True.
 pub fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
@@ -77,7 +77,7 @@ pub fn names<K: kube::Resource>(objects: &[K]) -> Vec<String> {
     names
 }
 
-/// Uids of objects, sorted.
+/// Returns uids of objects, sorted.
 pub fn uids<K: kube::Resource>(objects: &[K]) -> Vec<String> {
     let mut uids: Vec<String> = objects.iter().filter_map(|object| object.uid()).collect();
     uids.sort();
@@ -90,7 +90,7 @@ pub fn owner<K: kube::Resource>(object: &K) -> String {
     owner.map(|owner| owner.name.clone()).unwrap_or_default()
 }
 
-/// Numbers of a ReplicaSet's status: replicas, fully labelled, ready, available, terminating.
+/// Returns the numbers of a ReplicaSet's status: replicas, fully labelled, ready, available, terminating.
 pub fn counts(set: &ReplicaSet) -> [i32; 5] {
     let status = set.status.clone().unwrap_or_default();
     [
@@ -102,7 +102,7 @@ pub fn counts(set: &ReplicaSet) -> [i32; 5] {
     ]
 }
 
-/// Conditions as `<type>=<status> <reason>`, sorted by type.
+/// Returns conditions as `<type>=<status> <reason>`, sorted by type.
 pub fn conditions(deployment: &Deployment) -> Vec<String> {
     let conditions = deployment.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let mut conditions: Vec<String> = conditions

@@ -1,4 +1,4 @@
-//! Whether a binary needs anything of the system that it runs on: its ELF headers say so.
+//! A check of ELF headers: whether a binary needs anything of the system that it runs on.
 
 use anyhow::{Context, Result, ensure};
 
@@ -7,7 +7,7 @@ const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const DT_NEEDED: u64 = 1;
 
-/// What an ELF file asks for.
+/// The requirements in an ELF file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Elf {
     machine: u16,
@@ -16,7 +16,7 @@ pub struct Elf {
 }
 
 impl Elf {
-    /// Fails, saying what it needs, unless it runs on this machine without any file.
+    /// Fails, naming the requirements, unless the binary runs on this architecture without any other file.
     pub fn must_be_static(&self, machine: u16) -> Result<()> {
         ensure!(self.machine == machine, "it is for the machine {}, not {machine}", self.machine);
         if let Some(interpreter) = &self.interpreter {

@@ -1,22 +1,23 @@
-//! Every flag that its table calls effective is read by code: otherwise the log would not name it as one without effect.
+//! Checks that every flag that its table calls effective is read by code: otherwise the log would not report it as one
+//! without effect.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders of the sources that tables and readers are in.
+/// Folders with tables and readers of flags.
 const FOLDERS: [&str; 5] = ["component/src", "runtime/src", "kcm/src", "ccm/src", "providers"];
 
-/// Where values are only copied into fields; a flag that is read nowhere else counts if its field is read elsewhere.
+/// The file that copies values into fields; a flag that is read only there counts if its field is read elsewhere.
 const COPIES: &str = "component/src/flags/mod.rs";
 
-/// Files that only check values.
+/// Files that only validate values.
 const CHECKS: [&str; 2] = ["rules.rs", "validate.rs"];
 
-/// Flags whose only accepted value, or every value, is what the program does anyway.
+/// Flags without alternatives: every accepted value describes the program's behaviour.
 const ALWAYS_SO: [&str; 2] = ["leader-elect-resource-lock", "permit-address-sharing"];
 
-/// The beginning of names that one function of the autoscaler completes.
+/// The prefix of names that a function of the autoscaler completes.
 const COMPLETED: &str = "horizontal-pod-autoscaler-";
 
 /// A source file without its tests.
