@@ -201,6 +201,9 @@ fn main() -> std::process::ExitCode {
         upstream::takeover::{
             rollouts_go_on_under_the_other, daemons_stay_under_the_other, revisions_are_the_same_byte_for_byte,
         },
+        upstream::volume_takeover::{
+            binding_continues_under_the_other, volumes_of_a_driver_live_on_under_the_other,
+        },
     ]);
     cases.extend(robustness::crashes::cases());
     cases.extend(cloud::crashes::cases());

@@ -7,3 +7,4 @@ pub mod manager;
 pub mod operations;
 pub mod statefulset_takeover;
 pub mod takeover;
+pub mod volume_takeover;
