@@ -140,13 +140,8 @@ impl Writer {
     /// # Errors
     /// A conflict when the object is another one.
     pub async fn delete_at_once(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<(), WriteError> {
-        let options = json!({
-            "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0,
-            "preconditions": { "uid": uid.to_string() },
-        });
-        let path = path::object(resource, key, None)?;
-        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
-        Ok(())
+        let options = json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": uid.to_string() } });
+        self.send_deletion(path::object(resource, key, None)?, options).await
     }
 
     /// Reads the metadata of one object from the server itself.
@@ -172,13 +167,8 @@ impl Writer {
         if let Some(version) = deletion.version {
             preconditions["resourceVersion"] = version.to_string().into();
         }
-        let options = json!({
-            "kind": "DeleteOptions", "apiVersion": "v1",
-            "preconditions": preconditions, "propagationPolicy": deletion.propagation.as_str(),
-        });
-        let path = path::object(resource, key, None)?;
-        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
-        Ok(())
+        let options = json!({ "preconditions": preconditions, "propagationPolicy": deletion.propagation.as_str() });
+        self.send_deletion(path::object(resource, key, None)?, options).await
     }
 
     /// Deletes all objects of a kind in a namespace, in the background. Answers the metadata of what there was, as the
