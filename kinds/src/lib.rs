@@ -57,8 +57,8 @@ pub use crate::networking::{endpoint, endpoint_slice, ip_address, service_cidr};
 pub use crate::policy::pod_disruption_budget;
 pub use crate::rbac::cluster_role;
 pub use crate::resource::{
-    claim_edit, claim_state, device_allocation as allocation, device_taint_rule, resource_claim, resource_claim_template,
-    resource_slice,
+    claim_edit, claim_state, device_allocation as allocation, device_taint_rule, resource_claim,
+    resource_claim_template, resource_slice,
 };
 pub use crate::scheduling::{claim_entry, node_selector, placement, taint};
 pub use crate::scheduling_api::pod_group;

@@ -4,7 +4,7 @@ use crate::intern::Interner;
 use crate::resource::claim_state::Consumer;
 use crate::wire::schema::{resource_claim as claim, resource_claim_status as f};
 use crate::wire::splice::with_part;
-use crate::wire::{Put, WireError, copy_fields, fields};
+use crate::wire::{WireError, copy_fields, fields};
 
 /// Returns a copy of `object` that is reserved for one more consumer.
 ///
@@ -48,8 +48,8 @@ pub fn released(object: &[u8], keeps: impl Fn(&Consumer) -> bool, deallocates: b
 mod tests {
     use super::*;
     use crate::meta::Uid;
-    use crate::wire::find;
     use crate::wire::schema::claim_consumer;
+    use crate::wire::{Put, find};
 
     fn consumer(name: &str) -> Consumer {
         Consumer { group: "".into(), resource: "pods".into(), name: name.into(), uid: Uid::parse(name) }
@@ -58,7 +58,9 @@ mod tests {
     fn consumers(object: &[u8]) -> Vec<String> {
         let status = find(object, claim::STATUS);
         let reserved = fields(status).flatten().filter(|field| field.number == f::RESERVED_FOR);
-        reserved.map(|field| Consumer::read(&Interner::default(), field.value.bytes()).expect("ok").name.to_string()).collect()
+        reserved
+            .map(|field| Consumer::read(&Interner::default(), field.value.bytes()).expect("ok").name.to_string())
+            .collect()
     }
 
     #[test]

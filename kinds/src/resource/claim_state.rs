@@ -99,9 +99,9 @@ pub(crate) fn has_admin_access(spec: &[u8]) -> Result<bool, WireError> {
     let mut found = false;
     for_each_request(spec, |field, message| {
         found |= field == device_request::EXACTLY
-            && fields(message).flatten().any(|field| {
-                field.number == exact_device_request::ADMIN_ACCESS && field.value.bool()
-            });
+            && fields(message)
+                .flatten()
+                .any(|field| field.number == exact_device_request::ADMIN_ACCESS && field.value.bool());
     })?;
     Ok(found)
 }

@@ -90,7 +90,9 @@ mod tests {
     #[test]
     fn claim_for_extended_resources_is_read_without_any_entry() {
         let (mut spec, mut status) = (Vec::new(), Vec::new());
-        spec.put_message(pod_spec::SCHEDULING_GROUP, |group| group.put_str(pod_scheduling_group::POD_GROUP_NAME, "gang"));
+        spec.put_message(pod_spec::SCHEDULING_GROUP, |group| {
+            group.put_str(pod_scheduling_group::POD_GROUP_NAME, "gang")
+        });
         assert_eq!(read(&Interner::default(), &spec, &status), Ok(None));
         status.put_message(pod_status::EXTENDED_RESOURCE_CLAIM_STATUS, |message| {
             message.put_str(extended::NAME, "web-extended-resources-x");

@@ -1,0 +1,1 @@
+//! Tables of the rules and of the keys that changes lead to.
