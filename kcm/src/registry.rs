@@ -34,6 +34,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::certificates::podcertificaterequest_cleaner::DESCRIPTOR,
     crate::workloads::replicaset::DESCRIPTOR,
     crate::workloads::replicaset::REPLICATION_CONTROLLER,
+    crate::devices::resource_claim::DESCRIPTOR,
     crate::api::resourcequota::DESCRIPTOR,
     crate::certificates::root_ca_publisher::DESCRIPTOR,
     crate::auth::serviceaccount::DESCRIPTOR,

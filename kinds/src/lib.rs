@@ -35,6 +35,7 @@ mod policy;
 mod rbac;
 mod resource;
 mod scheduling;
+mod scheduling_api;
 mod storage;
 pub mod template;
 mod value;
@@ -56,8 +57,12 @@ pub use crate::metadata_edit as head;
 pub use crate::networking::{endpoint, endpoint_slice, ip_address, service_cidr};
 pub use crate::policy::pod_disruption_budget;
 pub use crate::rbac::cluster_role;
-pub use crate::resource::{device_allocation as allocation, device_taint_rule, resource_claim, resource_slice};
-pub use crate::scheduling::{node_selector, placement, taint};
+pub use crate::resource::{
+    claim_edit, claim_state, device_allocation as allocation, device_taint_rule, resource_claim,
+    resource_claim_template, resource_slice,
+};
+pub use crate::scheduling::{claim_entry, node_selector, placement, taint};
+pub use crate::scheduling_api::pod_group;
 pub use crate::storage::{csi_driver, csi_node, storage_class, volume_attachment, volume_attributes_class};
 pub use crate::template::{pod_edit, raw_object as workload};
 pub use crate::value::{
@@ -101,8 +106,11 @@ pub use crate::networking::service_cidr::ServiceCidr;
 pub use crate::policy::pod_disruption_budget::PodDisruptionBudget;
 pub use crate::rbac::cluster_role::ClusterRole;
 pub use crate::resource::device_taint_rule::DeviceTaintRule;
+pub use crate::resource::resource_claim::ResourceClaim;
+pub use crate::resource::resource_claim_template::ResourceClaimTemplate;
 pub use crate::resource::resource_slice::ResourceSlice;
 pub use crate::scheduling::taint::{Taint, Toleration, Tolerations};
+pub use crate::scheduling_api::pod_group::PodGroup;
 pub use crate::storage::csi_driver::CsiDriver;
 pub use crate::storage::csi_node::CsiNode;
 pub use crate::storage::storage_class::StorageClass;

@@ -108,6 +108,13 @@ fn main() -> std::process::ExitCode {
             a_pause_holds_a_rollout_and_no_scaling, a_stuck_rollout_is_told_of, scaling_in_the_middle_is_proportional,
             a_taken_name_is_a_collision, orphans_are_adopted_with_their_pods,
         },
+        devices::resource_claims::{
+            claim_lives_from_its_template_to_the_end_of_its_pod, shared_claim_is_deallocated_after_its_last_pod,
+            claim_being_deleted_is_freed_with_its_last_pod,
+            claim_for_extended_resources_is_deleted_with_the_end_of_its_pod, claim_of_another_owner_is_never_used,
+            missing_template_is_reported_until_it_exists, lost_answer_leads_to_no_second_claim,
+        },
+        devices::group_claims::{claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_need_the_gates},
         devices::taint_eviction::{
             a_taint_drives_away_who_does_not_bear_it, a_countdown_outlives_its_manager,
             a_rule_tells_what_it_would_do_and_what_it_does,
@@ -189,7 +196,7 @@ fn main() -> std::process::ExitCode {
     cases.extend(cases![Ignored:
         cloud::takeover::{nodes_and_services_stay_under_the_other},
         upstream::cluster_handover::{a_cluster_goes_on_under_the_other},
-        devices::taint_eviction::{evictions_go_on_under_the_other}, upstream::differential::{the_same_is_left_behind}, nodes::failure::{
+        devices::resource_claims::{claims_live_on_under_the_other}, devices::taint_eviction::{evictions_go_on_under_the_other}, upstream::differential::{the_same_is_left_behind}, nodes::failure::{
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, network::endpoints::{upstreams_slices_are_taken_over},
         upstream::handover::{work_goes_on_under_the_other},
