@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
+use super::detach::READ_AGAIN;
 use super::memory::SiteMemory;
 use super::messages;
 use super::metrics::Operation;
@@ -26,6 +27,10 @@ const ATTACH_TIMEOUT: Duration = Duration::from_secs(2 * 60);
 impl AttachDetach {
     /// Requests the attachment.
     pub async fn attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Recheck {
+        if memory.must_confirm && !self.is_in_use(subject, place).await? {
+            return Ok(Some(READ_AGAIN));
+        }
+        memory.must_confirm = false;
         memory.attach_started.get_or_insert(subject.now);
         (memory.is_announced, memory.is_wait_reported) = (false, false);
         let Plugin::Csi { driver, handle } = subject.plugin else {
@@ -59,6 +64,12 @@ impl AttachDetach {
             }
             Err(error) => Err(self.attach_failed(subject, memory, &error)),
         }
+    }
+
+    /// Reports whether the node's kubelet uses the volume, as the API server has it.
+    async fn is_in_use(&self, subject: &Subject<'_>, place: &Place) -> Result<bool, ReconcileError> {
+        let node = self.read_node(&place.node).await?;
+        Ok(node.and_then(|node| node.volumes).is_some_and(|volumes| volumes.uses(subject.name)))
     }
 
     /// Returns the version of an attachment that exists already, from the API server.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
-use kinds::{Kind, Node, VolumeAttachment};
+use kinds::{Kind, Node, Str, VolumeAttachment};
 use runtime::worker::ReconcileError;
 use tracing::{info, warn};
 
@@ -17,7 +17,7 @@ use super::volume_name::{Plugin, attachment_name};
 /// The API server ends each request after a minute: a creation without an answer was done by then or never.
 const REQUEST_ENDS: Duration = Duration::from_secs(65);
 /// Pause before a node whose status still changes is read again.
-const READ_AGAIN: Duration = Duration::from_secs(1);
+pub const READ_AGAIN: Duration = Duration::from_secs(1);
 /// An attachment that the API server no longer has is looked for in the cache again after this time.
 const AWAIT_CACHE: Duration = Duration::from_secs(5);
 
@@ -71,12 +71,7 @@ impl AttachDetach {
         place: &Place,
         forced: Option<Forced>,
     ) -> Result<bool, ReconcileError> {
-        let answer = match self.writer.get(&Node::RESOURCE, &ObjectKey::new("", place.node.clone())).await {
-            Err(error) if error.is_not_found() => return Ok(true),
-            answer => answer?,
-        };
-        let node: Node =
-            answer.decode(self.caches.nodes.decoding()).map_err(|error| ReconcileError::new(error.to_string()))?;
+        let Some(node) = self.read_node(&place.node).await? else { return Ok(true) };
         let Some(volumes) = &node.volumes else { return Ok(false) };
         let state = state_of(Some(&node));
         // The cache is behind: the kubelet could still find the volume in the list, or attach volumes itself by now.
@@ -94,6 +89,18 @@ impl AttachDetach {
             return Err(ReconcileError::new(message));
         }
         Ok(true)
+    }
+
+    /// Returns a node as the API server has it.
+    pub async fn read_node(&self, name: &Str) -> Result<Option<Node>, ReconcileError> {
+        match self.writer.get(&Node::RESOURCE, &ObjectKey::new("", name.clone())).await {
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+            Ok(answer) => {
+                let node = answer.decode(self.caches.nodes.decoding());
+                Ok(Some(node.map_err(|error| ReconcileError::new(error.to_string()))?))
+            }
+        }
     }
 
     /// Finds out whether an attachment exists whose creation had no answer.

@@ -127,6 +127,13 @@ fn of_driver(caches: &Caches, change: &Change<'_, CsiDriver>) -> Vec<Str> {
 fn of_node(shared: &AttachDetach, change: &Change<'_, Node>) -> Vec<Str> {
     let Some(node) = change.new.or(change.old) else { return Vec::new() };
     let (old, new) = (change.old.map(|node| &**node), change.new.map(|node| &**node));
+    let (was, is) = (state_of(old), state_of(new));
+    let uid = |node: Option<&Node>| node.map(|node| node.meta.uid.clone());
+    let is_same_node = was == is && uid(old) == uid(new);
+    // Most changes are heartbeats.
+    if is_same_node && old.map(|node| &node.volumes) == new.map(|node| &node.volumes) {
+        return Vec::new();
+    }
     let in_status = |node: Option<&Node>| -> BTreeSet<(bool, Str)> {
         let volumes = node.and_then(|node| node.volumes.as_ref());
         let attached =
@@ -136,8 +143,7 @@ fn of_node(shared: &AttachDetach, change: &Change<'_, Node>) -> Vec<Str> {
     };
     let (before, after) = (in_status(old), in_status(new));
     let mut names: BTreeSet<Str> = before.symmetric_difference(&after).map(|(_, name)| name.clone()).collect();
-    let (was, is) = (state_of(old), state_of(new));
-    if was != is || old.map(|node| &node.meta.uid) != new.map(|node| &node.meta.uid) {
+    if !is_same_node {
         names.extend(shared.memory.of_node(&node.meta.name));
     }
     if is.is_managed && !was.is_managed {

@@ -45,8 +45,11 @@ pub struct SiteMemory {
     pub is_wait_reported: bool,
     /// Version of the VolumeAttachment whose error was recorded last.
     pub reported_version: u64,
-    /// There is an attachment; for metrics.
+    /// There is an attachment.
     pub is_attached: bool,
+    /// The attachment was deleted while the volume was wanted: its kubelet must still use the volume before it is attached
+    /// again, because the cache of pods may be behind.
+    pub must_confirm: bool,
 }
 
 /// The nodes of a volume, by name.

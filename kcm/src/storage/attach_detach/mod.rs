@@ -22,6 +22,8 @@ mod keys;
 mod memory;
 mod messages;
 mod metrics;
+#[cfg(test)]
+mod model;
 mod node_list;
 mod node_status;
 mod observe;

@@ -241,6 +241,7 @@ impl Caches {
             None if memory.is_held => Attachment::Attached,
             None => Attachment::Absent,
         };
+        memory.must_confirm |= memory.is_attached && state == Attachment::Absent;
         memory.is_attached = state != Attachment::Absent;
         let site = Site {
             is_wanted,
