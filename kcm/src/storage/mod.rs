@@ -1,5 +1,6 @@
 //! Controllers of volumes and claims.
 
+pub mod attach_detach;
 pub mod binder;
 pub mod ephemeral_volume;
 pub mod expander;
@@ -10,4 +11,5 @@ pub mod pv_protection;
 pub mod pvc_protection;
 #[cfg(test)]
 mod testing;
+pub mod translation;
 pub mod vac_protection;

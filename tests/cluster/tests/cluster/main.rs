@@ -58,6 +58,12 @@ fn main() -> std::process::ExitCode {
             first_consumer_gets_its_ephemeral_volume_and_runs,
         },
         storage::expander::{expansion_is_left_to_external_resizers},
+        storage::attach_detach::{
+            volume_follows_its_pods_and_is_deleted_with_its_claim, volume_leaves_a_dead_node_once_it_is_out_of_service,
+            failures_of_the_driver_are_reported_and_retried, volumes_of_a_statefulset_follow_through_a_rolling_update,
+            volume_moves_once_wherever_the_manager_crashes, volume_moves_once_whichever_answer_is_lost,
+            old_caches_and_a_second_leader_attach_nothing_twice,
+        },
         workloads::pod_garbage_collector::{
             too_many_finished_pods_go_the_evicted_first, pods_of_a_node_that_is_gone_go_after_a_while,
             a_pod_that_was_never_bound_goes_also_after_a_crash,
@@ -195,6 +201,7 @@ fn main() -> std::process::ExitCode {
     .into();
     cases.extend(cases![Ignored:
         cloud::takeover::{nodes_and_services_stay_under_the_other},
+        upstream::attach_takeover::{attachments_go_on_under_the_other},
         upstream::cluster_handover::{a_cluster_goes_on_under_the_other},
         devices::resource_claims::{claims_live_on_under_the_other}, devices::taint_eviction::{evictions_go_on_under_the_other}, upstream::differential::{the_same_is_left_behind}, nodes::failure::{
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
