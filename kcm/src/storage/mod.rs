@@ -8,6 +8,7 @@ pub mod migration;
 mod protection;
 pub mod pv_protection;
 pub mod pvc_protection;
+pub mod selinux_warning;
 #[cfg(test)]
 mod testing;
 pub mod vac_protection;

@@ -10,6 +10,7 @@ mod requests;
 pub mod secrets;
 mod target;
 mod usage;
+mod selinux;
 mod volumes;
 
 use crate::decode::{Decode, DecodeError, Sections};
@@ -28,6 +29,7 @@ pub use ending::Ending;
 pub use network::{NamedPort, Network};
 pub use requests::{Asked, Part, Readiness, Requests};
 pub use usage::{PackedUsage, Usage};
+pub use selinux::{SeLinux, SeLinuxMount};
 pub use volumes::{ClaimVolume, Volumes};
 
 /// Pods with a lower cost are deleted first.
@@ -125,6 +127,8 @@ impl Pod {
     pub const DEVICES: Sections = Sections(1 << 8);
     /// Section: the claims behind its volumes, of every pod.
     pub const VOLUMES: Sections = Sections(1 << 9);
+    /// Section: the SELinux labels with which its claims are mounted; together with [`Pod::VOLUMES`].
+    pub const SELINUX: Sections = Sections(1 << 12);
 }
 
 impl Pod {
@@ -214,7 +218,7 @@ impl Kind for Pod {
             pod.devices = devices::read(&context.interner, spec, status)?;
         }
         if context.sections.contains(Self::VOLUMES) {
-            pod.volumes = volumes::read(&context.interner, &pod.meta.name, (meta_bytes, spec, status))?;
+            pod.volumes = volumes::read(context, &pod.meta.name, (meta_bytes, spec, status))?;
         }
         if context.sections.contains(Self::DISRUPTION) {
             pod.disruption = Disruption::read(status)?;
