@@ -26,6 +26,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::api::namespace::DESCRIPTOR,
     crate::network::node_ipam::DESCRIPTOR,
     crate::nodes::node_lifecycle::DESCRIPTOR,
+    crate::storage::attach_detach::DESCRIPTOR,
     crate::storage::binder::DESCRIPTOR,
     crate::storage::expander::DESCRIPTOR,
     crate::storage::pv_protection::DESCRIPTOR,

@@ -209,6 +209,17 @@ messages! {
     flex_persistent_volume_source "FlexPersistentVolumeSource" "api/core/v1" { DRIVER "driver" = 1 }
     host_path_volume_source "HostPathVolumeSource" "api/core/v1" { PATH "path" = 1 }
     nfs_volume_source "NFSVolumeSource" "api/core/v1" { SERVER "server" = 1, PATH "path" = 2 }
+    aws_elastic_block_store "AWSElasticBlockStoreVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
+    gce_persistent_disk "GCEPersistentDiskVolumeSource" "api/core/v1" { PD_NAME "pdName" = 1 }
+    cinder_persistent_volume_source "CinderPersistentVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
+    azure_disk "AzureDiskVolumeSource" "api/core/v1" { DISK_URI "diskURI" = 2, KIND "kind" = 6 }
+    azure_file_persistent_volume_source "AzureFilePersistentVolumeSource" "api/core/v1" {
+        SECRET_NAME "secretName" = 1, SHARE_NAME "shareName" = 2, SECRET_NAMESPACE "secretNamespace" = 4,
+    }
+    vsphere_volume "VsphereVirtualDiskVolumeSource" "api/core/v1" { VOLUME_PATH "volumePath" = 1 }
+    portworx_volume "PortworxVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
+    fc_volume_source "FCVolumeSource" "api/core/v1" { TARGET_WWNS "targetWWNs" = 1, LUN "lun" = 2, WWIDS "wwids" = 5 }
+    iscsi_persistent_volume_source "ISCSIPersistentVolumeSource" "api/core/v1" { TARGET_PORTAL "targetPortal" = 1, IQN "iqn" = 2, LUN "lun" = 3 }
     storage_class "StorageClass" "api/storage/v1" {
         METADATA "metadata" = 1, PROVISIONER "provisioner" = 2, RECLAIM_POLICY "reclaimPolicy" = 4, MOUNT_OPTIONS "mountOptions" = 5,
         ALLOW_VOLUME_EXPANSION "allowVolumeExpansion" = 6, VOLUME_BINDING_MODE "volumeBindingMode" = 7,
@@ -335,7 +346,11 @@ messages! {
     }
     node "Node" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     node_spec "NodeSpec" "api/core/v1" { POD_CIDR "podCIDR" = 1, PROVIDER_ID "providerID" = 3, UNSCHEDULABLE "unschedulable" = 4, TAINTS "taints" = 5, POD_CIDRS "podCIDRs" = 7 }
-    node_status "NodeStatus" "api/core/v1" { ALLOCATABLE "allocatable" = 2, CONDITIONS "conditions" = 4, ADDRESSES "addresses" = 5, NODE_INFO "nodeInfo" = 7 }
+    node_status "NodeStatus" "api/core/v1" {
+        ALLOCATABLE "allocatable" = 2, CONDITIONS "conditions" = 4, ADDRESSES "addresses" = 5, NODE_INFO "nodeInfo" = 7,
+        VOLUMES_IN_USE "volumesInUse" = 9, VOLUMES_ATTACHED "volumesAttached" = 10,
+    }
+    attached_volume "AttachedVolume" "api/core/v1" { NAME "name" = 1, DEVICE_PATH "devicePath" = 2 }
     node_address "NodeAddress" "api/core/v1" { TYPE "type" = 1, ADDRESS "address" = 2 }
     node_system_info "NodeSystemInfo" "api/core/v1" { SYSTEM_UUID "systemUUID" = 2 }
     node_condition "NodeCondition" "api/core/v1" {
