@@ -14,3 +14,4 @@ pub mod selinux_warning;
 mod testing;
 pub mod translation;
 pub mod vac_protection;
+pub mod volume_name;

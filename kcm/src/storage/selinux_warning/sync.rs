@@ -13,7 +13,7 @@ use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use tracing::debug;
 
-use super::used_volumes::{Conflict, Policy, Use, UsedVolumes};
+use super::used_volumes::{Conflict, Request, UsedVolumes, Volume};
 use crate::storage::volume_name::{self, Plugin};
 
 /// The controller's state.
@@ -35,19 +35,13 @@ impl Reconcile for SelinuxWarnings {
     }
 }
 
-/// Decides how a volume is used that a pod mounts with these labels; `None` if the labels differ within the pod.
-///
-/// Upstream: pkg/volume/util, GetMountSELinuxLabel; pkg/controller/volume/selinuxwarning, syncVolume.
-fn usage(labels: &[Str], is_recursive: bool, supports_context: bool) -> Option<Use> {
-    let label = match labels {
-        [] => "".into(),
-        [label] => label.clone(),
-        _ => return None,
-    };
-    if is_recursive || !supports_context || label.is_empty() {
-        return Some(Use { label: "".into(), policy: Policy::Recursive });
+/// Returns the one label with which a pod mounts a volume, empty without any; `None` if it mounts it with several.
+fn single_label(labels: &[Str]) -> Option<Str> {
+    match labels {
+        [] => Some("".into()),
+        [label] => Some(label.clone()),
+        _ => None,
     }
-    Some(Use { label, policy: Policy::MountOption })
 }
 
 impl SelinuxWarnings {
@@ -58,19 +52,16 @@ impl SelinuxWarnings {
             self.used.remove(key);
             return;
         };
-        let mut uses = Vec::new();
-        if let Some(selinux) = &volumes.selinux {
-            for claim in &volumes.claims {
-                uses.extend(self.resolve(pod, selinux, claim));
-            }
-        }
-        let conflicts = self.used.put(key, uses);
+        let mounted = volumes
+            .selinux
+            .iter()
+            .flat_map(|selinux| volumes.claims.iter().filter_map(|claim| self.resolve(pod, selinux, claim)));
+        let conflicts = self.used.put(key, mounted.collect());
         self.report(&conflicts);
     }
 
-    /// Returns the unique name of a mounted volume, its driver, and how it is used. A claim that is not bound yet is
-    /// resolved once it is.
-    fn resolve(&self, pod: &Pod, selinux: &SeLinux, claim: &ClaimVolume) -> Option<(Str, Str, Use)> {
+    /// Returns a volume that a container mounts. A claim that is not bound yet is resolved once it is.
+    fn resolve(&self, pod: &Pod, selinux: &SeLinux, claim: &ClaimVolume) -> Option<Volume> {
         let labels = selinux.labels(&claim.volume)?;
         let volume = self.volume(pod, claim)?;
         let name = volume_name::of_volume(&volume)?;
@@ -81,14 +72,15 @@ impl SelinuxWarnings {
         let supports_context = driver.is_none_or(|driver| {
             self.drivers.get(&ObjectKey::new("", driver)).is_some_and(|driver| driver.selinux_mount)
         });
-        let Some(mine) = usage(labels, selinux.is_recursive, supports_context) else {
+        let Some(label) = single_label(labels) else {
             let message =
                 format!("Volume \"{}\" is mounted twice with different SELinux labels inside this pod", claim.volume);
             self.recorder.event(&about(pod), EventType::Warning, "MultipleSELinuxLabels", message);
             return None;
         };
         let driver = driver.unwrap_or_default().into();
-        Some((name, driver, mine))
+        let request = Request { label, is_recursive: selinux.is_recursive };
+        Some(Volume { name, driver, supports_context, request })
     }
 
     /// Returns the volume that a claim of a pod is bound to.
@@ -109,29 +101,6 @@ impl SelinuxWarnings {
             let Some(pod) = self.pods.get(&conflict.pod) else { return };
             debug!(pod = %conflict.pod, other = %conflict.other, property = conflict.property.name(), "conflicting use of a volume");
             self.recorder.event(&about(&*pod), EventType::Normal, conflict.property.reason(), conflict.message());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn label_counts_only_if_the_volume_is_mounted_with_it() {
-        let recursive = Some(Use { label: "".into(), policy: Policy::Recursive });
-        let mounted = Some(Use { label: ":::s0:c1".into(), policy: Policy::MountOption });
-        for (name, labels, is_recursive, supports_context, expected) in [
-            ("one label", &[":::s0:c1"][..], false, true, &mounted),
-            ("opted out", &[":::s0:c1"], true, true, &recursive),
-            ("the driver cannot", &[":::s0:c1"], false, false, &recursive),
-            ("no options", &[], false, true, &recursive),
-            ("an empty label", &[""], false, true, &recursive),
-            ("two labels", &[":::s0:c1", ":::s0:c2"], false, true, &None),
-            ("a label and an empty one", &["", ":::s0:c2"], true, false, &None),
-        ] {
-            let labels: Vec<Str> = labels.iter().map(|label| (*label).into()).collect();
-            assert_eq!(usage(&labels, is_recursive, supports_context), *expected, "{name}");
         }
     }
 }

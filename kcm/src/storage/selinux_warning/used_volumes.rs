@@ -11,7 +11,7 @@ use super::label;
 
 /// How the labels of a volume's files are changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
+enum Policy {
     /// The volume is mounted with the label.
     MountOption,
     /// The files are relabeled one by one.
@@ -27,13 +27,46 @@ impl Policy {
     }
 }
 
-/// How a pod uses a volume.
+/// How a pod asks for a volume to be labeled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Use {
-    /// The label to mount with; empty if the volume is not mounted with one.
+pub struct Request {
+    /// The label of the containers that mount it; empty without one.
     pub label: Str,
+    /// The pod's policy is `Recursive`.
+    pub is_recursive: bool,
+}
+
+impl Request {
+    /// Decides how the volume is labeled (pkg/volume/util, GetMountSELinuxLabel;
+    /// pkg/controller/volume/selinuxwarning, syncVolume).
+    fn outcome(&self, supports_context: bool) -> Use {
+        if self.is_recursive || !supports_context || self.label.is_empty() {
+            return Use { label: "".into(), policy: Policy::Recursive };
+        }
+        Use { label: self.label.clone(), policy: Policy::MountOption }
+    }
+}
+
+/// A volume of a pod.
+#[derive(Debug, Clone)]
+pub struct Volume {
+    /// Its unique name.
+    pub name: Str,
+    /// Name of its CSI driver; empty for other volumes.
+    pub driver: Str,
+    /// It can be mounted with a label.
+    pub supports_context: bool,
+    /// What the pod asks for.
+    pub request: Request,
+}
+
+/// How a volume is labeled for a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Use {
+    /// The label to mount with; empty if the volume is not mounted with one.
+    label: Str,
     /// The effective policy.
-    pub policy: Policy,
+    policy: Policy,
 }
 
 /// What two pods differ in.
@@ -109,11 +142,47 @@ impl Conflict {
     }
 }
 
+#[derive(Debug)]
+struct Entry {
+    request: Request,
+    /// What the pod was last compared with others for.
+    compared: Use,
+}
+
 #[derive(Debug, Default)]
 struct UsedVolume {
     /// Name of its CSI driver; empty for other volumes.
     driver: Str,
-    pods: BTreeMap<ObjectKey, Use>,
+    supports_context: bool,
+    pods: BTreeMap<ObjectKey, Entry>,
+}
+
+impl UsedVolume {
+    fn outcome(&self, entry: &Entry) -> Use {
+        entry.request.outcome(self.supports_context)
+    }
+
+    /// Records what a pod asks for. Returns its conflicts with the pods that were compared since the driver changed; the
+    /// others are compared with it in their turn.
+    fn put(&mut self, pod: &ObjectKey, request: Request) -> Vec<Conflict> {
+        let mine = request.outcome(self.supports_context);
+        let before = self.pods.insert(pod.clone(), Entry { request, compared: mine.clone() });
+        if before.is_some_and(|before| before.compared == mine) {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for (other, entry) in self.pods.iter().filter(|(other, _)| *other != pod) {
+            let theirs = self.outcome(entry);
+            if theirs != entry.compared {
+                continue;
+            }
+            for conflict in conflicts((pod, &mine), (other, &theirs)) {
+                let reversed = conflict.reversed();
+                found.extend([conflict, reversed]);
+            }
+        }
+        found
+    }
 }
 
 #[derive(Debug, Default)]
@@ -131,26 +200,18 @@ impl UsedVolumes {
         lock(&self.0)
     }
 
-    /// Records how a pod uses its volumes, by unique name and driver. Returns the conflicts that are new, each from both
-    /// sides: none for a volume that is used as before.
-    pub fn put(&self, pod: &ObjectKey, uses: Vec<(Str, Str, Use)>) -> Vec<Conflict> {
+    /// Records how a pod uses its volumes. Returns the conflicts that are new, each from both sides: none for a volume that
+    /// is used as before.
+    pub fn put(&self, pod: &ObjectKey, volumes: Vec<Volume>) -> Vec<Conflict> {
         let mut state = self.lock();
-        let names: Vec<Str> = uses.iter().map(|(volume, ..)| volume.clone()).collect();
+        let names: Vec<Str> = volumes.iter().map(|volume| volume.name.clone()).collect();
         state.drop_all_but(pod, &names);
         let mut found = Vec::new();
-        for (name, driver, mine) in uses {
-            let volume = state.volumes.entry(name).or_default();
-            volume.driver = driver;
-            if volume.pods.get(pod) == Some(&mine) {
-                continue;
-            }
-            for (other, theirs) in volume.pods.iter().filter(|(other, _)| *other != pod) {
-                for conflict in conflicts((pod, &mine), (other, theirs)) {
-                    let reversed = conflict.reversed();
-                    found.extend([conflict, reversed]);
-                }
-            }
-            volume.pods.insert(pod.clone(), mine);
+        for volume in volumes {
+            let used = state.volumes.entry(volume.name).or_default();
+            used.driver = volume.driver;
+            used.supports_context = volume.supports_context;
+            found.extend(used.put(pod, volume.request));
         }
         if !names.is_empty() {
             state.by_pod.insert(pod.clone(), names);
@@ -176,9 +237,10 @@ impl UsedVolumes {
         let state = self.lock();
         let mut found = BTreeSet::new();
         for volume in state.volumes.values() {
-            for (at, mine) in volume.pods.iter().enumerate() {
-                for theirs in volume.pods.iter().skip(at + 1) {
-                    for conflict in conflicts(mine, theirs) {
+            let uses: Vec<_> = volume.pods.iter().map(|(pod, entry)| (pod, volume.outcome(entry))).collect();
+            for (at, (pod, mine)) in uses.iter().enumerate() {
+                for (other, theirs) in &uses[at + 1..] {
+                    for conflict in conflicts((pod, mine), (other, theirs)) {
                         if found.len() >= most {
                             return found;
                         }
@@ -237,16 +299,24 @@ mod tests {
         ObjectKey::new("ns", name)
     }
 
-    fn with(label: &str) -> Use {
-        Use { label: label.into(), policy: Policy::MountOption }
+    fn with(label: &str) -> Request {
+        Request { label: label.into(), is_recursive: false }
     }
 
-    fn recursive() -> Use {
-        Use { label: "".into(), policy: Policy::Recursive }
+    fn recursive() -> Request {
+        Request { label: ":::s0:c1".into(), is_recursive: true }
     }
 
-    fn put(used: &UsedVolumes, name: &str, volume: &str, mine: Use) -> Vec<(&'static str, String, String)> {
-        let found = used.put(&pod(name), vec![(volume.into(), "disk.example.com".into(), mine)]);
+    fn volume(name: &str, request: Request) -> Volume {
+        Volume { name: name.into(), driver: "disk.example.com".into(), supports_context: true, request }
+    }
+
+    fn put(used: &UsedVolumes, name: &str, of: &str, request: Request) -> Vec<(&'static str, String, String)> {
+        put_volume(used, name, volume(of, request))
+    }
+
+    fn put_volume(used: &UsedVolumes, name: &str, volume: Volume) -> Vec<(&'static str, String, String)> {
+        let found = used.put(&pod(name), vec![volume]);
         let short = |one: Conflict| (one.property.name(), one.pod.name.to_string(), one.other.name.to_string());
         found.into_iter().map(short).collect()
     }
@@ -267,6 +337,32 @@ mod tests {
         assert_eq!(used.conflicts(100).len(), 4);
         let both = [pair("SELinuxChangePolicy", "c", "e"), pair("SELinuxLabel", "c", "e")].concat();
         assert_eq!(put(&used, "e", "w", recursive()).len(), both.len());
+    }
+
+    #[test]
+    fn label_counts_only_if_the_volume_is_mounted_with_it() {
+        for (name, request, supports_context, expected) in [
+            ("a label", with(":::s0:c1"), true, (":::s0:c1", Policy::MountOption)),
+            ("opted out", recursive(), true, ("", Policy::Recursive)),
+            ("the driver cannot", with(":::s0:c1"), false, ("", Policy::Recursive)),
+            ("no label", with(""), true, ("", Policy::Recursive)),
+        ] {
+            let found = request.outcome(supports_context);
+            assert_eq!((&*found.label, found.policy), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn change_of_the_driver_reports_each_pair_once_and_no_state_in_between() {
+        let used = UsedVolumes::default();
+        let unsupported = |label| Volume { supports_context: false, ..volume("v", with(label)) };
+        for (name, label) in [("a", ":::s0:c1"), ("b", ":::s0:c2"), ("c", ":::s0:c1")] {
+            assert_eq!(put_volume(&used, name, unsupported(label)), []);
+        }
+        assert_eq!(put(&used, "a", "v", with(":::s0:c1")), [], "the others are not compared yet");
+        assert_eq!(put(&used, "b", "v", with(":::s0:c2")), pair("SELinuxLabel", "b", "a"));
+        assert_eq!(put(&used, "c", "v", with(":::s0:c1")), pair("SELinuxLabel", "c", "b"));
+        assert_eq!(used.conflicts(100).len(), 4);
     }
 
     #[test]
@@ -292,8 +388,7 @@ mod tests {
     fn conflicts_on_several_volumes_are_one_and_their_number_is_limited() {
         let used = UsedVolumes::default();
         for (name, label) in [("a", ":::s0:c1"), ("b", ":::s0:c2")] {
-            let uses = ["v", "w"].map(|volume| (volume.into(), "disk.example.com".into(), with(label)));
-            used.put(&pod(name), uses.into());
+            used.put(&pod(name), ["v", "w"].map(|name| volume(name, with(label))).into());
         }
         assert_eq!(used.conflicts(100).len(), 2);
         for at in 0..100 {

@@ -8,9 +8,9 @@ pub mod gated;
 mod network;
 mod requests;
 pub mod secrets;
+mod selinux;
 mod target;
 mod usage;
-mod selinux;
 mod volumes;
 
 use crate::decode::{Decode, DecodeError, Sections};
@@ -28,8 +28,8 @@ pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
 pub use network::{NamedPort, Network};
 pub use requests::{Asked, Part, Readiness, Requests};
-pub use usage::{PackedUsage, Usage};
 pub use selinux::{SeLinux, SeLinuxMount};
+pub use usage::{PackedUsage, Usage};
 pub use volumes::{ClaimVolume, Volumes};
 
 /// Pods with a lower cost are deleted first.

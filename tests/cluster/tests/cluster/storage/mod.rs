@@ -6,3 +6,4 @@ pub mod ephemeral_volume;
 pub mod expander;
 pub mod objects;
 pub mod protection;
+pub mod selinux_warning;
