@@ -42,6 +42,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::network::service_cidr::DESCRIPTOR,
     crate::auth::serviceaccount_token::DESCRIPTOR,
     crate::nodes::taint_eviction::DESCRIPTOR,
+    crate::storage::selinux_warning::DESCRIPTOR,
     crate::workloads::statefulset::DESCRIPTOR,
     crate::api::storageversion_garbage_collector::DESCRIPTOR,
     crate::auth::token_cleaner::DESCRIPTOR,

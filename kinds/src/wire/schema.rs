@@ -61,10 +61,14 @@ messages! {
         VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, SUBDOMAIN "subdomain" = 17, INIT_CONTAINERS "initContainers" = 20,
         NODE_SELECTOR "nodeSelector" = 7, HOST_NETWORK "hostNetwork" = 11, AFFINITY "affinity" = 18,
         TOLERATIONS "tolerations" = 22, OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
-        IMAGE_PULL_SECRETS "imagePullSecrets" = 15,
+        IMAGE_PULL_SECRETS "imagePullSecrets" = 15, SECURITY_CONTEXT "securityContext" = 14,
         EPHEMERAL_CONTAINERS "ephemeralContainers" = 34, READINESS_GATES "readinessGates" = 28,
     }
-    container "Container" "api/core/v1" { NAME "name" = 1, PORTS "ports" = 6, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19 }
+    container "Container" "api/core/v1" { NAME "name" = 1, PORTS "ports" = 6, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19, VOLUME_MOUNTS "volumeMounts" = 9, SECURITY_CONTEXT "securityContext" = 15 }
+    volume_mount "VolumeMount" "api/core/v1" { NAME "name" = 1 }
+    security_context "SecurityContext" "api/core/v1" { SE_LINUX_OPTIONS "seLinuxOptions" = 3 }
+    pod_security_context "PodSecurityContext" "api/core/v1" { SE_LINUX_OPTIONS "seLinuxOptions" = 1, SE_LINUX_CHANGE_POLICY "seLinuxChangePolicy" = 13 }
+    se_linux_options "SELinuxOptions" "api/core/v1" { USER "user" = 1, ROLE "role" = 2, TYPE "type" = 3, LEVEL "level" = 4 }
     pod_status "PodStatus" "api/core/v1" {
         PHASE "phase" = 1, CONDITIONS "conditions" = 2, POD_IP "podIP" = 6, START_TIME "startTime" = 7, CONTAINER_STATUSES "containerStatuses" = 8,
         INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, EPHEMERAL_CONTAINER_STATUSES "ephemeralContainerStatuses" = 13, REASON "reason" = 4, POD_IPS "podIPs" = 12, QOS_CLASS "qosClass" = 9,
