@@ -187,7 +187,7 @@ async fn volume_stays_wanted_while_a_known_pod_runs_whose_claim_was_deleted() {
 }
 
 #[tokio::test]
-async fn attachments_are_told_apart_by_their_names() {
+async fn attachment_of_another_client_is_recognized_by_its_name() {
     let own_name = attachment_name(DRIVER, HANDLE, "other");
     let rows = [("own", &*own_name, Attachment::Requested, false), ("foreign", "mine", Attachment::Absent, true)];
     for (name, of, expected, is_foreign) in rows {

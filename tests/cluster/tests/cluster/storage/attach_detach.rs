@@ -88,7 +88,7 @@ impl World {
         .await
     }
 
-    /// What a failed test needs to know.
+    /// State of nodes, attachments and driver, for the message of a failed test.
     async fn state(&self) -> Result<String> {
         let (a, b) = (self.a.volumes().await?, self.b.volumes().await?);
         let attachments: Vec<String> = self
@@ -279,7 +279,7 @@ pub async fn failures_of_the_driver_are_reported_and_retried(_: Space) -> Result
     world.space.delete::<Pod>("first").await?;
     world.until_deleted("first").await?;
     manager.stop().await?;
-    // The next manager, which knows nothing, finds what is left to do.
+    // The next manager has no memory of the attempts.
     let _manager = world.manager(&Faults::default(), &[]).await?;
     world.finish().await
 }
@@ -437,7 +437,7 @@ pub async fn old_caches_and_a_second_leader_attach_nothing_twice(_: Space) -> Re
     for resource in ["pods", "nodes", "volumeattachments"] {
         faults.freeze(resource);
     }
-    // A second leader moves the volume while the first one knows nothing of it.
+    // A second leader moves the volume while the caches of the first one stand still.
     let second = world.manager(&Faults::default(), &[]).await?;
     world.create_pod("second", "data", &world.b).await?;
     world.space.delete::<Pod>("first").await?;
