@@ -64,7 +64,7 @@ component::flags! {
         "concurrent-device-taint-eviction-syncs": Int32 = "8", Effective, "Evictions and DeviceTaintRule updates made at once";
     }
     "Resourceclaim-controller" {
-        "concurrent-resourceclaim-syncs": Int32 = "50", NoEffectYet, "ResourceClaims created or deleted at once";
+        "concurrent-resourceclaim-syncs": Int32 = "50", Effective, "Pods, PodGroups and ResourceClaims reconciled at once";
     }
     "Statefulset-controller" {
         "concurrent-statefulset-syncs": Int32 = "5", Effective, "StatefulSets reconciled at once";

@@ -17,7 +17,7 @@ use super::messages;
 use super::metrics::Operation;
 use super::observe::Place;
 use super::reconcile::{AttachDetach, Recheck, Subject};
-use super::volume_name::{Plugin, attachment_name};
+use crate::storage::volume_name::{Plugin, attachment_name};
 
 /// A driver that needs longer is reported in an event after each such period.
 ///

@@ -12,7 +12,7 @@ use super::memory::SiteMemory;
 use super::metrics::Operation;
 use super::observe::{Place, state_of};
 use super::reconcile::{AttachDetach, Recheck, Subject};
-use super::volume_name::{Plugin, attachment_name};
+use crate::storage::volume_name::{Plugin, attachment_name};
 
 /// The API server ends each request after a minute: a creation without an answer was done by then or never.
 const REQUEST_ENDS: Duration = Duration::from_secs(65);

@@ -10,8 +10,8 @@ use runtime::store::Change;
 
 use super::observe::{Caches, state_of};
 use super::reconcile::AttachDetach;
-use super::volume_name::{Plugin, attachment_name, of_inline, of_volume};
 use crate::pods::indexes::{by_node, on_node};
+use crate::storage::volume_name::{Plugin, attachment_name, of_inline, of_volume};
 
 /// Turns changes into keys on the queues.
 pub fn subscribe(shared: &Arc<AttachDetach>) {

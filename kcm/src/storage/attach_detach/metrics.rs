@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::decide::Forced;
 use super::reconcile::AttachDetach;
-use super::volume_name::{Plugin, of_volume};
+use crate::storage::volume_name::{Plugin, of_volume};
 use kinds::meta::ObjectKey;
 
 /// Upper bounds in seconds.

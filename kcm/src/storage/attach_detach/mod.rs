@@ -28,7 +28,6 @@ mod observe;
 mod reconcile;
 #[cfg(test)]
 mod tests;
-mod volume_name;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +91,7 @@ fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim(), by_node()]);
     builder.need::<Node>(Node::VOLUMES, &[indexes::nodes_by_attached_volume()]);
     builder.need::<PersistentVolumeClaim>(Sections::default(), &[]);
-    builder.need::<PersistentVolume>(Sections::default(), &[volume_name::volumes_by_unique_name()]);
+    builder.need::<PersistentVolume>(Sections::default(), &[crate::storage::volume_name::volumes_by_unique_name()]);
     builder.need::<VolumeAttachment>(Sections::default(), &[indexes::attachments_by_volume()]);
     builder.need::<CsiDriver>(Sections::default(), &[]);
 }

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use super::decide::{Attachment, NodeState, Site};
 use super::indexes::{attachments_by_volume, listed_volume, nodes_by_attached_volume, of_inline_volume, of_volume};
 use super::memory::{Memory, SiteMemory, Sites, User};
-use super::volume_name::{self, Plugin, attachment_name, named, volumes_by_unique_name};
 use crate::storage::indexes::{pods_by_claim, using_claim};
+use crate::storage::volume_name::{self, Plugin, attachment_name, named, volumes_by_unique_name};
 
 /// Taint of a node that is shut down for good; its value and effect do not matter.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";

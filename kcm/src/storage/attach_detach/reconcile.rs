@@ -20,7 +20,7 @@ use super::decide::{Attachment, Rules, Site, Step, decide};
 use super::memory::{Memory, SiteMemory, Sites};
 use super::metrics::Operations;
 use super::observe::{Caches, Observation, Place};
-use super::volume_name::Plugin;
+use crate::storage::volume_name::Plugin;
 
 /// What the command line sets.
 #[derive(Debug, Clone, Copy)]

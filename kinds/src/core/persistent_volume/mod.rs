@@ -42,7 +42,7 @@ const ANNOTATIONS: [&str; 6] = [
     AZURE_FILE_RESOURCE_GROUP,
 ];
 
-/// What becomes of a volume whose claim was deleted.
+/// The handling of a volume whose claim was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReclaimPolicy {
     /// It is kept as it is; the API server's default.
@@ -94,7 +94,7 @@ impl Phase {
         }
     }
 
-    /// Its name in the API.
+    /// Returns its name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
@@ -154,7 +154,7 @@ pub struct PersistentVolume {
     pub access_modes: Arc<[Str]>,
     /// The claim that it is bound to or reserved for.
     pub claim: Option<Box<ClaimRef>>,
-    /// What becomes of it without its claim.
+    /// The handling of the volume when its claim is deleted.
     pub reclaim_policy: ReclaimPolicy,
     /// `spec.storageClassName`; see [`PersistentVolume::class`].
     pub spec_class: Str,
@@ -169,7 +169,7 @@ pub struct PersistentVolume {
 }
 
 impl PersistentVolume {
-    /// The value of one of the annotations that the record keeps.
+    /// Returns the value of one of the annotations that the record keeps.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         label(&self.annotations, key)
     }
@@ -184,7 +184,7 @@ impl PersistentVolume {
         Amount::parse(&self.capacity)
     }
 
-    /// The access modes as a set.
+    /// Returns the access modes as a set.
     pub fn modes(&self) -> AccessModes {
         AccessModes::of(&*self.access_modes)
     }

@@ -19,9 +19,9 @@ use crate::storage::attach_detach::decide::Attachment;
 use crate::storage::attach_detach::indexes::{attachments_by_volume, nodes_by_attached_volume};
 use crate::storage::attach_detach::memory::{Memory, SiteMemory, Sites, User};
 use crate::storage::attach_detach::observe::{Caches, Observation};
-use crate::storage::attach_detach::volume_name::{Plugin, attachment_name, of_csi, volumes_by_unique_name};
 use crate::storage::indexes::pods_by_claim;
 use crate::storage::testing::{claim, deleting, own, pod_with, pod_with_ephemeral, volume};
+use crate::storage::volume_name::{Plugin, attachment_name, of_csi, volumes_by_unique_name};
 
 const DRIVER: &str = "disk.example.com";
 const HANDLE: &str = "vol-1";

@@ -8,3 +8,4 @@ pub mod expander;
 pub mod kubelet;
 pub mod objects;
 pub mod protection;
+pub mod selinux_warning;

@@ -8,3 +8,4 @@ pub mod manager;
 pub mod operations;
 pub mod statefulset_takeover;
 pub mod takeover;
+pub mod volume_takeover;

@@ -13,7 +13,7 @@ use kinds::{PersistentVolume, VolumeAttachment};
 use ring::digest;
 use runtime::store::{Index, index_key};
 
-use crate::storage::translation;
+use super::translation;
 
 const CSI: &str = "kubernetes.io/csi/";
 const FC: &str = "kubernetes.io/fc/";
