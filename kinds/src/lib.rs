@@ -16,6 +16,7 @@
 //! 6. One folder for each API group. `core` comes after most of them, because its kinds refer to others; `storage`, whose
 //!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and [`Pod`].
 
+mod admissionregistration;
 mod apiserverinternal;
 mod apps;
 mod autoscaling;
@@ -39,6 +40,7 @@ pub mod template;
 mod value;
 pub mod wire;
 
+pub use crate::admissionregistration::validating_admission_policy;
 pub use crate::apiserverinternal::storage_version;
 pub use crate::apps::{controller_revision, daemonset, deployment, replicaset, statefulset};
 pub use crate::autoscaling::horizontal_pod_autoscaler;
@@ -64,6 +66,7 @@ pub use crate::value::{
 };
 pub use crate::wire::{schema, splice};
 
+pub use crate::admissionregistration::validating_admission_policy::ValidatingAdmissionPolicy;
 pub use crate::apiserverinternal::storage_version::StorageVersion;
 pub use crate::apps::controller_revision::ControllerRevision;
 pub use crate::apps::daemonset::DaemonSet;
