@@ -11,7 +11,7 @@ use kinds::meta::Meta;
 use kinds::validating_admission_policy::{ParamKind, PolicySpec, ResourceRule};
 use serde_json::{Value, json};
 
-/// The number of kinds that one policy is checked over. Upstream counts each rule's kinds anew.
+/// The number of kinds that one policy is checked over. The count starts with 0 at each rule, as upstream's does.
 const MAX_KINDS: usize = 10;
 
 /// The length of all warnings of a policy in bytes. The API server accepts no object of more than some MiB, and refuses a
