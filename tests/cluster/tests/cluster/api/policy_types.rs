@@ -77,7 +77,7 @@ fn policies() -> Vec<Value> {
             ],
             None,
             vec![],
-            &["object.spec.replicas > 1", "object.metadata.name == 1", "object.foo"],
+            &["object.spec.replicas > 1", "object.metadata.name == 1", "object.foo == 1"],
         ),
         policy(
             "custom",
@@ -88,7 +88,7 @@ fn policies() -> Vec<Value> {
                 "object.spec.count > 1 && object.spec.name != ''",
                 "object.spec.count == 'x' || object.spec.missing",
                 "object.spec.port == 1 || object.spec.port == 'x'",
-                "object.spec.free.anything",
+                "object.spec.free.anything == 1",
                 "object.spec.template.metadata.name == 1",
                 "object.spec.template.metadata.labels.x == 'x'",
                 "object.spec.when > object.metadata.creationTimestamp && object.spec.data == b'x'",
