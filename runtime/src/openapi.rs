@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::BodyExt as _;
 use serde::Deserialize;
 
-use crate::client::{Clients, Lane, SendError, refusal};
+use crate::client::{Clients, Identity, Lane, SendError, refusal};
 
 const INDEX: &str = "/openapi/v3";
 /// The start of the path of each document.
@@ -106,13 +106,14 @@ impl OpenApi {
 
     async fn read(&self, path: &str) -> Result<Bytes, OpenApiError> {
         let request = Request::builder().method(Method::GET).uri(path).header(header::ACCEPT, "application/json");
-        let request = request.body(Bytes::new()).map_err(|error| unreadable(path, error.to_string()))?;
-        let response = self.clients.open(Lane::Alone, request).await?;
+        let request = request.extension(Lane::Alone).body(Bytes::new());
+        let request = request.map_err(|error| unreadable(path, error.to_string()))?;
+        let response = self.clients.send(&Identity::Own, request, MAX_BYTES).await?;
         if response.status() != StatusCode::OK {
             let reason = refusal(response).await.to_string();
             return Err(OpenApiError::Refused { path: path.to_owned(), reason });
         }
-        let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
+        let body = response.into_body().collect().await;
         Ok(body.map_err(|error| unreadable(path, error.to_string()))?.to_bytes())
     }
 }
