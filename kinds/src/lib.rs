@@ -17,6 +17,7 @@
 //!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and
 //!    [`Pod`].
 
+mod admissionregistration;
 mod apiserverinternal;
 mod apps;
 mod autoscaling;
@@ -41,6 +42,7 @@ pub mod template;
 mod value;
 pub mod wire;
 
+pub use crate::admissionregistration::validating_admission_policy;
 pub use crate::apiserverinternal::storage_version;
 pub use crate::apps::{controller_revision, daemonset, deployment, replicaset, statefulset};
 pub use crate::autoscaling::horizontal_pod_autoscaler;
@@ -70,6 +72,7 @@ pub use crate::value::{
 };
 pub use crate::wire::{schema, splice};
 
+pub use crate::admissionregistration::validating_admission_policy::ValidatingAdmissionPolicy;
 pub use crate::apiserverinternal::storage_version::StorageVersion;
 pub use crate::apps::controller_revision::ControllerRevision;
 pub use crate::apps::daemonset::DaemonSet;

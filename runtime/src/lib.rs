@@ -20,6 +20,7 @@ pub mod journal;
 pub mod lock;
 pub mod manager;
 pub mod metrics;
+pub mod openapi;
 pub mod page;
 pub mod queue;
 pub mod scale;

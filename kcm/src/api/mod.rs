@@ -4,3 +4,4 @@ pub mod garbage_collector;
 pub mod namespace;
 pub mod resourcequota;
 pub mod storageversion_garbage_collector;
+pub mod validating_admission_policy_status;

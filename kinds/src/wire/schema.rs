@@ -499,5 +499,16 @@ messages! {
         TYPE "type" = 1, STATUS "status" = 2, OBSERVED_GENERATION "observedGeneration" = 3,
         LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6,
     }
+    policy_spec "ValidatingAdmissionPolicySpec" "api/admissionregistration/v1" {
+        PARAM_KIND "paramKind" = 1, MATCH_CONSTRAINTS "matchConstraints" = 2, VALIDATIONS "validations" = 3, VARIABLES "variables" = 7,
+    }
+    policy_status "ValidatingAdmissionPolicyStatus" "api/admissionregistration/v1" { OBSERVED_GENERATION "observedGeneration" = 1 }
+    param_kind "ParamKind" "api/admissionregistration/v1" { API_VERSION "apiVersion" = 1, KIND "kind" = 2 }
+    match_resources "MatchResources" "api/admissionregistration/v1" { RESOURCE_RULES "resourceRules" = 3 }
+    named_rule "NamedRuleWithOperations" "api/admissionregistration/v1" { RULE_WITH_OPERATIONS "ruleWithOperations" = 2 }
+    rule_with_operations "RuleWithOperations" "api/admissionregistration/v1" { RULE "rule" = 2 }
+    rule "Rule" "api/admissionregistration/v1" { API_GROUPS "apiGroups" = 1, API_VERSIONS "apiVersions" = 2, RESOURCES "resources" = 3 }
+    validation "Validation" "api/admissionregistration/v1" { EXPRESSION "Expression" = 1, MESSAGE_EXPRESSION "messageExpression" = 4 }
+    policy_variable "Variable" "api/admissionregistration/v1" { NAME "Name" = 1, EXPRESSION "Expression" = 2 }
     client_ip_config "ClientIPConfig" "api/core/v1" { TIMEOUT_SECONDS "timeoutSeconds" = 1 }
 }

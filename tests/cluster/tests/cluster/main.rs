@@ -162,6 +162,7 @@ fn main() -> std::process::ExitCode {
         },
         robustness::cluster_crashes::{crash_after_every_write},
         api::storage_versions::{entries_of_stopped_api_servers_are_removed},
+        api::policy_types::{warnings_are_those_of_upstream, each_failed_write_is_repeated},
         network::node_ipam::{nodes_get_ranges_of_both_families, a_failed_answer_costs_no_range},
         nodes::lifecycle::{
             a_dead_node_is_left_and_comes_back, one_zone_dies_and_then_all, a_frozen_watch_convicts_nobody,

@@ -25,6 +25,7 @@ pub const CRATES: &[Layers] = &[
             &["meta"],
             &["kind", "metadata_edit", "scheduling", "template"],
             &[
+                "admissionregistration",
                 "apiserverinternal",
                 "apps",
                 "autoscaling",
@@ -45,6 +46,16 @@ pub const CRATES: &[Layers] = &[
         ],
     },
     Layers {
+        folder: "cel-check/src",
+        is_complete: true,
+        floors: &[
+            &["ast", "escape", "source", "types"],
+            &["assign", "declarations", "schema", "syntax", "validate"],
+            &["check"],
+            &["admission"],
+        ],
+    },
+    Layers {
         folder: "runtime/src",
         is_complete: true,
         floors: &[
@@ -52,7 +63,7 @@ pub const CRATES: &[Layers] = &[
             &["debounce", "fence", "lock", "metrics", "page", "queue", "slow_start", "store", "text"],
             &["children", "client", "journal", "testing"],
             // Single requests, and reading one's own writes.
-            &["consistency", "discovery", "write"],
+            &["consistency", "discovery", "openapi", "write"],
             &["controller_ref", "events", "handover", "watch", "worker"],
             &["diagnostics", "election", "scale", "telemetry"],
             &["manager", "serve"],
