@@ -12,7 +12,7 @@
 //! 3. `value`: quantities, label selectors, IP addresses, times, conditions.
 //! 4. `decode`: what a decoder is given, and its errors. [`meta`], then [`Kind`] and [`metadata_edit`], then
 //!    [`envelope`]: metadata, the trait of all kinds, and the messages around objects.
-//! 5. [`template`] and `scheduling`: the parts that several workloads have in common.
+//! 5. [`template`] and `scheduling`: the parts that several workloads have in common, and PodGroup.
 //! 6. One folder for each API group. `core` comes after most of them, because its kinds refer to others; `storage`, whose
 //!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and [`Pod`].
 
@@ -35,6 +35,7 @@ mod rbac;
 mod resource;
 mod scheduling;
 mod storage;
+mod storagemigration;
 pub mod template;
 mod value;
 pub mod wire;
@@ -55,9 +56,13 @@ pub use crate::metadata_edit as head;
 pub use crate::networking::{endpoint, endpoint_slice, ip_address, service_cidr};
 pub use crate::policy::pod_disruption_budget;
 pub use crate::rbac::cluster_role;
-pub use crate::resource::{device_allocation as allocation, device_taint_rule, resource_claim, resource_slice};
-pub use crate::scheduling::{node_selector, placement, taint};
+pub use crate::resource::{
+    device_allocation as allocation, device_taint_rule, pool_status_request, published_slice, resource_claim,
+    resource_slice,
+};
+pub use crate::scheduling::{node_selector, placement, pod_group, taint};
 pub use crate::storage::{csi_driver, csi_node, storage_class, volume_attachment, volume_attributes_class};
+pub use crate::storagemigration::storage_version_migration;
 pub use crate::template::{pod_edit, raw_object as workload};
 pub use crate::value::{
     access_modes, condition as status, int_or_string as intstr, ip, quantity, resource_list as amount, selector,
@@ -100,10 +105,13 @@ pub use crate::networking::service_cidr::ServiceCidr;
 pub use crate::policy::pod_disruption_budget::PodDisruptionBudget;
 pub use crate::rbac::cluster_role::ClusterRole;
 pub use crate::resource::device_taint_rule::DeviceTaintRule;
+pub use crate::resource::pool_status_request::ResourcePoolStatusRequest;
 pub use crate::resource::resource_slice::ResourceSlice;
+pub use crate::scheduling::pod_group::PodGroup;
 pub use crate::scheduling::taint::{Taint, Toleration, Tolerations};
 pub use crate::storage::csi_driver::CsiDriver;
 pub use crate::storage::csi_node::CsiNode;
 pub use crate::storage::storage_class::StorageClass;
 pub use crate::storage::volume_attachment::VolumeAttachment;
 pub use crate::storage::volume_attributes_class::VolumeAttributesClass;
+pub use crate::storagemigration::storage_version_migration::StorageVersionMigration;

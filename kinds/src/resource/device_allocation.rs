@@ -2,7 +2,9 @@
 
 use crate::intern::{Interner, Str};
 use crate::meta::Uid;
+use crate::resource::published_slice::amount_entry;
 use crate::scheduling::taint::Toleration;
+use crate::value::resource_list::Amount;
 use crate::wire::schema::{
     allocation_result, claim_consumer as consumer, device_allocation_result,
     device_request_allocation_result as result, resource_claim_status as f,
@@ -27,6 +29,10 @@ pub struct AllocatedDevice {
     pub pool: Str,
     /// and its name there.
     pub name: Str,
+    /// It is only observed: the claim does not use it up.
+    pub has_admin_access: bool,
+    /// What was used up of the capacity of a device that several claims share.
+    pub consumed: Box<[(Str, Amount)]>,
     /// `DeviceToleration` messages.
     tolerations: Box<[Box<[u8]>]>,
 }
@@ -74,18 +80,23 @@ impl AllocatedDevice {
     fn read(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
         let empty = interner.str("");
         let (mut driver, mut pool, mut name) = (empty.clone(), empty.clone(), empty);
-        let mut tolerations = Vec::new();
+        let (mut tolerations, mut has_admin_access, mut consumed) = (Vec::new(), false, Vec::new());
         for field in fields(message) {
             let field = field?;
             match field.number {
                 result::DRIVER => driver = interner.str(field.value.str()),
                 result::POOL => pool = interner.str(field.value.str()),
                 result::DEVICE => name = interner.str(field.value.str()),
+                result::ADMIN_ACCESS => has_admin_access = field.value.bool(),
+                result::CONSUMED_CAPACITY => {
+                    let (name, amount) = amount_entry(field.value.bytes(), |value| value)?;
+                    consumed.push((interner.str(name), amount));
+                }
                 result::TOLERATIONS => tolerations.push(field.value.bytes().into()),
                 _ => {}
             }
         }
-        Ok(Self { driver, pool, name, tolerations: tolerations.into() })
+        Ok(Self { driver, pool, name, has_admin_access, consumed: consumed.into(), tolerations: tolerations.into() })
     }
 
     /// What was tolerated when it was allocated; a message that is not well-formed tolerates nothing.

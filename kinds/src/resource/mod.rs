@@ -2,5 +2,7 @@
 
 pub mod device_allocation;
 pub mod device_taint_rule;
+pub mod pool_status_request;
+pub mod published_slice;
 pub mod resource_claim;
 pub mod resource_slice;

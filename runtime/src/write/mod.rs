@@ -269,6 +269,18 @@ impl Writer {
         self.send(Method::PATCH, path::object(resource, key, None)?, MERGE, METADATA_ONLY, body).await
     }
 
+    /// As [`Writer::merge_patch`]; changes are recorded under this field manager.
+    pub async fn merge_patch_as(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        manager: &str,
+        patch: &serde_json::Value,
+    ) -> Result<Answer, WriteError> {
+        let path = format!("{}?fieldManager={}", path::object(resource, key, None)?, percent_encode(manager));
+        self.send(Method::PATCH, path, MERGE, METADATA_ONLY, patch.to_string().into()).await
+    }
+
     /// Applies fields of an object, or of one of its subresources, as `manager`, also those that others own.
     pub async fn apply(
         &self,

@@ -1,14 +1,18 @@
-//! The ResourceClaims that a pod uses, by their names.
+//! The ResourceClaims that a pod uses and the PodGroup that it belongs to, by their names.
 
 use crate::intern::{Interner, Str};
-use crate::wire::schema::{pod_resource_claim as claim, pod_resource_claim_status as status, pod_spec, pod_status};
-use crate::wire::{WireError, fields};
+use crate::wire::schema::{
+    pod_resource_claim as claim, pod_resource_claim_status as status, pod_scheduling_group, pod_spec, pod_status,
+};
+use crate::wire::{WireError, fields, find};
 
-/// The ResourceClaims that a pod uses.
+/// The ResourceClaims that a pod uses, and the PodGroup through which it may use more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Devices {
     /// Those that it names, and those that were made from its templates so far.
     pub claims: Box<[UsedClaim]>,
+    /// `spec.schedulingGroup.podGroupName`, if it belongs to a PodGroup.
+    pub group: Option<Str>,
 }
 
 /// A ResourceClaim that a pod uses.
@@ -20,11 +24,15 @@ pub struct UsedClaim {
     pub is_made: bool,
 }
 
-/// Reads the claims that a pod uses (k8s.io/dynamic-resource-allocation/resourceclaim, Name); `None` without any.
+/// Reads the claims that a pod uses (k8s.io/dynamic-resource-allocation/resourceclaim, Name) and its PodGroup; `None`
+/// without any of both.
 pub(super) fn read(interner: &Interner, spec: &[u8], pod_status: &[u8]) -> Result<Option<Box<Devices>>, WireError> {
-    let mut used = Vec::new();
+    let (mut used, mut group) = (Vec::new(), None);
     for field in fields(spec) {
         let field = field?;
+        if field.number == pod_spec::SCHEDULING_GROUP {
+            group = read_group(interner, field.value.bytes());
+        }
         if field.number != pod_spec::RESOURCE_CLAIMS {
             continue;
         }
@@ -45,7 +53,13 @@ pub(super) fn read(interner: &Interner, spec: &[u8], pod_status: &[u8]) -> Resul
         };
         used.extend(found.map(|(name, is_made)| UsedClaim { name: interner.str(name), is_made }));
     }
-    Ok((!used.is_empty()).then(|| Box::new(Devices { claims: used.into() })))
+    let has_any = !used.is_empty() || group.is_some();
+    Ok(has_any.then(|| Box::new(Devices { claims: used.into(), group })))
+}
+
+fn read_group(interner: &Interner, scheduling_group: &[u8]) -> Option<Str> {
+    let name = str::from_utf8(find(scheduling_group, pod_scheduling_group::POD_GROUP_NAME)).unwrap_or_default();
+    (!name.is_empty()).then(|| interner.str(name))
 }
 
 /// The claim that was made for an entry of the pod's list.
@@ -102,5 +116,19 @@ mod tests {
         let used: Vec<_> = used.claims.iter().map(|claim| (&*claim.name, claim.is_made)).collect();
         assert_eq!(used, [("mine", false), ("made-b", true)]);
         assert_eq!(read(&Interner::default(), &[], &reported), Ok(None));
+    }
+
+    #[test]
+    fn pod_group_is_read_when_it_is_named() {
+        for (name, expected) in [(None, None), (Some(""), None), (Some("g"), Some("g"))] {
+            let mut spec = Vec::new();
+            spec.put_message(pod_spec::SCHEDULING_GROUP, |group| {
+                name.iter().for_each(|name| group.put_str(pod_scheduling_group::POD_GROUP_NAME, name));
+            });
+            let devices = read(&Interner::default(), &spec, &[]).expect("well-formed");
+            let group = devices.as_ref().and_then(|devices| devices.group.as_deref());
+            assert_eq!(group, expected, "{name:?}");
+            assert_eq!(devices.is_some(), expected.is_some(), "{name:?}");
+        }
     }
 }

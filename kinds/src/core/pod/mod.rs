@@ -98,7 +98,7 @@ pub struct Pod {
     pub usage: Option<PackedUsage>,
     /// What it asks for and how it came up; only with [`Pod::REQUESTS`].
     pub requests: Option<Box<Requests>>,
-    /// The ResourceClaims that it uses, if it uses any; only with [`Pod::DEVICES`].
+    /// The ResourceClaims that it uses and its PodGroup, if there are any; only with [`Pod::DEVICES`].
     pub devices: Option<Box<Devices>>,
     /// The claims behind its volumes, if there are any, of every pod; only with [`Pod::VOLUMES`].
     pub volumes: Option<Box<Volumes>>,
@@ -121,7 +121,7 @@ impl Pod {
     pub const USAGE: Sections = Sections(1 << 6);
     /// Section: what it asks for and how it came up.
     pub const REQUESTS: Sections = Sections(1 << 7);
-    /// Section: which ResourceClaims it uses.
+    /// Section: the ResourceClaims that it uses and its PodGroup.
     pub const DEVICES: Sections = Sections(1 << 8);
     /// Section: the claims behind its volumes, of every pod.
     pub const VOLUMES: Sections = Sections(1 << 9);

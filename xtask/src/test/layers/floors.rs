@@ -23,7 +23,8 @@ pub const CRATES: &[Layers] = &[
             &["intern", "wire"],
             &["decode", "value"],
             &["meta"],
-            &["kind", "metadata_edit", "scheduling", "template"],
+            &["kind", "metadata_edit", "template"],
+            &["scheduling"],
             &[
                 "apiserverinternal",
                 "apps",
@@ -36,6 +37,7 @@ pub const CRATES: &[Layers] = &[
                 "policy",
                 "rbac",
                 "resource",
+                "storagemigration",
             ],
             // Some core kinds are read as kinds of other groups: a ReplicationController as a ReplicaSet.
             &["core"],
@@ -67,7 +69,7 @@ pub const CRATES: &[Layers] = &[
         folder: "kcm/src",
         is_complete: true,
         floors: &[
-            &["flags", "pods"],
+            &["flags", "pods", "protection"],
             &["credentials"],
             &["context"],
             // A domain never imports a domain.

@@ -5,4 +5,5 @@ pub mod garbage_collector;
 pub mod namespace;
 pub mod owners;
 pub mod resourcequota;
+pub mod storage_migrations;
 pub mod storage_versions;

@@ -1,3 +1,4 @@
 //! Devices of dynamic resource allocation.
 
+pub mod resource_pools;
 pub mod taint_eviction;

@@ -7,6 +7,7 @@ pub mod disruption;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
 pub mod pod_garbage_collector;
+pub mod podgroup_protection;
 pub mod refused_creations;
 pub mod released_pods;
 pub mod replicaset;
