@@ -125,6 +125,11 @@ impl Pod {
     pub const DEVICES: Sections = Sections(1 << 8);
     /// Section: the claims behind its volumes, of every pod.
     pub const VOLUMES: Sections = Sections(1 << 9);
+    /// Makes [`Pod::USAGE`] ignore `spec.resources` (gate PodLevelResources is off).
+    pub const CONTAINER_RESOURCES_ONLY: Sections = Sections(1 << 30);
+    /// Makes `spec.resources`, even if it is empty, decide alone on [`Usage::best_effort`] (gate
+    /// PodLevelResourcesFixKubeletQOSClass is off).
+    pub const ANY_POD_RESOURCES_DECIDE: Sections = Sections(1 << 31);
 }
 
 impl Pod {
@@ -208,7 +213,7 @@ impl Kind for Pod {
             pod.tolerations = Some(Tolerations::keep(&context.interner, spec, NO_EXECUTE)?);
         }
         if context.sections.contains(Self::USAGE) {
-            pod.usage = Some(PackedUsage::read(&context.interner, meta_bytes, spec, status)?);
+            pod.usage = Some(PackedUsage::read(context, meta_bytes, spec, status)?);
         }
         if context.sections.contains(Self::DEVICES) {
             pod.devices = devices::read(&context.interner, spec, status)?;
@@ -362,6 +367,8 @@ mod tests {
             Pod::REQUESTS,
             Pod::DEVICES,
             Pod::VOLUMES,
+            Pod::CONTAINER_RESOURCES_ONLY,
+            Pod::ANY_POD_RESOURCES_DECIDE,
         ];
         for (index, section) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| other.0 & section.0 == 0), "section {index}");
