@@ -155,6 +155,8 @@ fn main() -> std::process::ExitCode {
         },
         devices::resource_pools::{request_is_answered_once_all_slices_are_published},
         workloads::podgroup_protection::{group_stays_until_its_pods_have_finished},
+        workloads::job_scheduling::{pods_of_a_job_are_created_in_its_group},
+        process::coordinated_election::{candidate_with_the_oldest_emulation_version_leads},
         network::node_ipam::{nodes_get_ranges_of_both_families, a_failed_answer_costs_no_range},
         nodes::lifecycle::{
             a_dead_node_is_left_and_comes_back, one_zone_dies_and_then_all, a_frozen_watch_convicts_nobody,

@@ -1,6 +1,7 @@
 //! The processes: connections, serving, metrics, manifests, diagnostics, and an operator of the SDK.
 
 pub mod connections;
+pub mod coordinated_election;
 pub mod diagnostics;
 pub mod diagnostics_page;
 pub mod echo_operator;

@@ -6,6 +6,7 @@ pub mod deployment;
 pub mod disruption;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
+pub mod job_scheduling;
 pub mod pod_garbage_collector;
 pub mod podgroup_protection;
 pub mod refused_creations;
