@@ -1,5 +1,6 @@
 //! Controllers of volumes and claims.
 
+pub mod attach_detach;
 pub mod binder;
 pub mod ephemeral_volume;
 pub mod expander;
@@ -7,6 +8,9 @@ pub mod indexes;
 pub mod migration;
 pub mod pv_protection;
 pub mod pvc_protection;
+pub mod selinux_warning;
 #[cfg(test)]
 mod testing;
+pub mod translation;
 pub mod vac_protection;
+pub mod volume_name;

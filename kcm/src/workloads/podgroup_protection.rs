@@ -170,7 +170,7 @@ mod tests {
         let mut meta = meta("ns", "group", 1);
         meta.deletion = Time(i64::from(is_deleting));
         meta.finalizers = finalizers.iter().map(|name| (*name).into()).collect();
-        Arc::new(PodGroup { meta })
+        Arc::new(PodGroup { meta, claims: Box::default() })
     }
 
     fn pod(uid: &str, group: Option<&str>, phase: Phase) -> Arc<Pod> {
@@ -182,7 +182,8 @@ mod tests {
         });
         let mut pod = Pod::decode(&decode_once(Sections::default()), &object).expect("well-formed");
         (pod.meta.uid, pod.phase) = (Uid::parse(uid), phase);
-        pod.devices = group.map(|group| Box::new(Devices { claims: Box::default(), group: Some(group.into()) }));
+        pod.devices =
+            group.map(|group| Box::new(Devices { entries: Box::default(), extended: None, group: Some(group.into()) }));
         Arc::new(pod)
     }
 

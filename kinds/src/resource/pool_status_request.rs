@@ -20,9 +20,9 @@ const ENDS: [&str; 2] = ["Complete", "Failed"];
 pub struct ResourcePoolStatusRequest {
     /// Metadata.
     pub meta: Meta,
-    /// The driver whose pools are asked for.
+    /// The driver whose pools are requested.
     pub driver: Str,
-    /// The only pool that is asked for, if it is one.
+    /// The only requested pool, if it is one.
     pub pool: Option<Str>,
     /// The largest number of pools in the status.
     pub limit: Option<i32>,

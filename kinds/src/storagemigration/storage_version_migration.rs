@@ -1,4 +1,4 @@
-//! StorageVersionMigration: the wish to have all objects of a resource written again in the version of storage.
+//! StorageVersionMigration: a request to write all objects of a resource again in the storage version.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;

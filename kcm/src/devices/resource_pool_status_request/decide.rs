@@ -37,7 +37,7 @@ pub struct Answer {
 pub struct PoolUse {
     /// Devices that some claim got.
     pub devices: BTreeSet<Str>,
-    /// What was used up of shared capacities.
+    /// Consumed shared capacities.
     pub consumed: Counters,
 }
 

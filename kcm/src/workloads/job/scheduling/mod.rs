@@ -153,7 +153,7 @@ impl Scheduling {
         let workload = compile::workload(fresh, &name);
         let created = self.create(&WORKLOADS, key, workload).await;
         match &created {
-            Ok(_) => self.tell(
+            Ok(_) => self.record(
                 job,
                 EventType::Normal,
                 "WorkloadCreated",
@@ -161,7 +161,7 @@ impl Scheduling {
             ),
             Err(error) => {
                 let message = format!("Failed to create Workload for Job {job_name}: {error}");
-                self.tell(job, EventType::Warning, "FailedWorkloadCreate", message);
+                self.record(job, EventType::Warning, "FailedWorkloadCreate", message);
             }
         }
         created.map(Some)
@@ -198,7 +198,7 @@ impl Scheduling {
         }
         let created = self.create(&GROUPS, key, group).await?;
         let message = format!("Created PodGroup {name} for Job {}", key.name);
-        self.tell(job, EventType::Normal, "PodGroupCreated", message);
+        self.record(job, EventType::Normal, "PodGroupCreated", message);
         Ok(Some(created))
     }
 
@@ -216,7 +216,7 @@ impl Scheduling {
         self.writer.patch(resource, &key, &patch).await.map(drop).map_err(|error| error.to_string())
     }
 
-    fn tell(&self, job: &Job, kind: EventType, reason: &'static str, message: String) {
+    fn record(&self, job: &Job, kind: EventType, reason: &'static str, message: String) {
         self.recorder.event(&about(job), kind, reason, message);
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use cluster_tests::{Bed, Faults, Manager, Space, eventually};
 use control_plane::Options;
 use runtime::election::Lost;
-use runtime::manager::Ended;
+use runtime::manager::ExitReason;
 use serde_json::Value;
 
 const GATE: &str = "--feature-gates=CoordinatedLeaderElection=true";
@@ -44,9 +44,9 @@ pub async fn candidate_with_the_oldest_emulation_version_leads(_: Space) -> Resu
     // The API server ends the term of a leader when an older candidate comes.
     let older = Manager::start_cluster_wide(&space, &Faults::default(), &flags("--emulated-version=1.36")).await?;
     let ended = newer.ended().await?;
-    ensure!(matches!(ended, Ended::LeaseLost(Lost::EndOfTerm { .. })), "{ended:?}");
+    ensure!(matches!(ended, ExitReason::LeaseLost(Lost::EndOfTerm { .. })), "{ended:?}");
     let second = leader(&bed, "1.36.0").await?;
     ensure!(first != second, "{first}");
-    ensure!(older.stop().await? == Ended::Shutdown);
+    ensure!(older.stop().await? == ExitReason::Shutdown);
     Ok(())
 }

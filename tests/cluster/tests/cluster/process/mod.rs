@@ -1,5 +1,6 @@
 //! The processes: connections, serving, metrics, manifests, diagnostics, and an operator of the SDK.
 
+pub mod all_gates;
 pub mod connections;
 pub mod coordinated_election;
 pub mod diagnostics;
