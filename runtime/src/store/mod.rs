@@ -280,6 +280,13 @@ impl<K: Kind> Store<K> {
         self.tell(&Change { old: old.as_ref(), new: Some(&new) });
     }
 
+    /// Hands a record to the subscribers again.
+    pub(crate) fn repeat(&self, key: &ObjectKey) {
+        if let Some(record) = self.get(key) {
+            self.tell(&Change { old: Some(&record), new: Some(&record) });
+        }
+    }
+
     /// Removes a record that the watch reported as deleted.
     pub(crate) fn remove(&self, namespace: &str, name: &str) {
         let old = self.records.write().unwrap_or_else(PoisonError::into_inner).remove(namespace, name);

@@ -94,6 +94,8 @@ pub struct Gates {
     pub configurable_tolerance: bool,
     /// PodLevelResources
     pub pod_level_resources: bool,
+    /// HPAOptimizedSelectorStore
+    pub optimized_selectors: bool,
 }
 
 /// By which part of their targets an object's metrics may differ from them without scaling.

@@ -29,6 +29,7 @@ use super::decide::{COMPLETE, View, has_finalizer, index_of};
 use super::manage::{Deeds, NewPod, Plan, Turn};
 use super::metrics::{Did, Need, Tally};
 use super::pods::new_pod;
+use super::scheduling::Scheduling;
 use super::track::{self, Account};
 use crate::context::Clock;
 use crate::pods::control::{CreateError, PodControl};
@@ -57,6 +58,8 @@ pub struct Jobs {
     pub handover: Handover,
     /// Whether a Job that is suspended loses its start time (gate MutableSchedulingDirectivesForSuspendedJobs).
     pub clears_start: bool,
+    /// Groups of pods (gate WorkloadWithJob).
+    pub scheduling: Option<Scheduling>,
     pub tally: Arc<Tally>,
 }
 
@@ -145,6 +148,10 @@ impl Jobs {
             return Ok(Outcome::WaitingForCache);
         }
         let mut pods = claimed.pods;
+        let group = match &self.scheduling {
+            Some(scheduling) => scheduling.group(key, job, !pods.is_empty()).await.map_err(ReconcileError::new)?,
+            None => None,
+        };
         pods.sort_by_key(|pod| index_of(pod).unwrap_or(-1));
         let memory = self.remember(key, &job.meta.uid, |memory| {
             let shown: HashSet<&Uid> = pods.iter().filter(|pod| has_finalizer(pod)).map(|pod| &pod.meta.uid).collect();
@@ -175,7 +182,7 @@ impl Jobs {
             Plan::Nothing | Plan::End(_) => Did::Reconciling,
         };
         let need = Need::of(job, standing.failed, standing.terminating);
-        let (deeds, failure) = self.act(key, job, &plan, need).await;
+        let (deeds, failure) = self.act(key, job, &plan, need, group.as_deref()).await;
         let outcome = view.outcome(&standing, &plan, deeds);
         if let Some(turn) = outcome.turn {
             let (reason, message) = match turn {
@@ -306,7 +313,14 @@ impl Jobs {
     }
 
     /// Creates and deletes as planned. Returns what was done, and the first failure.
-    async fn act(&self, key: &ObjectKey, job: &Job, plan: &Plan, need: Need) -> (Deeds, Option<String>) {
+    async fn act(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        plan: &Plan,
+        need: Need,
+        group: Option<&str>,
+    ) -> (Deeds, Option<String>) {
         match plan {
             Plan::Nothing | Plan::Wait(_) => (Deeds::default(), None),
             Plan::End(pods) => self.delete(key, job, pods, false).await,
@@ -318,7 +332,7 @@ impl Jobs {
                 }
                 self.delete(key, job, pods, true).await
             }
-            Plan::Create(pods) => self.create(key, job, pods, need).await,
+            Plan::Create(pods) => self.create(key, job, pods, need, group).await,
         }
     }
 
@@ -361,8 +375,15 @@ impl Jobs {
         Ok(())
     }
 
-    /// Creates pods with a slow start.
-    async fn create(&self, key: &ObjectKey, job: &Job, pods: &[NewPod], need: Need) -> (Deeds, Option<String>) {
+    /// Creates pods with a slow start, in this PodGroup if there is one.
+    async fn create(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        pods: &[NewPod],
+        need: Need,
+        group: Option<&str>,
+    ) -> (Deeds, Option<String>) {
         let Some(template) = job.template.as_ref().filter(|template| !template.labels.is_empty()) else {
             return (Deeds::default(), Some("unable to create pods, no labels".to_owned()));
         };
@@ -372,7 +393,7 @@ impl Jobs {
         }
         debug!(count = pods.len(), "too few pods; creating");
         let create = |at: usize| async move {
-            let created = self.control.create(key, job, &new_pod(job, key, template, pods[at])).await;
+            let created = self.control.create(key, job, &new_pod(job, key, template, pods[at], group)).await;
             self.tally.made(need, created.is_ok());
             created
         };
@@ -439,6 +460,7 @@ impl Jobs {
 
     fn forget(&self, key: &ObjectKey) {
         self.control.consistency.forget(key);
+        self.scheduling.iter().for_each(|scheduling| scheduling.forget(key));
         self.handover.forget(key);
         self.memory().remove(key);
         self.debouncer.forget(key);

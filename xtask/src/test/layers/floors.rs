@@ -23,7 +23,8 @@ pub const CRATES: &[Layers] = &[
             &["intern", "wire"],
             &["decode", "value"],
             &["meta"],
-            &["kind", "metadata_edit", "scheduling", "template"],
+            &["kind", "metadata_edit", "template"],
+            &["scheduling"],
             &[
                 "admissionregistration",
                 "apiserverinternal",
@@ -38,6 +39,7 @@ pub const CRATES: &[Layers] = &[
                 "rbac",
                 "resource",
                 "scheduling_api",
+                "storagemigration",
             ],
             // Some core kinds are read as kinds of other groups: a ReplicationController as a ReplicaSet.
             &["core"],
@@ -79,7 +81,7 @@ pub const CRATES: &[Layers] = &[
         folder: "kcm/src",
         is_complete: true,
         floors: &[
-            &["flags", "pods"],
+            &["flags", "pods", "protection"],
             &["credentials"],
             &["context"],
             // A domain never imports a domain.
