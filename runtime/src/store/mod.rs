@@ -16,6 +16,7 @@ use kinds::meta::ObjectKey;
 use kinds::{Decode, Kind, Uid};
 use tracing::error;
 
+use crate::wake::Wake;
 pub use cached::Cached;
 use indexed::Indexed;
 pub use progress::Progress;
@@ -98,8 +99,6 @@ pub struct Store<K: Kind> {
     underway: Mutex<HashMap<ObjectKey, Vec<Wake>>>,
 }
 
-type Wake = Box<dyn FnOnce() + Send>;
-
 /// From this number of written objects on, those that a store no longer waits for are removed, each time the number has doubled.
 const WRITTEN_SWEPT: usize = 64;
 
@@ -114,7 +113,7 @@ pub struct Underway<'a, K: Kind> {
 impl<K: Kind> Drop for Underway<'_, K> {
     fn drop(&mut self) {
         let waiting = self.store.underway.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
-        waiting.into_iter().flatten().for_each(|wake| wake());
+        waiting.into_iter().flatten().for_each(Wake::run);
     }
 }
 
@@ -208,9 +207,10 @@ impl<K: Kind> Store<K> {
     /// Whether the record of an object is as this process, whichever controller it was, wrote it last, and no write is
     /// under way: one that is based on the record would meet no conflict of our own making. If not, `wake` runs when it
     /// is worth to look again.
-    pub fn is_settled(&self, key: &ObjectKey, wake: impl FnOnce() + Send + 'static) -> bool {
+    pub fn is_settled(&self, key: &ObjectKey, wake: impl Into<Wake>) -> bool {
+        let wake = wake.into();
         if let Some(waiting) = self.underway.lock().unwrap_or_else(PoisonError::into_inner).get_mut(key) {
-            waiting.push(Box::new(wake));
+            wake.wait_in(waiting);
             return false;
         }
         match self.awaited(key) {
