@@ -47,6 +47,10 @@ type Runner = Box<dyn FnOnce(Arc<Clients>, Option<String>, Arc<Semaphore>) -> Bo
 pub trait WatchStats: Send + Sync {
     /// The resource, with its group behind a dot as kubectl spells it.
     fn resource(&self) -> String;
+    /// The kind's group, version and plural name.
+    fn group_version_resource(&self) -> [&'static str; 3];
+    /// The version that the store has reached.
+    fn version(&self) -> u64;
     /// Whether the first list is complete.
     fn is_synced(&self) -> bool;
     /// How many records there are.
@@ -67,6 +71,14 @@ impl<K: Kind> WatchStats for Store<K> {
             "" => K::RESOURCE.plural.to_owned(),
             group => format!("{}.{group}", K::RESOURCE.plural),
         }
+    }
+
+    fn group_version_resource(&self) -> [&'static str; 3] {
+        [K::RESOURCE.group, K::RESOURCE.version, K::RESOURCE.plural]
+    }
+
+    fn version(&self) -> u64 {
+        self.progress().version()
     }
 
     fn is_synced(&self) -> bool {
