@@ -1,9 +1,10 @@
-//! Read your own writes: a key is not decided on again before the stores show what was done for it.
+//! Read your own writes: a key is reconciled again only when the cache contains its previous writes.
 //!
-//! Every write answers with the version that it made. A key waits until the store of that kind has come so far, and
-//! wakes by itself. A deletion is different (its answer does not tell when the object is gone): it counts as seen when
-//! the store shows that very object, by uid, as gone or going. There is nothing to count up or down, so nothing can be
-//! miscounted. (upstream: pkg/controller, UIDTrackingControllerExpectations; pkg/controller/util/consistency)
+//! Every write returns the resourceVersion that it created. A key waits until the cache of that kind has reached it,
+//! and is requeued automatically. Deletions differ, because their response does not contain the version of the removal:
+//! a deletion counts as seen when the cache shows that very object, by uid, as deleted or terminating. Nothing is
+//! counted, so nothing can be miscounted. (upstream: pkg/controller, UIDTrackingControllerExpectations;
+//! pkg/controller/util/consistency)
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ use crate::journal::note;
 use crate::store::{Cached, Progress, Store};
 use crate::wake::Wake;
 
-/// After this time an expected deletion is taken as seen, for its object may never go (pkg/controller,
+/// After this time an expected deletion counts as seen, because its object may never be removed (pkg/controller,
 /// ExpectationsTimeout).
 const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
@@ -26,7 +27,7 @@ struct Written {
     kind: (&'static str, &'static str),
     history: u64,
     version: u64,
-    /// The key is woken at this version already.
+    /// The key will be requeued at this version already.
     is_awaited: bool,
 }
 
@@ -41,7 +42,7 @@ struct Deletion {
 struct Expected {
     written: Vec<Written>,
     deletions: Vec<Deletion>,
-    /// A write whose answer was lost.
+    /// The response to a write was lost.
     uncertain: bool,
 }
 
@@ -66,12 +67,12 @@ impl Consistency {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers that an object of kind `K` was written for `key`, at this version.
+    /// Records that an object of kind `K` was written for `key` at this version.
     pub fn wrote<K: Kind>(&self, key: &ObjectKey, store: &Store<K>, version: u64) {
         self.wrote_at(key, &K::RESOURCE, store.progress(), version);
     }
 
-    /// As [`Consistency::wrote`], of a kind that only its store's progress is known of.
+    /// Like [`Consistency::wrote`], for a kind of which only the progress of its cache is known.
     pub fn wrote_at(&self, key: &ObjectKey, resource: &Resource, progress: &Progress, version: u64) {
         let written = Written {
             kind: (resource.group, resource.plural),
@@ -88,30 +89,30 @@ impl Consistency {
         }
     }
 
-    /// Remembers that an object is about to be deleted for `key`.
+    /// Records that an object is about to be deleted for `key`.
     pub fn deleting(&self, key: &ObjectKey, object: &Meta) {
         let deletion = Deletion { name: object.name.clone(), uid: object.uid.clone(), since: Instant::now() };
         self.lock().entry(key.clone()).or_default().deletions.push(deletion);
     }
 
-    /// Takes [`Consistency::deleting`] back: the deletion failed.
+    /// Reverts [`Consistency::deleting`]: the deletion failed.
     pub fn not_deleting(&self, key: &ObjectKey, uid: &Uid) {
         if let Some(expected) = self.lock().get_mut(key) {
             expected.deletions.retain(|deletion| deletion.uid != *uid);
         }
     }
 
-    /// Remembers that a write for `key` may have been done although its answer was lost.
+    /// Records that a write for `key` may have been executed although its response was lost.
     pub fn lost(&self, key: &ObjectKey) {
         self.lock().entry(key.clone()).or_default().uncertain = true;
     }
 
-    /// True once after [`Consistency::lost`]: the caller looks at the server before it acts.
+    /// Returns true once after [`Consistency::lost`]: the caller reads from the API server before it acts.
     pub fn take_lost(&self, key: &ObjectKey) -> bool {
         self.lock().get_mut(key).is_some_and(|expected| std::mem::take(&mut expected.uncertain))
     }
 
-    /// Whether the store shows all that was written of kind `K` for `key`. If not, `wake` runs when it does.
+    /// Reports whether the cache contains all writes of kind `K` for `key`. If not, `wake` runs when it does.
     pub fn caught_up<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> bool {
         self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
     }
@@ -169,9 +170,9 @@ impl Consistency {
         match behind {
             None => true,
             Some((version, is_awaited)) => {
-                note(|| format!("the store of {} has not come to version {version} yet", resource.plural));
+                note(|| format!("the cache of {} has not reached version {version} yet", resource.plural));
                 *self.skips.lock().unwrap_or_else(PoisonError::into_inner).entry(kind).or_default() += 1;
-                // A key that changes all the time while the watch stands still must not fill the memory.
+                // A key that changes all the time while the watch is stalled must not fill the memory.
                 if !is_awaited {
                     progress.when_reached(version, wake);
                 }
@@ -180,7 +181,7 @@ impl Consistency {
         }
     }
 
-    /// How often something had to wait for the store of a kind, by the kind's group and plural name.
+    /// Returns how often a key had to wait for the cache of a kind, by group and plural name.
     pub fn skips(&self) -> BTreeMap<(&'static str, &'static str), u64> {
         self.skips.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -202,7 +203,7 @@ impl Consistency {
         seen
     }
 
-    /// Forgets a key: its object is gone, and another one of its name starts clean.
+    /// Removes a key: its object was deleted, and a new object of that name starts without history.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn key_that_is_checked_often_waits_once() {
+    fn repeatedly_checked_key_registers_one_waiter() {
         let pods = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
         let (consistency, progress) = (Consistency::default(), Progress::default());
         let (key, woken) = (ObjectKey::new("ns", "a"), Arc::new(AtomicUsize::new(0)));
@@ -293,7 +294,7 @@ mod tests {
         assert!(check());
         consistency.wrote_at(&key, &pods, &progress, 7);
         assert!(!check());
-        // A later write is waited for, too, though an earlier one is awaited already.
+        // A later write is waited for, too, although an earlier one is already awaited.
         consistency.wrote_at(&key, &pods, &progress, 9);
         assert!(!check());
         progress.advance(7);

@@ -18,15 +18,15 @@ use crate::fence::Fence;
 use crate::store::{Index, Store};
 use crate::write::Writer;
 
-/// A store that keeps these sections and indexes, with these records in it, as if a watch had delivered them in this
-/// order. It has no watch: [`Store::progress`] says that nothing was listed yet.
+/// Returns a store with these sections and indexes that contains these records, as if a watch had delivered them in
+/// this order. It has no watch: [`Store::progress`] reports that nothing was listed yet.
 pub fn filled_store<K: Kind>(decode: Decode, indexes: Vec<Index<K>>, records: impl IntoIterator<Item = K>) -> Store<K> {
     let store = Store::new(decode, indexes);
     records.into_iter().for_each(|record| store.put(record));
     store
 }
 
-/// Metadata of an object that has a name and a version, and nothing else.
+/// Returns the metadata of an object with only a name and a version.
 pub fn meta(namespace: &str, name: &str, version: u64) -> Meta {
     let interner = Interner::default();
     Meta {

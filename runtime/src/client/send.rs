@@ -1,4 +1,4 @@
-//! One request under one identity, and an honest word on what became of it.
+//! Sends one request under one identity and reports whether it may have been executed.
 
 use std::time::Duration;
 
@@ -17,27 +17,27 @@ use super::{Clients, Identity, TokenError};
 /// server ends every request except watches after 60 s.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(65);
 
-/// Why a request has no answer.
+/// The reason why a request has no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// Certainly nothing was sent: it may be sent again.
+    /// Certainly nothing was sent: the request may be repeated.
     #[error("{method} {path} was not sent: {problem}")]
     NotSent {
         /// The request's method.
         method: Method,
         /// The request's path, without its query.
         path: String,
-        /// What went wrong.
+        /// The problem.
         problem: String,
     },
-    /// The server may have done it: look before doing it again.
-    #[error("{method} {path} has no answer, the server may have done it: {problem}")]
+    /// The server may have executed the request: read the state before repeating it.
+    #[error("{method} {path} has no response, the server may have executed it: {problem}")]
     Lost {
         /// The request's method.
         method: Method,
         /// The request's path, without its query.
         path: String,
-        /// What went wrong.
+        /// The problem.
         problem: String,
     },
     /// The server returned success with a body beyond the caller's limit: a write was done.
@@ -56,7 +56,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Whether the server certainly has not seen the request.
+    /// Reports whether the server has certainly not received the request.
     #[must_use]
     pub fn not_sent(&self) -> bool {
         match self {
@@ -136,8 +136,8 @@ impl Clients {
         Ok(request)
     }
 
-    /// Opens a response that is read piece by piece, as the process itself: a watch or a long list. Only the head of the
-    /// response has a deadline; the caller limits the size and the silence of the body.
+    /// Opens a response that is read piece by piece, under the process's own identity: a watch or a long list. Only the
+    /// head of the response has a deadline; the caller limits the size of the body and the time without data.
     ///
     /// # Errors
     /// [`SendError`] as [`Clients::send`].
@@ -199,7 +199,7 @@ async fn whole(client: &kube::Client, request: Request<Body>, longest: usize) ->
     Ok(Response::from_parts(head, Body::from(body.to_bytes())))
 }
 
-/// What a client says went wrong, without its wrapping.
+/// Returns the message of a client error without its wrapping.
 pub(super) fn problem(error: kube::Error) -> String {
     match error {
         kube::Error::Service(cause) => chain(&*cause),
@@ -207,7 +207,7 @@ pub(super) fn problem(error: kube::Error) -> String {
     }
 }
 
-/// An error with its causes, each once.
+/// Returns an error with its causes, each once.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

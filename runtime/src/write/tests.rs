@@ -1,4 +1,4 @@
-//! The Writer in front of a server that a [`RequestLayer`] plays.
+//! The Writer with a server that is simulated by a [`RequestLayer`].
 
 use std::sync::Mutex;
 
@@ -27,7 +27,7 @@ fn full(status: u16, headers: &[(&str, &str)], body: &str) -> Response<AnswerBod
     answer
 }
 
-/// A writer whose requests are answered by `answer`, and their paths with queries.
+/// Creates a writer whose requests get the responses of `answer`, and the record of their paths.
 async fn writer(
     fence: Fence,
     answer: impl Fn(&str) -> Option<Response<AnswerBody>> + Send + Sync + 'static,
@@ -57,7 +57,7 @@ async fn writer(
     (Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), fence), paths)
 }
 
-/// A `Status` in JSON.
+/// Returns a `Status` in JSON.
 fn status(code: u16, reason: &str, message: &str) -> String {
     serde_json::json!({"kind": "Status", "code": code, "reason": reason, "message": message}).to_string()
 }
@@ -103,7 +103,7 @@ async fn hostile_names_reach_one_object_or_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn read_without_end_is_given_up() {
+async fn endless_read_is_cancelled() {
     let endless = |path: &str| {
         path.ends_with("slow").then(|| {
             let chunks = futures::stream::unfold((), |()| async {
@@ -122,7 +122,7 @@ async fn read_without_end_is_given_up() {
 }
 
 #[tokio::test]
-async fn answer_beyond_the_size_limit_is_given_up() {
+async fn response_beyond_the_size_limit_is_cancelled() {
     let huge = |_: &str| {
         let chunk = Bytes::from(vec![0; 1 << 20]);
         let chunks = futures::stream::repeat_with(move || Ok(Frame::data(chunk.clone())));
@@ -154,7 +154,7 @@ async fn error_with_a_body_without_end_is_a_refusal() {
 }
 
 #[tokio::test]
-async fn error_leaves_open_if_a_write_was_done_only_when_the_server_cannot_know() {
+async fn error_is_inconclusive_only_when_the_server_cannot_know() {
     const RETRY: &[(&str, &str)] = &[("retry-after", "3")];
     type Headers = &'static [(&'static str, &'static str)];
     let cases: [(u16, Headers, &str, &str, bool); 13] = [

@@ -97,7 +97,7 @@ impl Evictions {
         let claim = |name: &Str| self.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), name.clone()));
         decide::of_pod(
             pod,
-            |used| claim(&used.name),
+            |used| claim(used.name),
             |claim| {
                 let mut pools: HashMap<u64, Vec<Arc<ResourceSlice>>> = HashMap::new();
                 for device in claim.allocation.iter().flat_map(|allocation| &allocation.devices) {

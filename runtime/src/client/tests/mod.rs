@@ -26,7 +26,7 @@ struct Place {
     kubeconfig: PathBuf,
 }
 
-/// How the kubeconfig's user proves who it is.
+/// The credentials of the kubeconfig's user.
 #[derive(Clone, Copy, PartialEq)]
 enum User {
     Certificate,
@@ -93,7 +93,7 @@ async fn status(clients: &Clients, method: Method) -> StatusCode {
     clients.send(&Identity::Own, request(method, "/x"), LONGEST).await.expect("an answer").status()
 }
 
-/// Repeats `attempt` until it says yes, within ten seconds.
+/// Repeats `attempt` until it returns true, for at most ten seconds.
 async fn until<F: Future<Output = bool>>(what: &str, mut attempt: impl FnMut() -> F) {
     let tries = async {
         while !attempt().await {

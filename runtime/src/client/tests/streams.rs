@@ -1,10 +1,10 @@
-//! A server's limit of streams on one connection delays no request.
+//! A server's stream limit per connection delays no request.
 
 use std::sync::atomic::Ordering;
 
 use super::*;
 
-/// Requests to `/hang` stay open; all others are answered.
+/// Requests to `/hang` stay open; all others get a response.
 fn hanging() -> Script {
     Arc::new(|seen| {
         Box::pin(async move {
@@ -44,7 +44,7 @@ async fn quickly<F: Future>(what: &str, request: F) -> F::Output {
 }
 
 #[tokio::test]
-async fn watches_open_connections_by_the_limit_of_the_server() {
+async fn watches_open_connections_according_to_the_stream_limit() {
     let place = Place::new(User::Certificate, &["h2"], hanging()).await;
     place.server.streams.store(10, Ordering::SeqCst);
     let clients = place.connect().await;
@@ -72,7 +72,7 @@ async fn hanging_writes_do_not_delay_other_writes() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_makes_room() {
+async fn ended_stream_frees_its_slot() {
     let place = Place::new(User::Certificate, &["h2"], hanging()).await;
     place.server.streams.store(2, Ordering::SeqCst);
     let clients = place.connect().await;
@@ -90,7 +90,7 @@ async fn a_stream_that_ends_makes_room() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_replaced() {
+async fn failed_connection_is_replaced() {
     let closes: Script = Arc::new(|seen| Box::pin(async move { (seen.path != "/close").then(|| answer(200, "{}")) }));
     let place = Place::new(User::Certificate, &["h2"], closes).await;
     let clients = place.connect().await;
