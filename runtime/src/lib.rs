@@ -31,6 +31,7 @@ pub mod store;
 pub mod telemetry;
 pub mod testing;
 pub mod text;
+pub mod wake;
 pub mod watch;
 pub mod worker;
 pub mod write;

@@ -62,12 +62,13 @@ pub const CRATES: &[Layers] = &[
         is_complete: true,
         floors: &[
             // No IO.
+            &["wake"],
             &["debounce", "fence", "lock", "metrics", "page", "queue", "slow_start", "store", "text"],
-            &["children", "client", "journal", "testing"],
+            &["children", "client", "journal"],
             // Single requests, and reading one's own writes.
             &["consistency", "discovery", "openapi", "write"],
             &["controller_ref", "events", "handover", "watch", "worker"],
-            &["diagnostics", "election", "scale", "telemetry"],
+            &["diagnostics", "election", "scale", "telemetry", "testing"],
             &["manager", "serve"],
             &["sdk"],
         ],
