@@ -15,7 +15,7 @@ use kinds::{Kind, Resource, Str};
 use tokio::time::Instant;
 
 use crate::journal::note;
-use crate::store::{Progress, Store};
+use crate::store::{Cached, Progress, Store};
 
 /// After this time an expected deletion counts as seen, because its object may never be removed (pkg/controller,
 /// ExpectationsTimeout).
@@ -45,7 +45,16 @@ struct Expected {
     uncertain: bool,
 }
 
-/// Writes of a controller that the cache does not contain yet, by key.
+/// Children that were read from a cache.
+#[derive(Debug)]
+pub struct Observed<T> {
+    /// What was read.
+    pub children: T,
+    /// The cache showed all earlier deletions before it was read. Otherwise some of the children may be deleted already.
+    pub are_deletions_seen: bool,
+}
+
+/// What a controller has written and not seen yet, by key.
 #[derive(Debug, Default)]
 pub struct Consistency {
     keys: Mutex<HashMap<ObjectKey, Expected>>,
@@ -112,7 +121,39 @@ impl Consistency {
         self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
     }
 
-    /// Like [`Consistency::caught_up`], for a kind of which only the progress of its cache is known.
+    /// Reads the object of a key, once the cache shows all that was written of kind `K` for the key; otherwise `wake` runs
+    /// when it does. A key without an object is forgotten.
+    pub fn read<K: Kind>(
+        &self,
+        key: &ObjectKey,
+        store: &Arc<Store<K>>,
+        wake: impl FnOnce() + Send + 'static,
+    ) -> Cached<K> {
+        if !self.caught_up(key, store, wake) {
+            return Cached::Lagging;
+        }
+        let object = store.get(key);
+        if object.is_none() {
+            self.forget(key);
+        }
+        object.into()
+    }
+
+    /// Reads children of kind `K`, and reports if the cache showed all objects of that kind that were deleted for `key`.
+    ///
+    /// The question comes before the read. In the other order the watch may advance in between: the deletions count as
+    /// seen although the deleted objects are among those that were read, and too many others are deleted.
+    pub fn observe<K: Kind, T>(
+        &self,
+        key: &ObjectKey,
+        store: &Store<K>,
+        read: impl FnOnce(&Store<K>) -> T,
+    ) -> Observed<T> {
+        let are_deletions_seen = self.deletions_seen(key, store);
+        Observed { children: read(store), are_deletions_seen }
+    }
+
+    /// As [`Consistency::caught_up`], of a kind that only its store's progress is known of.
     pub fn caught_up_at(
         &self,
         key: &ObjectKey,
@@ -150,8 +191,8 @@ impl Consistency {
         self.skips.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reports whether the cache shows all objects of kind `K` that were deleted for `key` as deleted or terminating.
-    pub fn deletions_seen<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
+    /// Whether the store shows all objects of kind `K` that were deleted for `key` as gone or going.
+    fn deletions_seen<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
         let mut keys = self.lock();
         let Some(expected) = keys.get_mut(key) else { return true };
         expected.deletions.retain(|deletion| {
@@ -177,7 +218,68 @@ impl Consistency {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use kinds::schema::object_meta;
+    use kinds::wire::Put as _;
+    use kinds::{ConfigMap, Decode, Sections};
+
     use super::*;
+    use crate::testing::filled_store;
+
+    fn config_map(name: &str) -> ConfigMap {
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::NAMESPACE, "ns");
+            meta.put_str(object_meta::UID, name);
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        });
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        ConfigMap::decode(&decode, &object).expect("a ConfigMap")
+    }
+
+    fn store(names: &[&str]) -> Arc<Store<ConfigMap>> {
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        Arc::new(filled_store(decode, Vec::new(), names.iter().map(|name| config_map(name))))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deletion_that_the_watch_shows_during_the_read_is_not_seen() {
+        let (consistency, key) = (Consistency::default(), ObjectKey::new("ns", "owner"));
+        for shows_before in [false, true] {
+            let store = store(&["a", "b"]);
+            consistency.deleting(&key, &config_map("a").meta);
+            let advance = || store.remove("ns", "a");
+            if shows_before {
+                advance();
+            }
+            let observed = consistency.observe(&key, &store, |store| {
+                let children = store.all();
+                if !shows_before {
+                    advance();
+                }
+                children
+            });
+            // What was read has the deleted object exactly if its deletion does not count as seen.
+            let has_deleted = observed.children.iter().any(|child| &*child.meta.name == "a");
+            assert_eq!(observed.are_deletions_seen, !has_deleted);
+            assert!(consistency.observe(&key, &store, |_| ()).are_deletions_seen, "the next reconcile");
+        }
+    }
+
+    #[test]
+    fn object_is_read_only_when_the_cache_shows_the_last_write() {
+        let (consistency, key) = (Consistency::default(), ObjectKey::new("ns", "a"));
+        let store = store(&["a"]);
+        assert!(matches!(consistency.read(&key, &store, || {}), Cached::Current(_)));
+        consistency.wrote(&key, &store, 5);
+        assert!(matches!(consistency.read(&key, &store, || {}), Cached::Lagging));
+        store.progress().advance(5);
+        assert!(matches!(consistency.read(&key, &store, || {}), Cached::Current(_)));
+        consistency.lost(&key);
+        store.remove("ns", "a");
+        assert!(matches!(consistency.read(&key, &store, || {}), Cached::Absent));
+        assert!(!consistency.take_lost(&key), "a successor of the name starts clean");
+    }
 
     #[test]
     fn repeatedly_checked_key_registers_one_waiter() {

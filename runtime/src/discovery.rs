@@ -19,7 +19,10 @@ use crate::client::{Clients, Identity, Lane, SendError, refusal};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// The core group has its own path; all others are below the second one.
+/// Longest discovery document in bytes. It names each kind of the cluster with some 500 bytes.
+const LONGEST_BODY: usize = 64 << 20;
+
+/// The core group stands alone; all others are below the second path.
 const ROOTS: [&str; 2] = ["/api", "/apis"];
 
 /// The reason why discovery failed.
@@ -380,7 +383,7 @@ impl Discovery {
             .extension(Lane::Control)
             .body(Bytes::new())
             .map_err(|error| DiscoveryError::Unreadable { path, problem: error.to_string() })?;
-        let answer = self.clients.send(&Identity::Own, request).await?;
+        let answer = self.clients.send(&Identity::Own, request, LONGEST_BODY).await?;
         match answer.status() {
             StatusCode::NOT_MODIFIED => return Ok(false),
             StatusCode::OK => {}

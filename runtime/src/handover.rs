@@ -20,7 +20,7 @@ use kinds::selector::Selector;
 use kinds::{Kind, Str};
 use tokio::time::Instant;
 
-use crate::consistency::Consistency;
+use crate::consistency::{Consistency, Observed};
 use crate::lock::lock;
 use crate::store::{Store, by_controller, owned_by};
 use crate::write::{MetaList, WriteError, Writer};
@@ -94,11 +94,11 @@ impl Handover {
 
     /// Compares the children with the API server's. Returns those that the server no longer has.
     ///
-    /// Afterwards the key must wait until its cache is up to date and [`Handover::is_settled`].
+    /// The children have to be read again afterwards ([`Handover::observe`]): what was read before may be outdated.
     ///
     /// # Errors
-    /// When the list fails. The comparison remains due.
-    pub async fn compare<C: Kind>(&self, children: Children<'_, C>) -> Result<Vec<Arc<C>>, WriteError> {
+    /// When the list fails. The comparison is still due then.
+    pub async fn compare<C: Kind>(&self, children: &Children<'_, C>) -> Result<Vec<Arc<C>>, WriteError> {
         let Children { owner, store, consistency, .. } = children;
         let Some(selector) = children.selector.query() else {
             self.with(owner, |check| check.record(Vec::new()));
@@ -119,11 +119,25 @@ impl Handover {
         Ok(missing)
     }
 
-    /// Returns true if the cache explains all children that were missing in the last comparison.
+    /// Reads children, and reports if the cache showed all earlier deletions before: those of this process and those that
+    /// the last comparison found. A caller that gets `false` has to requeue the key after [`RECHECK`].
+    pub fn observe<C: Kind, T>(&self, children: &Children<'_, C>, read: impl FnOnce(&Store<C>) -> T) -> Observed<T> {
+        let Children { owner, selector, store, consistency, .. } = children;
+        let is_settled = self.is_settled(owner, selector, store);
+        let observed = consistency.observe(&owner.key(), store, read);
+        Observed { are_deletions_seen: observed.are_deletions_seen && is_settled, ..observed }
+    }
+
+    /// Delay of the reconcile after a comparison: none if the cache already shows what the API server has.
+    pub fn delay_after_compare<C: Kind>(&self, children: &Children<'_, C>, is_caught_up: bool) -> Duration {
+        let Children { owner, selector, store, .. } = children;
+        if is_caught_up && self.is_settled(owner, selector, store) { Duration::ZERO } else { RECHECK }
+    }
+
+    /// True when the store explains all children that were missing in the last comparison.
     ///
-    /// A child that stays missing for longer than [`RECHECK`] is compared again: [`Handover::is_due`] becomes true. A
-    /// caller that gets `false` must requeue the key after [`RECHECK`].
-    pub fn is_settled<C: Kind>(&self, owner: &Meta, selector: &Selector, store: &Store<C>) -> bool {
+    /// A child that stays for longer than [`RECHECK`] is compared again instead: [`Handover::is_due`] is true then.
+    fn is_settled<C: Kind>(&self, owner: &Meta, selector: &Selector, store: &Store<C>) -> bool {
         let mut checks = self.lock();
         let Some(check) = checks.get_mut(&owner.key()).filter(|check| check.uid == owner.uid) else { return true };
         check.missing.retain(|missing| {

@@ -1,6 +1,7 @@
 //! Node: identity, conditions, taints, and address ranges of its pods.
 
 use crate::core::node_cloud::{NodeCloud, PROVIDED_NODE_IP};
+use crate::core::node_volumes::{CONTROLLER_ATTACHES, NodeVolumes};
 use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Str};
 use crate::kind::{Kind, Resource};
@@ -53,6 +54,8 @@ pub struct Node {
     pub cloud: Option<Box<NodeCloud>>,
     /// Allocatable CPU in thousandths; zero without [`Node::CPU`].
     pub cpu_millis: i64,
+    /// Its attached volumes; only with [`Node::VOLUMES`].
+    pub volumes: Option<Box<NodeVolumes>>,
 }
 
 impl Node {
@@ -60,6 +63,8 @@ impl Node {
     pub const CLOUD: Sections = Sections(1);
     /// Section: allocatable CPU.
     pub const CPU: Sections = Sections(1 << 1);
+    /// Section: which volumes are attached to it and in use.
+    pub const VOLUMES: Sections = Sections(1 << 2);
 
     /// Returns the condition of this type.
     pub fn condition(&self, kind: &str) -> Option<&NodeCondition> {
@@ -129,12 +134,14 @@ impl Kind for Node {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
-        let (mut ttl_seconds, mut provided_ip) = (None, None);
+        let (mut ttl_seconds, mut provided_ip, mut is_managed) = (None, None, false);
         let meta = Meta::decode(interner, find(object, f::METADATA), |key, value| {
             if key == TTL {
                 ttl_seconds = value.parse().ok();
             } else if key == PROVIDED_NODE_IP {
                 provided_ip = Some(Str::from(value));
+            } else if key == CONTROLLER_ATTACHES {
+                is_managed = true;
             }
         })?;
         let conditions = fields(find(object, f::STATUS))
@@ -156,10 +163,14 @@ impl Kind for Node {
             conditions,
             cloud,
             cpu_millis: 0,
+            volumes: None,
         };
         node.read_spec(interner, spec)?;
         if context.sections.contains(Self::CPU) {
             node.cpu_millis = allocatable_cpu(find(object, f::STATUS))?;
+        }
+        if context.sections.contains(Self::VOLUMES) {
+            node.volumes = Some(Box::new(NodeVolumes::read(is_managed, status)?));
         }
         Ok(node)
     }

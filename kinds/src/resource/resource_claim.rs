@@ -6,6 +6,7 @@ use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::Str;
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
+use crate::resource::claim_state::{ClaimState, ENTRY_ANNOTATION};
 use crate::resource::device_allocation::Allocation;
 use crate::wire::schema::{
     device_claim, device_class as class, device_class_spec, device_request as request, device_sub_request as sub,
@@ -31,11 +32,15 @@ pub struct ResourceClaim {
     pub for_extended_resources: bool,
     /// The allocated devices, if any; only with [`ResourceClaim::ALLOCATION`].
     pub allocation: Option<Box<Allocation>>,
+    /// What its life depends on; only with [`ResourceClaim::STATE`].
+    pub state: Option<Box<ClaimState>>,
 }
 
 impl ResourceClaim {
     /// Section: the allocated devices.
     pub const ALLOCATION: Sections = Sections(1 << 0);
+    /// Section: what its life depends on.
+    pub const STATE: Sections = Sections(1 << 1);
 
     /// Of alternatives, the largest counts (pkg/quota/v1/evaluator/core, claimEvaluator.Usage).
     fn read_request(devices: &mut BTreeMap<Str, i64>, context: &Decode, message: &[u8]) -> Result<(), WireError> {
@@ -92,9 +97,12 @@ impl Kind for ResourceClaim {
     };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let mut for_extended_resources = false;
+        let (mut for_extended_resources, mut entry) = (false, None);
         let meta = Meta::decode(&context.interner, find(object, f::METADATA), |key, value| {
             for_extended_resources |= key == EXTENDED && value == "true";
+            if key == ENTRY_ANNOTATION {
+                entry = Some(context.interner.str(value));
+            }
         })?;
         let mut devices = BTreeMap::new();
         for field in fields(find(find(object, f::SPEC), s::DEVICES)) {
@@ -107,7 +115,14 @@ impl Kind for ResourceClaim {
             true => Allocation::read(&context.interner, find(object, f::STATUS))?.map(Box::new),
             false => None,
         };
-        Ok(Self { meta, devices: devices.into_iter().collect(), for_extended_resources, allocation })
+        let state = match context.sections.contains(Self::STATE) {
+            true => {
+                let (spec, status) = (find(object, f::SPEC), find(object, f::STATUS));
+                Some(Box::new(ClaimState::read(&context.interner, entry, spec, status)?))
+            }
+            false => None,
+        };
+        Ok(Self { meta, devices: devices.into_iter().collect(), for_extended_resources, allocation, state })
     }
 
     fn meta(&self) -> &Meta {

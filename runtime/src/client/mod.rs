@@ -39,6 +39,8 @@ pub use identity::{Identity, ServiceAccountToken, TokenError};
 pub use kubeconfig::inline_authority;
 pub use layer::{AnswerBody, Exchange, Next, Pool, RequestLayer};
 pub use proxy::ProxyEnvironment;
+#[cfg(test)]
+pub(crate) use send::READ_TIMEOUT;
 pub use send::SendError;
 
 use crate::metrics::RestClient;

@@ -177,7 +177,16 @@ pub struct Queue<K> {
 }
 
 impl<K: Clone + Eq + Hash + Send> Queue<K> {
-    /// Creates an empty queue.
+    /// Adds `key` when it is called: the `wake` of a cache that has to show a write first.
+    pub fn waker(self: &Arc<Self>, key: &K) -> impl FnOnce() + Send + use<K>
+    where
+        K: Sync,
+    {
+        let (queue, key) = (self.clone(), key.clone());
+        move || queue.add(key)
+    }
+
+    /// An empty queue.
     pub fn new(options: QueueOptions) -> Arc<Self> {
         Arc::new(Self {
             metrics: QueueMetrics::new(options.name),

@@ -68,9 +68,7 @@ impl<K: Object> Worker<K> {
     fn caught_up(&self, key: &ObjectKey) -> bool {
         let shared = &self.shared;
         let seen = |resource: &Resource, progress: &Progress| {
-            let (queue, key) = (self.queue.clone(), key.clone());
-            let again = key.clone();
-            shared.consistency.caught_up_at(&key, resource, progress, move || queue.add(again))
+            shared.consistency.caught_up_at(key, resource, progress, self.queue.waker(key))
         };
         seen(&K::RESOURCE, shared.store.progress())
             && shared.children.values().all(|(resource, store)| seen(resource, store.progress()))
@@ -93,14 +91,14 @@ impl<K: Object> Worker<K> {
     }
 
     async fn go(&self, key: &ObjectKey) -> Result<Outcome, Error> {
+        if !self.caught_up(key) {
+            return Ok(Outcome::WaitingForCache);
+        }
         let Some(record) = self.shared.store.get(key) else {
             self.shared.consistency.forget(key);
             self.shared.answers.forget(key);
             return Ok(Outcome::Done);
         };
-        if !self.caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         let context = Context { object: record.object.clone(), record: record.clone(), shared: self.shared.clone() };
         let finalizer = self.finalizer.as_ref();
         match (step(record.meta(), finalizer.map(|finalizer| finalizer.name)), finalizer) {

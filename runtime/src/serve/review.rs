@@ -23,6 +23,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Upstream's limits of reviews per second, and of their burst.
 const QPS: f32 = 200.0;
 const BURST: u32 = 400;
+/// Longest review in bytes: it repeats the request, with the groups and extra fields of one user.
+const LONGEST_BODY: usize = 4 << 20;
 
 /// The reason why there is no result.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -114,7 +116,7 @@ impl Reviewer {
             .body(body)
             .map_err(|error| unreachable(error.to_string()))?;
         let begun = Instant::now();
-        let answer = self.clients.send(&Identity::Own, request).await;
+        let answer = self.clients.send(&Identity::Own, request, LONGEST_BODY).await;
         self.metrics.record(answer.as_ref().ok().map(|answer| answer.status().as_u16()), begun.elapsed());
         let answer = answer.map_err(|error| unreachable(error.to_string()))?;
         if !answer.status().is_success() {

@@ -3,6 +3,7 @@
 //! Only the watch of the kind changes a store; all others read it. A look-up takes a short lock, never scans a kind,
 //! and returns shared records.
 
+mod cached;
 mod indexed;
 mod progress;
 
@@ -15,6 +16,7 @@ use kinds::meta::ObjectKey;
 use kinds::{Decode, Kind, Uid};
 use tracing::error;
 
+pub use cached::Cached;
 use indexed::Indexed;
 pub use progress::Progress;
 

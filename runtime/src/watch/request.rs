@@ -22,6 +22,10 @@ const METADATA_STREAM: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch";
 /// Objects per page if the server does not support streaming lists.
 const PAGE: u32 = 500;
+/// Objects a page in JSON, which is held whole: a page of the largest objects, 1.5 MiB by etcd's default, has to fit.
+const JSON_PAGE: u32 = 100;
+/// Longest page that is held whole, in bytes.
+const LONGEST_PAGE: usize = 256 << 20;
 
 /// The reason why a list or watch ended.
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +153,8 @@ impl Scope {
     /// Returns the URI of a page of a list in the newest state.
     pub fn page(&self, next: &str) -> String {
         let next = if next.is_empty() { String::new() } else { format!("&continue={}", percent_encode(next)) };
-        self.uri(&format!("limit={PAGE}{next}"))
+        let limit = if self.form == Form::Json { JSON_PAGE } else { PAGE };
+        self.uri(&format!("limit={limit}{next}"))
     }
 }
 
@@ -191,7 +196,7 @@ async fn get(clients: &Clients, lane: Option<Lane>, uri: String, accept: &str) -
     if let Some(lane) = lane {
         request.extensions_mut().insert(lane);
     }
-    let answer = clients.send(&Identity::Own, request).await?;
+    let answer = clients.send(&Identity::Own, request, LONGEST_PAGE).await?;
     if answer.status() != StatusCode::OK {
         return Err(WatchError::Refused(refusal(answer).await));
     }

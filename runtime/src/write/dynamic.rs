@@ -138,15 +138,10 @@ impl Writer {
     /// kubelet.
     ///
     /// # Errors
-    /// A conflict if the object was replaced.
+    /// A conflict when the object is another one.
     pub async fn delete_immediately(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<(), WriteError> {
-        let options = json!({
-            "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0,
-            "preconditions": { "uid": uid.to_string() },
-        });
-        let path = path::object(resource, key, None)?;
-        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
-        Ok(())
+        let options = json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": uid.to_string() } });
+        self.send_deletion(path::object(resource, key, None)?, options).await
     }
 
     /// Reads the metadata of one object from the API server.
@@ -172,13 +167,8 @@ impl Writer {
         if let Some(version) = deletion.version {
             preconditions["resourceVersion"] = version.to_string().into();
         }
-        let options = json!({
-            "kind": "DeleteOptions", "apiVersion": "v1",
-            "preconditions": preconditions, "propagationPolicy": deletion.propagation.as_str(),
-        });
-        let path = path::object(resource, key, None)?;
-        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
-        Ok(())
+        let options = json!({ "preconditions": preconditions, "propagationPolicy": deletion.propagation.as_str() });
+        self.send_deletion(path::object(resource, key, None)?, options).await
     }
 
     /// Deletes all objects of a kind in a namespace, in the background. Returns the metadata of the objects as the

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use kinds::envelope::{self, ApiStatus};
 use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::wire::find;
@@ -33,9 +33,7 @@ const METADATA_ONLY: &str = "application/vnd.kubernetes.protobuf;as=PartialObjec
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
-/// Maximum time for a read including its whole response: the API server ends each request except watches after 60 s.
-const READ_TIMEOUT: Duration = Duration::from_secs(65);
-/// Maximum size of a response in bytes.
+/// Longest answer in bytes: some forty of the largest objects that the API server stores by default.
 const LONGEST_ANSWER: usize = 64 << 20;
 const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true };
 /// Objects per page of a list that is read as a whole.
@@ -140,9 +138,18 @@ impl WriteError {
     }
 }
 
-/// Reports whether an error leaves open if the write was executed: the storage did not respond in time, or a proxy lost
-/// the connection. Conclusive are refusals by an admission webhook, which precede any storage, and those of a server
-/// that requests a retry because it does not handle requests now. (k8s.io/apiserver pkg/storage/errors,
+/// The error of a request without a usable response.
+fn unanswered(error: SendError) -> WriteError {
+    match error {
+        SendError::NotSent { .. } | SendError::Token(_) => WriteError::NotSent(error),
+        SendError::Lost { .. } => WriteError::Lost(error),
+        SendError::TooLong { .. } => WriteError::Unreadable(DecodeError::field("body", error.to_string())),
+    }
+}
+
+/// Whether an error of the server leaves open if the write was done: its storage did not answer in time, or a proxy lost the
+/// connection to it. Certain are refusals by an admission webhook, which come before anything is stored, and those of a
+/// server that asks to retry because it does not handle requests now. (k8s.io/apiserver pkg/storage/errors,
 /// InterpretCreateError; pkg/endpoints/handlers/finisher; pkg/admission/plugin/webhook/errors)
 fn is_inconclusive(status: &ApiStatus) -> bool {
     match status.code {
@@ -184,7 +191,12 @@ impl Answer {
     }
 }
 
-/// Writes objects for one controller.
+/// The path of a server-side apply as this field manager, which takes over fields of others.
+fn applied_by(manager: &str, path: String) -> String {
+    format!("{path}?fieldManager={}&force=true", percent_encode(manager))
+}
+
+/// Changes objects on behalf of one controller.
 #[derive(Clone)]
 pub struct Writer {
     clients: Arc<Clients>,
@@ -244,8 +256,7 @@ impl Writer {
         key: &ObjectKey,
         patch: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
-        let body = patch.to_string().into();
-        self.send(Method::PATCH, path::object(resource, key, None)?, STRATEGIC_MERGE, METADATA_ONLY, body).await
+        self.send_patch(path::object(resource, key, None)?, STRATEGIC_MERGE, patch).await
     }
 
     /// Like [`Writer::patch`], through the object's status subresource.
@@ -255,8 +266,7 @@ impl Writer {
         key: &ObjectKey,
         patch: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
-        let path = path::object(resource, key, Some("status"))?;
-        self.send(Method::PATCH, path, STRATEGIC_MERGE, METADATA_ONLY, patch.to_string().into()).await
+        self.send_patch(path::object(resource, key, Some("status"))?, STRATEGIC_MERGE, patch).await
     }
 
     /// Changes an object by a JSON merge patch. A `metadata.uid` in the patch is a precondition.
@@ -266,8 +276,7 @@ impl Writer {
         key: &ObjectKey,
         patch: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
-        let body = patch.to_string().into();
-        self.send(Method::PATCH, path::object(resource, key, None)?, MERGE, METADATA_ONLY, body).await
+        self.send_patch(path::object(resource, key, None)?, MERGE, patch).await
     }
 
     /// Applies fields of an object, or of one of its subresources, as `manager`, and takes over fields of other
@@ -280,12 +289,7 @@ impl Writer {
         manager: &str,
         object: &serde_json::Value,
     ) -> Result<Answer, WriteError> {
-        let path = format!(
-            "{}?fieldManager={}&force=true",
-            path::object(resource, key, subresource)?,
-            percent_encode(manager)
-        );
-        self.send(Method::PATCH, path, APPLY, METADATA_ONLY, object.to_string().into()).await
+        self.send_patch(applied_by(manager, path::object(resource, key, subresource)?), APPLY, object).await
     }
 
     /// Like [`Writer::apply`]; returns the whole object as JSON.
@@ -296,29 +300,29 @@ impl Writer {
         manager: &str,
         object: &serde_json::Value,
     ) -> Result<Bytes, WriteError> {
-        let path =
-            format!("{}?fieldManager={}&force=true", path::object(resource, key, None)?, percent_encode(manager));
+        let path = applied_by(manager, path::object(resource, key, None)?);
         Ok(self.send(Method::PATCH, path, APPLY, JSON, object.to_string().into()).await?.0)
     }
 
     /// Deletes the object with this name if it has not changed since it was read.
     pub async fn delete_unchanged(&self, resource: &Resource, key: &ObjectKey, read: &Meta) -> Result<(), WriteError> {
-        let options = serde_json::json!({
-            "kind": "DeleteOptions", "apiVersion": "v1",
-            "preconditions": { "uid": read.uid.to_string(), "resourceVersion": read.version.to_string() },
-        });
-        let path = path::object(resource, key, None)?;
-        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
-        Ok(())
+        let preconditions =
+            serde_json::json!({ "uid": read.uid.to_string(), "resourceVersion": read.version.to_string() });
+        self.send_deletion(path::object(resource, key, None)?, serde_json::json!({ "preconditions": preconditions }))
+            .await
     }
 
     /// Deletes the object with this name and uid, under the kind's own propagation policy.
     pub async fn delete(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<(), WriteError> {
-        let options = serde_json::json!({
-            "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": { "uid": uid.to_string() },
-        });
-        let path = path::object(resource, key, None)?;
-        self.send(Method::DELETE, path, "application/json", METADATA_ONLY, options.to_string().into()).await?;
+        let options = serde_json::json!({ "preconditions": { "uid": uid.to_string() } });
+        self.send_deletion(path::object(resource, key, None)?, options).await
+    }
+
+    /// Sends a deletion with these options.
+    async fn send_deletion(&self, path: String, mut options: serde_json::Value) -> Result<(), WriteError> {
+        options["kind"] = "DeleteOptions".into();
+        options["apiVersion"] = "v1".into();
+        self.send(Method::DELETE, path, JSON, METADATA_ONLY, options.to_string().into()).await?;
         Ok(())
     }
 
@@ -391,6 +395,16 @@ impl Writer {
         }
     }
 
+    /// Sends a patch of this type. Returns the object's metadata.
+    async fn send_patch(
+        &self,
+        path: String,
+        patch_type: &str,
+        patch: &serde_json::Value,
+    ) -> Result<Answer, WriteError> {
+        self.send(Method::PATCH, path, patch_type, METADATA_ONLY, patch.to_string().into()).await
+    }
+
     /// Creates an event, given as JSON.
     pub(crate) async fn post_event(&self, namespace: &str, event: Bytes) -> Result<Answer, WriteError> {
         self.send(Method::POST, path::collection(&EVENTS, Some(namespace))?, JSON, JSON, event).await
@@ -444,7 +458,7 @@ impl Writer {
         let waited = self.limit.acquire().await;
         self.clients.metrics.waited(method.as_str(), self.clients.host(), waited);
         if is_read {
-            return self.read(request).await;
+            return self.exchange(request).await;
         }
         if !self.fence.holds() {
             return Err(WriteError::NotLeading);
@@ -458,31 +472,16 @@ impl Writer {
         })
     }
 
-    /// Reads within a time that limits the whole response: no reconcile waits forever, whatever the path leads to.
-    async fn read(&self, request: Request<Bytes>) -> Result<Answer, WriteError> {
-        let what = (request.method().clone(), request.uri().path().to_owned());
-        tokio::time::timeout(READ_TIMEOUT, self.exchange(request)).await.unwrap_or_else(|_| {
-            let (method, path) = what;
-            let problem = format!("no complete response within {READ_TIMEOUT:?}");
-            Err(WriteError::Lost(SendError::Lost { method, path, problem }))
-        })
-    }
-
     async fn exchange(&self, request: Request<Bytes>) -> Result<Answer, WriteError> {
         let method = request.method().clone();
         let (metrics, host) = (&self.clients.metrics, self.clients.host());
         metrics.sent(method.as_str(), host, request.body().len());
-        let answer = self
-            .clients
-            .send(&self.identity, request)
-            .await
-            .map_err(|error| if error.not_sent() { WriteError::NotSent(error) } else { WriteError::Lost(error) })?;
+        let answer = self.clients.send(&self.identity, request, LONGEST_ANSWER).await.map_err(unanswered)?;
         if !answer.status().is_success() {
             return Err(WriteError::Refused(refusal(answer).await));
         }
-        let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
-        let body = body.map_err(|error| DecodeError::field("body", format!("broke off or is too long: {error}")))?;
-        let body = body.to_bytes();
+        let body = answer.into_body().collect().await;
+        let body = body.map_err(|error| DecodeError::field("body", format!("broke off: {error}")))?.to_bytes();
         metrics.received(method.as_str(), host, body.len());
         Ok(Answer(body))
     }

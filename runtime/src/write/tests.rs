@@ -117,7 +117,7 @@ async fn endless_read_is_cancelled() {
     for name in ["slow", "silent"] {
         let begun = tokio::time::Instant::now();
         let error = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", name)).await.expect_err("no end");
-        assert!(begun.elapsed() <= READ_TIMEOUT + Duration::from_secs(1), "{error}");
+        assert!(begun.elapsed() <= crate::client::READ_TIMEOUT + Duration::from_secs(1), "{error}");
     }
 }
 
@@ -130,7 +130,27 @@ async fn response_beyond_the_size_limit_is_cancelled() {
     };
     let (writer, _) = writer(Fence::open(), huge).await;
     let error = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", "a")).await.expect_err("too long");
-    assert!(error.is_lost(), "{error}");
+    assert!(matches!(error, WriteError::Unreadable(_)), "{error}");
+    let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("too long");
+    assert!(matches!(error, WriteError::Unreadable(_)) && error.is_lost(), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn error_with_a_body_without_end_is_a_refusal() {
+    for is_silent in [false, true] {
+        let endless = move |_: &str| {
+            let chunks = futures::stream::repeat_with(|| Ok(Frame::data(Bytes::from(vec![b' '; 1 << 16]))));
+            let body = if is_silent {
+                StreamBody::new(futures::stream::pending()).boxed_unsync()
+            } else {
+                StreamBody::new(chunks).boxed_unsync()
+            };
+            Some(Response::builder().status(403).body(body).expect("an error"))
+        };
+        let (writer, _) = writer(Fence::open(), endless).await;
+        let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("refused");
+        assert!(error.refused().is_some_and(|status| status.code == 403), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ const CLUSTER_WIDE: &[&str] = &[
     "device-taint-eviction-controller",
     "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     "node-lifecycle-controller",
+    "persistentvolume-attach-detach-controller",
     "persistentvolume-binder-controller",
     "persistentvolume-protection-controller",
     "service-cidr-controller",

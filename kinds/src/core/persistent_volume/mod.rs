@@ -29,9 +29,18 @@ pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-cap
 /// Annotation with the storage class; takes precedence over the field, even if it is empty.
 pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
+/// Annotation with the resource group of an Azure file share.
+pub const AZURE_FILE_RESOURCE_GROUP: &str = "kubernetes.io/azure-file-resource-group";
+
 /// The annotations that a record keeps.
-const ANNOTATIONS: [&str; 5] =
-    [BOUND_BY_CONTROLLER, PROVISIONED_BY, MIGRATED_TO, PRE_RESIZE_CAPACITY, BETA_STORAGE_CLASS];
+const ANNOTATIONS: [&str; 6] = [
+    BOUND_BY_CONTROLLER,
+    PROVISIONED_BY,
+    MIGRATED_TO,
+    PRE_RESIZE_CAPACITY,
+    BETA_STORAGE_CLASS,
+    AZURE_FILE_RESOURCE_GROUP,
+];
 
 /// The handling of a volume whose claim was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -8,6 +8,7 @@ pub mod gated;
 mod network;
 mod requests;
 pub mod secrets;
+mod selinux;
 mod target;
 mod usage;
 mod volumes;
@@ -27,6 +28,7 @@ pub use disruption::{DISRUPTION_TARGET, Disruption};
 pub use ending::Ending;
 pub use network::{NamedPort, Network};
 pub use requests::{Asked, Part, Readiness, Requests};
+pub use selinux::{SeLinux, SeLinuxMount};
 pub use usage::{PackedUsage, Usage};
 pub use volumes::{ClaimVolume, Volumes};
 
@@ -125,6 +127,8 @@ impl Pod {
     pub const DEVICES: Sections = Sections(1 << 8);
     /// Section: the claims behind its volumes, for every pod.
     pub const VOLUMES: Sections = Sections(1 << 9);
+    /// Section: the SELinux labels with which its claims are mounted; together with [`Pod::VOLUMES`].
+    pub const SELINUX: Sections = Sections(1 << 12);
 }
 
 impl Pod {
@@ -214,7 +218,7 @@ impl Kind for Pod {
             pod.devices = devices::read(&context.interner, spec, status)?;
         }
         if context.sections.contains(Self::VOLUMES) {
-            pod.volumes = volumes::read(&context.interner, &pod.meta.name, (meta_bytes, spec, status))?;
+            pod.volumes = volumes::read(context, &pod.meta.name, (meta_bytes, spec, status))?;
         }
         if context.sections.contains(Self::DISRUPTION) {
             pod.disruption = Disruption::read(status)?;

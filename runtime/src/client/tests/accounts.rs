@@ -73,7 +73,7 @@ async fn missing_service_account_is_created_and_callers_share_a_token() {
     let clients = place.connect().await;
     let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "job-controller"));
     let identity = Identity::ServiceAccount(account.clone());
-    let many = (0..10).map(|_| clients.send(&identity, request(Method::POST, "/x")));
+    let many = (0..10).map(|_| clients.send(&identity, request(Method::POST, "/x"), LONGEST));
     for answer in futures::future::join_all(many).await {
         assert_eq!(answer.expect("an answer").status(), 200);
     }
@@ -107,7 +107,7 @@ async fn request_is_retried_once_with_a_new_token_after_a_401() {
         let clients = place.connect().await;
         let account = Arc::new(ServiceAccountToken::new(clients.own.clone(), "a"));
         let identity = Identity::ServiceAccount(account);
-        let answer = clients.send(&identity, request(Method::POST, "/x")).await;
+        let answer = clients.send(&identity, request(Method::POST, "/x"), LONGEST).await;
         assert_eq!(answer.expect("an answer").status(), wanted);
         let seen = place.server.seen();
         let bodies: Vec<_> = seen.iter().filter(|seen| seen.path == "/x").collect();
@@ -127,7 +127,7 @@ async fn failed_token_request_is_cached_for_a_second() {
     let identity = Identity::ServiceAccount(account.clone());
     let started = std::time::Instant::now();
     for _ in 0..20 {
-        let error = clients.send(&identity, request(Method::POST, "/x")).await;
+        let error = clients.send(&identity, request(Method::POST, "/x"), LONGEST).await;
         let error = error.expect_err("no token");
         assert!(error.not_sent());
         let text = error.to_string();

@@ -82,12 +82,15 @@ fn kubeconfig(server: &str, user: serde_json::Value) -> String {
     .to_string()
 }
 
+/// Longest body of a response here.
+const LONGEST: usize = 1 << 20;
+
 fn request(method: Method, path: &str) -> Request<Bytes> {
     Request::builder().method(method).uri(path).body(Bytes::from_static(b"{}")).expect("a request")
 }
 
 async fn status(clients: &Clients, method: Method) -> StatusCode {
-    clients.send(&Identity::Own, request(method, "/x")).await.expect("an answer").status()
+    clients.send(&Identity::Own, request(method, "/x"), LONGEST).await.expect("an answer").status()
 }
 
 /// Repeats `attempt` until it returns true, for at most ten seconds.

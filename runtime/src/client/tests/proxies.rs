@@ -152,7 +152,7 @@ async fn environment_proxy_is_used_unless_no_proxy_matches() {
 
     options.proxies.except = ".invalid".into();
     let clients = connect(&options).await.expect("clients");
-    let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("no such host");
+    let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("no such host");
     assert!(error.not_sent() && !error.to_string().contains("proxy"), "{error}");
     assert_eq!(asked.lock().expect("no panic").len(), 1);
 }
@@ -169,7 +169,7 @@ async fn refusing_proxy_is_named_and_nothing_is_sent() {
         let mut options = through(&place, Some(url));
         options.master = Some("https://wrong.nowhere.invalid:6443".into());
         let clients = connect(&options).await.expect("clients");
-        let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("refused");
+        let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("refused");
         assert!(error.not_sent(), "{error}");
         let text = error.to_string();
         assert!(text.contains("through the proxy") && text.contains(wanted), "{text}");

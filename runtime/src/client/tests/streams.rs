@@ -24,7 +24,7 @@ fn hang(clients: &Clients, lane: Option<Lane>, count: usize) -> tokio::task::Joi
         open.spawn(async move {
             match lane {
                 Some(lane) => drop(clients.open(lane, request(Method::GET, "/hang")).await),
-                None => drop(clients.send(&Identity::Own, request(Method::POST, "/hang")).await),
+                None => drop(clients.send(&Identity::Own, request(Method::POST, "/hang"), LONGEST).await),
             }
         });
     }
@@ -95,7 +95,7 @@ async fn failed_connection_is_replaced() {
     let place = Place::new(User::Certificate, &["h2"], closes).await;
     let clients = place.connect().await;
     assert_eq!(status(&clients, Method::GET).await, 200);
-    let lost = clients.send(&Identity::Own, request(Method::POST, "/close")).await.expect_err("no answer");
+    let lost = clients.send(&Identity::Own, request(Method::POST, "/close"), LONGEST).await.expect_err("no answer");
     assert!(!lost.not_sent(), "{lost}");
     assert_eq!(quickly("the next request", status(&clients, Method::POST)).await, 200);
     assert_eq!(place.server.connections(), 2);

@@ -78,7 +78,8 @@ async fn refused_connection_counts_as_not_sent() {
     let mut options = place.options();
     options.master = Some(format!("https://{closed}"));
     let clients = connect(&options).await.expect("clients");
-    let error = clients.send(&Identity::Own, request(Method::POST, "/x?secret=1")).await.expect_err("nobody listens");
+    let error =
+        clients.send(&Identity::Own, request(Method::POST, "/x?secret=1"), LONGEST).await.expect_err("nobody listens");
     assert!(error.not_sent(), "{error}");
     let text = error.to_string();
     assert!(text.starts_with("POST /x was not sent: "), "{text}");
@@ -90,7 +91,8 @@ async fn untrusted_server_receives_nothing() {
     let place = Place::new(User::Certificate, &["h2"], always(200)).await;
     file(place.directory.path(), "ca.crt", &Authority::new("other").pem);
     let clients = place.connect().await;
-    let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("an unknown authority");
+    let error =
+        clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("an unknown authority");
     assert!(error.not_sent(), "{error}");
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
     assert!(place.server.seen().is_empty());
@@ -105,7 +107,7 @@ async fn connection_timeout_counts_as_not_sent() {
     options.master = Some(format!("https://{}", silent.local_addr().expect("an address")));
     options.write_timeout = Duration::from_millis(100);
     let clients = connect(&options).await.expect("clients");
-    let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("no answer");
+    let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("no answer");
     assert!(error.not_sent(), "{error}");
 }
 
@@ -133,7 +135,7 @@ async fn missing_response_counts_as_lost() {
         options.write_timeout = Duration::from_millis(300);
         let clients = connect(&options).await.expect("clients");
         assert_eq!(status(&clients, Method::GET).await, 200);
-        let error = clients.send(&Identity::Own, request(Method::POST, "/x")).await.expect_err("no answer");
+        let error = clients.send(&Identity::Own, request(Method::POST, "/x"), LONGEST).await.expect_err("no answer");
         assert!(matches!(error, SendError::Lost { .. }), "{what}: {error}");
         assert_eq!(place.server.seen().len(), 2, "{what}: the write was sent once");
     }
@@ -146,7 +148,7 @@ async fn missing_long_response_counts_as_lost() {
     let clients = connect(&place.options()).await.expect("clients");
     let mut list = request(Method::GET, "/x");
     list.extensions_mut().insert(Lane::Alone);
-    let error = clients.send(&Identity::Own, list).await.expect_err("no answer");
+    let error = clients.send(&Identity::Own, list, LONGEST).await.expect_err("no answer");
     assert!(matches!(error, SendError::Lost { .. }), "{error}");
     assert_eq!(place.server.seen().len(), 1);
 }
@@ -175,7 +177,7 @@ async fn layer_can_refuse_respond_and_drop_responses() {
     }));
     let clients = connect(&options).await.expect("clients");
     let send = async |path| {
-        clients.send(&Identity::Own, request(Method::POST, path)).await.map(|answer| answer.status().as_u16())
+        clients.send(&Identity::Own, request(Method::POST, path), LONGEST).await.map(|answer| answer.status().as_u16())
     };
     let refused = send("/refuse").await.expect_err("refused");
     assert!(refused.not_sent(), "{refused}");

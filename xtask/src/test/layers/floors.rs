@@ -36,6 +36,7 @@ pub const CRATES: &[Layers] = &[
                 "policy",
                 "rbac",
                 "resource",
+                "scheduling_api",
             ],
             // Some core kinds are read as kinds of other groups: a ReplicationController as a ReplicaSet.
             &["core"],
