@@ -29,7 +29,7 @@ const CONTENT: &str = "NamespaceDeletionContentFailure";
 const REMAINING: &str = "NamespaceContentRemaining";
 const FINALIZERS: &str = "NamespaceFinalizersRemaining";
 
-/// What became of the objects of one resource.
+/// The outcome of deleting the objects of one resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Remains {
     /// Objects that are still there.
@@ -116,7 +116,7 @@ impl Findings {
         }
     }
 
-    /// Whether the namespace may go as far as these findings tell.
+    /// Reports whether the namespace may go as far as these findings tell.
     pub fn is_clean(&self) -> bool {
         self.discovery.is_none() && self.problems.is_empty() && self.estimate == 0
     }
@@ -162,8 +162,8 @@ impl Findings {
         }
     }
 
-    /// The conditions after this pass, if they are not the same as before. `totals` is false while pods hold up all
-    /// else: what is left is not counted then (pkg/controller/namespace/deletion, deleteAllContent).
+    /// Returns the conditions after this pass, if they are not the same as before. `totals` is false while pods hold up
+    /// all else: what is left is not counted then (pkg/controller/namespace/deletion, deleteAllContent).
     pub fn conditions(&self, before: &[Condition], totals: bool, now: Timestamp) -> Option<Vec<Condition>> {
         let mut after = before.to_vec();
         for (kind, well, message) in CONDITIONS {
@@ -205,7 +205,7 @@ pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
     ))
 }
 
-/// The namespace's finalizers without ours, in order.
+/// Returns the namespace's finalizers without ours, in order.
 pub fn without_ours(finalizers: &[Str]) -> Vec<Str> {
     let mut others: Vec<Str> = finalizers.iter().filter(|finalizer| &***finalizer != FINALIZER).cloned().collect();
     others.sort();
@@ -213,8 +213,8 @@ pub fn without_ours(finalizers: &[Str]) -> Vec<Str> {
     others
 }
 
-/// The next sync of a namespace that waits for others. A period of zero means none, as for upstream's informers; without
-/// a delay the namespace would be read again and again.
+/// Returns the next sync of a namespace that waits for others. A period of zero means none, as for upstream's
+/// informers; without a delay the namespace would be read again and again.
 pub fn resync(period: Duration) -> Outcome {
     if period.is_zero() { Outcome::Done } else { Outcome::RequeueAfter(period) }
 }
