@@ -56,13 +56,13 @@ fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
     change.new.map(|namespace| namespace.meta.key())
 }
 
-/// Only an account that is gone is one.
+/// Only a deleted account is a change.
 fn of_account(change: &Change<'_, ServiceAccount>) -> Option<ObjectKey> {
     let gone = change.old.filter(|_| change.new.is_none())?;
     Some(ObjectKey { namespace: "".into(), name: gone.meta.namespace.clone() })
 }
 
-/// Whether the account has to be made.
+/// Reports whether the account has to be made.
 fn is_missing(namespace: Option<&Namespace>, account: Option<&ServiceAccount>) -> bool {
     namespace.is_some_and(|namespace| namespace.active) && account.is_none()
 }
