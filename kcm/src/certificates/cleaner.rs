@@ -83,7 +83,7 @@ fn useless(request: &CertificateSigningRequest, now: Timestamp) -> Option<&'stat
     }
 }
 
-/// The end of the first certificate, in seconds; `None` if that cannot be read.
+/// Returns the end of the first certificate, in seconds; `None` if that cannot be read.
 fn not_after(pem: &[u8]) -> Option<i64> {
     let (_, block) = parse_x509_pem(pem).ok()?;
     let (_, certificate) = parse_x509_certificate(&block.contents).ok()?;

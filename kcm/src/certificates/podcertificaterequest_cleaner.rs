@@ -1,8 +1,8 @@
 //! podcertificaterequest-cleaner-controller: deletes requests for pods' certificates a quarter of an hour after they
 //! were made, whatever became of them.
 //!
-//! A kubelet that still wants its certificate asks anew. Follows upstream pkg/controller/certificates/cleaner
-//! (pcrcleaner).
+//! A kubelet that still needs its certificate creates a new request. Follows upstream
+//! pkg/controller/certificates/cleaner (pcrcleaner).
 
 use std::sync::Arc;
 use std::time::Duration;
