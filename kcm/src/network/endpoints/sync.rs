@@ -164,8 +164,8 @@ impl AllEndpoints {
         self.recorder.event(&about, EventType::Warning, reason, message);
     }
 
-    /// Deletes the Endpoints of a Service that is gone. The server is asked whether it is, for the watch of Services may
-    /// be behind, and Endpoints that a person wrote could not be made again.
+    /// Deletes the Endpoints of a deleted Service. The server is asked whether it still exists, because the watch of
+    /// Services may be behind, and Endpoints that a person wrote could not be made again.
     async fn clean_up(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(left) = self.endpoints.get(key).filter(|endpoints| !endpoints.meta.is_deleting()) else {
             return Ok(Outcome::Done);

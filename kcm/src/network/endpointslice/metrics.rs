@@ -76,7 +76,7 @@ impl Metrics {
         self.with(|state| state.changes.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64));
     }
 
-    /// Forgets a Service that is gone.
+    /// Forgets a deleted Service.
     pub fn forget(&self, key: &ObjectKey) {
         self.with(|state| drop(state.services.remove(key)));
     }
@@ -86,7 +86,7 @@ impl Metrics {
     }
 }
 
-/// The Service's `trafficDistribution`, where it is one that is known and that no annotation overrides.
+/// Returns the Service's `trafficDistribution`, where it is one that is known and that no annotation overrides.
 fn distribution(service: &Service) -> Option<&Str> {
     let known = ["PreferClose", "PreferSameZone", "PreferSameNode"];
     let wanted = service.traffic_distribution.as_ref().filter(|value| known.contains(&&***value));

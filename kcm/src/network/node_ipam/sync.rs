@@ -25,7 +25,7 @@ pub struct Allocator {
     pub writer: Writer,
     pub recorder: Recorder,
     pub queue: Arc<Queue<ObjectKey>>,
-    /// Set once the server was asked for all nodes.
+    /// Set once all nodes were listed from the server.
     pub listed: OnceCell<()>,
 }
 

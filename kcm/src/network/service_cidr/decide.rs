@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// Keeps a range until it may go.
 pub const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 
-/// For so long after its deletion was asked for, API servers may still give addresses from a range.
+/// How long after the request to delete a range API servers may still allocate addresses from it.
 const GRACE: i64 = 10;
 
 /// What is said of a range.
@@ -38,7 +38,7 @@ pub const TERMINATING: Readiness = Readiness {
 const CONDITION: &str = "Ready";
 
 impl Readiness {
-    /// Whether a range's status says so.
+    /// Reports whether a range's status says so.
     pub fn is_said(&self, range: &ServiceCidr) -> bool {
         let same = |said: &Condition| {
             (&*said.status, &*said.reason, &*said.message) == (self.status, self.reason, self.message)
@@ -64,7 +64,7 @@ pub fn is_held(range: &Meta) -> bool {
     range.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER)
 }
 
-/// The address, if an API server gave it to a Service.
+/// Returns the address, if an API server gave it to a Service.
 pub fn managed(address: &IpAddress) -> Option<IpAddr> {
     let by = address.meta.labels.iter().find(|(key, _)| &**key == "ipaddress.kubernetes.io/managed-by");
     by.filter(|(_, manager)| &**manager == "ipallocator.k8s.io")?;
@@ -75,8 +75,8 @@ fn prefixes(range: &ServiceCidr) -> impl Iterator<Item = IpNet> {
     range.cidrs.iter().filter_map(|text| text.parse().ok())
 }
 
-/// Whether a Service could have this address from the range: its network's own address and the broadcast address of IPv4
-/// are given to nobody (pkg/api/servicecidr, PrefixContainsIP).
+/// Reports whether a Service could have this address from the range: its network's own address and the broadcast
+/// address of IPv4 are never allocated (pkg/api/servicecidr, PrefixContainsIP).
 pub fn holds(range: &ServiceCidr, address: IpAddr) -> bool {
     prefixes(range).any(|prefix| {
         let is_broadcast = address.is_ipv4() && prefix.broadcast() == address;
@@ -84,18 +84,18 @@ pub fn holds(range: &ServiceCidr, address: IpAddr) -> bool {
     })
 }
 
-/// Whether two ranges have an address in common.
+/// Reports whether two ranges have an address in common.
 pub fn overlap(a: &ServiceCidr, b: &ServiceCidr) -> bool {
     prefixes(a).any(|prefix| prefixes(b).any(|other| other.contains(&prefix) || prefix.contains(&other)))
 }
 
-/// Whether every prefix of a range is within one of another range, so that nothing changes for its addresses.
+/// Reports whether every prefix of a range is within one of another range, so that nothing changes for its addresses.
 pub fn has_parents(range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
     prefixes(range)
         .all(|prefix| others(range, ranges).any(|other| prefixes(other).any(|wider| wider.contains(&prefix))))
 }
 
-/// Whether a Service's address is in this range and in no other.
+/// Reports whether a Service's address is in this range and in no other.
 pub fn needs(address: IpAddr, range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
     holds(range, address) && !others(range, ranges).any(|other| holds(other, address))
 }
