@@ -29,12 +29,12 @@ struct Renewal {
 }
 
 impl Health {
-    /// The version of the lease that was the last sign of life; zero if there was none.
+    /// Returns the version of the lease that was the last sign of life; zero if there was none.
     pub fn lease_version(&self) -> u64 {
         self.lease.map_or(0, |lease| lease.version)
     }
 
-    /// Whether a lease is a newer sign of life.
+    /// Reports whether a lease is a newer sign of life.
     pub fn is_renewed_by(&self, lease: &Lease) -> bool {
         self.lease.is_none_or(|saved| saved.at.is_some() && saved.at < lease.renewed)
     }
@@ -61,7 +61,7 @@ pub fn observe(
     let fresh = Health { alive: now, heartbeat, lease: None };
     let mut health = match (before, ready) {
         (None, None) => Health { alive: now.checked_sub(age).unwrap_or(now), ..fresh },
-        // A condition that somebody took away is no sign of life.
+        // A condition that was removed is no sign of life.
         (Some(before), None) => Health { heartbeat: None, ..before },
         (Some(before), Some(_)) if before.heartbeat == heartbeat => before,
         (_, Some(_)) => fresh,
@@ -73,7 +73,7 @@ pub fn observe(
     health
 }
 
-/// True when the node has been silent for longer than it may.
+/// Returns true if the node has been silent for longer than it may.
 pub fn is_silent(health: &Health, grace: Grace, now: Instant) -> bool {
     let grace = if health.heartbeat.is_some() { grace.running } else { grace.startup };
     now.saturating_duration_since(health.alive) > grace

@@ -178,7 +178,7 @@ impl Monitor {
         Ok(Outcome::RequeueAfter(self.limits.period))
     }
 
-    /// Whether a missing heartbeat means anything now.
+    /// Reports whether a missing heartbeat means anything now.
     fn may_conclude(&self, now: Instant) -> bool {
         let version = self.leases.progress().version();
         let mut state = self.state();
@@ -409,7 +409,7 @@ impl Monitor {
         }
     }
 
-    /// Whether a node's Lease was renewed since the pass read it.
+    /// Reports whether a node's Lease was renewed since the pass read it.
     fn is_heard(&self, node: &Node) -> bool {
         let lease = self.leases.get(&lease_key(node));
         let state = self.state();
@@ -443,8 +443,8 @@ impl Monitor {
         turned
     }
 
-    /// Brings a node's `NoExecute` taints in line with its Ready condition: at once if it loses one or has one already,
-    /// otherwise it waits for its turn in its zone.
+    /// Brings a node's `NoExecute` taints in line with its Ready condition: immediately if it loses one or has one
+    /// already, otherwise it waits for its turn in its zone.
     async fn update_execution(&self, Seen { node, ready }: &Seen) {
         let Some(ready) = ready.as_deref() else { return };
         let wanted = execution(ready);

@@ -41,7 +41,7 @@ impl Countdowns {
         self.lock().get(key).cloned()
     }
 
-    /// Whether anything is under way for the pod of this name.
+    /// Reports whether anything is under way for the pod of this name.
     pub fn contains(&self, key: &ObjectKey) -> bool {
         self.lock().contains_key(key)
     }
