@@ -150,7 +150,8 @@ impl DaemonSets {
         self.debouncer.forget(key);
     }
 
-    /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
+    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
+    /// they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         let consistency = &self.control.consistency;
@@ -356,7 +357,7 @@ impl DaemonSets {
         Ok(())
     }
 
-    /// The history of a DaemonSet.
+    /// Returns the history of a DaemonSet.
     pub fn history<'a>(&'a self, set: &'a DaemonSet, reference: &'a kinds::OwnerRef) -> History<'a> {
         History {
             owner: &set.meta,

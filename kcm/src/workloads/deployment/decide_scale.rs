@@ -83,19 +83,19 @@ pub fn max_unavailable(deployment: &Deployment) -> i32 {
     bounds(deployment).1.min(deployment.replicas)
 }
 
-/// A number of pods from an annotation; `None` when it is missing, signed or out of range
+/// Returns a number of pods from an annotation; `None` when it is missing, signed or out of range
 /// (pkg/controller/deployment/util, getNonNegativeInt32FromAnnotation).
 pub fn count_annotation(set: &ReplicaSet, key: &str) -> Option<i32> {
     set.annotation(key).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }
 
-/// True when the set was last scaled for another scale of the Deployment. An annotation that cannot be read says
+/// Returns true if the set was last scaled for another scale of the Deployment. An annotation that cannot be read says
 /// nothing (pkg/controller/deployment, isScalingEvent).
 pub fn is_stale(deployment: &Deployment, set: &ReplicaSet) -> bool {
     count_annotation(set, DESIRED_REPLICAS).is_some_and(|desired| desired != deployment.replicas)
 }
 
-/// The edits that make a set's annotations tell the Deployment's scale (pkg/controller/deployment/util,
+/// Returns the edits that make a set's annotations tell the Deployment's scale (pkg/controller/deployment/util,
 /// SetReplicasAnnotations).
 pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
@@ -106,14 +106,14 @@ pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> Annotatio
     edits
 }
 
-/// The set at this scale with its annotations refreshed; `None` when there is nothing to change.
+/// Returns the set at this scale with its annotations refreshed; `None` when there is nothing to change.
 fn refreshed(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> Option<Scale> {
     let annotations = scale_annotations(deployment, set);
     let changes = set.replicas != replicas || !annotations.is_empty();
     changes.then(|| Scale { set: set.clone(), replicas, annotations })
 }
 
-/// The set at this scale; `None` when it has it, whatever its annotations say (pkg/controller/deployment,
+/// Returns the set at this scale; `None` when it has it, whatever its annotations say (pkg/controller/deployment,
 /// scaleReplicaSet).
 pub fn scale_to(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> Option<Scale> {
     if set.replicas == replicas { None } else { refreshed(deployment, set, replicas) }
@@ -172,7 +172,7 @@ pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> 
     sets.old.iter().zip(targets).filter_map(|(set, target)| scale_to(deployment, set, target)).collect()
 }
 
-/// The only active set, or the newest when none is; `None` when there are several, or no sets at all
+/// Returns the only active set, or the newest when none is; `None` when there are several, or no sets at all
 /// (pkg/controller/deployment/util, FindActiveOrLatest).
 pub fn active_or_latest(sets: &Sets) -> Option<&Arc<ReplicaSet>> {
     let mut active = sets.active();
@@ -183,7 +183,7 @@ pub fn active_or_latest(sets: &Sets) -> Option<&Arc<ReplicaSet>> {
     }
 }
 
-/// True when the new set has, and was last told to have, all pods of the Deployment, and all are available
+/// Returns true if the new set has, and was last told to have, all pods of the Deployment, and all are available
 /// (pkg/controller/deployment/util, IsSaturated).
 pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
     count_annotation(set, DESIRED_REPLICAS) == Some(deployment.replicas)

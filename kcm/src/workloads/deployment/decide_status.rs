@@ -37,12 +37,12 @@ pub const PAUSED: &str = "DeploymentPaused";
 /// Reason: the Deployment was resumed.
 pub const RESUMED: &str = "DeploymentResumed";
 
-/// The condition of this type, if there is one.
+/// Returns the condition of this type, if there is one.
 pub fn condition<'a>(status: &'a DeploymentStatus, kind: &str) -> Option<&'a Condition> {
     status.conditions.iter().find(|condition| *condition.kind == *kind)
 }
 
-/// A condition as it is when it becomes true, false or unknown at this moment.
+/// Returns a condition as it is when it becomes true, false or unknown at this moment.
 fn stamped(kind: &str, value: &str, reason: &str, message: &str, now: Time) -> Condition {
     Condition {
         kind: kind.into(),
@@ -148,8 +148,8 @@ pub fn is_progress(before: &DeploymentStatus, after: &DeploymentStatus) -> bool 
         || after.available_replicas > before.available_replicas
 }
 
-/// The last progress lies further back than the deadline (pkg/controller/deployment/util, DeploymentTimedOut). A
-/// rollout that was completed once does not time out.
+/// Returns true if the last progress lies further back than the deadline (pkg/controller/deployment/util,
+/// DeploymentTimedOut). A rollout that was completed once does not time out.
 pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Time) -> bool {
     let (Some(deadline), Some(condition)) = (progress_deadline(deployment), condition(status, PROGRESSING)) else {
         return false;
@@ -269,7 +269,7 @@ fn terminating(sets: &Sets) -> Option<i32> {
     counted.map(|set| set.status.terminating_replicas).sum()
 }
 
-/// The first failure that a set reports, the new one's before those of old ones (pkg/controller/deployment,
+/// Returns the first failure that a set reports, the new one's before those of old ones (pkg/controller/deployment,
 /// getReplicaFailures).
 fn replica_failure(sets: &Sets) -> Option<Condition> {
     let mut conditions = sets.new.iter().chain(&sets.old).flat_map(|set| &set.status.conditions);

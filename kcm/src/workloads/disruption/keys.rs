@@ -48,7 +48,7 @@ pub fn subscribe(
     });
 }
 
-/// A budget that is new, or has another spec, or was written by somebody else than us: by the eviction API.
+/// A budget that is new, has another spec, or was written by someone else: the eviction API.
 fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.generation != new.meta.generation || old.meta.uid != new.meta.uid,
@@ -68,8 +68,9 @@ fn joins(change: &Change<'_, Pod>) -> bool {
     change.new.is_some_and(|new| change.old.is_none_or(|old| old.meta.labels != new.meta.labels))
 }
 
-/// True while a pod is said to be disrupted by somebody whose word may turn out to be empty: not by its kubelet, and
-/// only until it is deleted or has ended (pkg/controller/disruption, nonTerminatingPodHasStaleDisruptionCondition).
+/// Returns true while a pod has the condition `DisruptionTarget` from a source that may not follow through: not from
+/// its kubelet, and only until it is deleted or has ended (pkg/controller/disruption,
+/// nonTerminatingPodHasStaleDisruptionCondition).
 pub fn is_announced(pod: &Pod) -> bool {
     let told = pod.disruption.as_ref().is_some_and(|told| told.target_since.is_some() && !told.by_kubelet);
     told && pod.is_active()

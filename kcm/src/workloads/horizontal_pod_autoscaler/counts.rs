@@ -112,7 +112,7 @@ impl Counts {
         self.with(|state| *state.measured.entry((action, fault, kind.to_owned())).or_default() += 1);
     }
 
-    /// An autoscaler wants so many pods.
+    /// An autoscaler wants this many pods.
     pub fn desired(&self, key: &ObjectKey, replicas: i32) {
         self.with(|state| state.desired.insert(key.clone(), replicas));
     }
@@ -122,7 +122,7 @@ impl Counts {
         self.with(|state| state.stale += 1);
     }
 
-    /// An autoscaler is gone.
+    /// An autoscaler was deleted.
     pub fn forget(&self, key: &ObjectKey) {
         self.with(|state| state.desired.remove(key));
     }

@@ -7,7 +7,8 @@ use kinds::meta::ObjectKey;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
-/// Turns changes into keys on the queue; `generation`: a change of the spec is looked at at once (gate HPAGeneration).
+/// Turns changes into keys on the queue; `generation`: a change of the spec is processed immediately (gate
+/// HPAGeneration).
 pub fn subscribe(autoscalers: &Arc<Store<HorizontalPodAutoscaler>>, queue: &Arc<Queue<ObjectKey>>, generation: bool) {
     let queue = queue.clone();
     autoscalers.subscribe(move |change| {

@@ -39,8 +39,8 @@ use sync::{Autoscalers, Habits};
 /// Name of the event source.
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 
-/// So many times the requests of other controllers, per second and at once: each sync reads a scale and metrics, and
-/// upstream, too, has several clients with a limit each.
+/// The factor of this controller's request rate and burst over other controllers': each sync reads a scale and metrics,
+/// and upstream, too, has several clients with a limit each.
 const QPS: u16 = 25;
 const BURST: u32 = 10;
 

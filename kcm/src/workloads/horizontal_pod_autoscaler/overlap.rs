@@ -39,7 +39,7 @@ fn anywhere(namespace: &str) -> u64 {
     index_key((namespace, "anywhere"))
 }
 
-/// The pods that a selector matches, sorted by name. Only those with the rarest of its labels are compared.
+/// Returns the pods that a selector matches, sorted by name. Only those with the rarest of its labels are compared.
 pub fn pods_of(namespace: &str, selector: &Selector, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
     let Selector::All(requirements) = selector else { return Vec::new() };
     let certain: Vec<u64> = certain_labels(namespace, requirements).collect();
@@ -71,7 +71,7 @@ impl Overlaps {
         self.lock().remove(key);
     }
 
-    /// The first autoscalers of a namespace that want some of these pods, two at most.
+    /// Returns the first autoscalers of a namespace that want some of these pods, two at most.
     pub fn wanting(&self, namespace: &str, pods: &[Arc<Pod>]) -> Vec<ObjectKey> {
         let filed = self.lock();
         // Pods of one template share their labels.
@@ -109,7 +109,7 @@ impl Filed {
     }
 }
 
-/// The autoscalers for people, as upstream prints them.
+/// Formats the autoscalers for messages, as upstream prints them.
 pub fn printed(keys: &[ObjectKey]) -> String {
     let each: Vec<_> = keys.iter().map(|key| format!("{{{} {}}}", key.name, key.namespace)).collect();
     format!("[{}]", each.join(" "))

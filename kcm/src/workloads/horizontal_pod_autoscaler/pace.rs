@@ -9,7 +9,7 @@ use kinds::horizontal_pod_autoscaler::{Behavior, Policy, Rules, Select};
 /// clock changes no pace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What metrics asked for, before it was slowed down.
+    /// What metrics recommended, before stabilization.
     recommendations: Vec<(i32, Duration)>,
     /// Pods added.
     ups: Vec<(i32, Duration)>,
@@ -99,7 +99,7 @@ impl Memory {
         if to > from { self.ups.push(change) } else { self.downs.push(change) }
     }
 
-    /// The highest recommendation of the window.
+    /// Returns the highest recommendation of the window.
     fn highest(&mut self, wanted: i32, window: Duration, now: Duration) -> (i32, (&'static str, &'static str)) {
         self.recommendations.retain(|(_, at)| now.saturating_sub(*at) <= window);
         self.recommendations.push((wanted, now));
@@ -159,7 +159,7 @@ impl Memory {
         (wanted, WITHIN)
     }
 
-    /// The most, or least, pods that policies allow now.
+    /// Returns the most, or least, pods that policies allow now.
     fn limit(&self, current: i32, rules: &Rules, up: bool, now: Duration) -> i32 {
         let allowed = rules.policies.iter().map(|policy| {
             let start = current.saturating_sub(changed(&self.ups, policy.period, now)).saturating_add(changed(

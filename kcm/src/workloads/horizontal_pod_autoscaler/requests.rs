@@ -6,8 +6,8 @@ use std::sync::Arc;
 use kinds::Pod;
 use kinds::pod::{Asked, Part};
 
-/// What each pod asks for, or one container of it, in thousandths by the pods' names. `pod_level`: what is asked for a
-/// pod as a whole counts before what its containers ask for.
+/// What each pod requests, or one container of it, in thousandths by the pods' names. `pod_level`: what is requested
+/// for a pod as a whole counts before what its containers ask for.
 ///
 /// # Errors
 /// When a part that counts does not ask for the resource.
@@ -42,7 +42,7 @@ fn of_containers(asked: &[Asked], container: &str, resource: &str, pod: &str) ->
     found.of(resource).ok_or_else(|| missing(container))
 }
 
-/// Resources that can be asked for a pod as a whole (component-helpers/resource, IsSupportedPodLevelResource).
+/// Resources that can be requested at pod level (component-helpers/resource, IsSupportedPodLevelResource).
 fn is_for_pods(resource: &str) -> bool {
     matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-")
 }

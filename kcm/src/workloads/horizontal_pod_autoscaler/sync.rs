@@ -237,7 +237,7 @@ impl Autoscalers {
         Trouble { message, fault }
     }
 
-    /// The target's scale, and as what it is served.
+    /// Returns the target's scale, and the resource that it is served as.
     async fn scale_of(
         &self,
         key: &ObjectKey,
@@ -304,7 +304,7 @@ impl Autoscalers {
         decide::combine(proposals, scale.replicas, draft)
     }
 
-    /// The selector of the target's pods, and the pods, unless others scale them too
+    /// Returns the selector of the target's pods, and the pods, unless others scale them too
     /// (pkg/controller/podautoscaler, validateAndParseSelector).
     fn pods_of(
         &self,
@@ -447,7 +447,7 @@ fn target_key(autoscaler: &HorizontalPodAutoscaler) -> ObjectKey {
     ObjectKey::new(autoscaler.meta.namespace.clone(), autoscaler.target.name.clone())
 }
 
-/// The target for people.
+/// Formats the target for messages.
 fn target(autoscaler: &HorizontalPodAutoscaler) -> String {
     format!("{}/{}/{}", autoscaler.target.kind, autoscaler.meta.namespace, autoscaler.target.name)
 }

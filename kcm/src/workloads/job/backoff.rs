@@ -1,4 +1,4 @@
-//! How long to wait before failed pods are made anew: ten seconds, doubled by each failure, ten minutes at most.
+//! How long to wait before failed pods are replaced: ten seconds, doubled by each failure, ten minutes at most.
 
 use std::sync::Arc;
 

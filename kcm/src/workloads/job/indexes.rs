@@ -57,12 +57,12 @@ impl Indexes {
         self.0.iter().map(|(first, last)| last - first + 1).sum()
     }
 
-    /// True when there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True when the set has this index.
+    /// Returns true if the set has this index.
     pub fn has(&self, index: i32) -> bool {
         let at = self.0.partition_point(|(_, last)| *last < index);
         self.0.get(at).is_some_and(|(first, _)| *first <= index)
@@ -83,8 +83,8 @@ impl Indexes {
         common
     }
 
-    /// The first `count` indexes from zero to below `end` that the set lacks
-    /// (pkg/controller/job, firstPendingIndexes). The cost does not grow with `end`.
+    /// Returns the first `count` indexes from zero to below `end` that the set lacks (pkg/controller/job,
+    /// firstPendingIndexes). The cost does not grow with `end`.
     pub fn first_missing(&self, count: usize, end: i32) -> Vec<i32> {
         let beyond = (end, end);
         let (mut missing, mut next) = (Vec::new(), 0);

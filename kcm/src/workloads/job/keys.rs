@@ -52,13 +52,13 @@ pub fn is_urgent(change: &Change<'_, Job>) -> bool {
     }
 }
 
-/// The Jobs that no longer need their pods: one that was deleted or replaced, and one that finished.
+/// Returns the Jobs that no longer need their pods: one that was deleted or replaced, and one that finished.
 pub fn left_behind(change: &Change<'_, Job>) -> Vec<Arc<Job>> {
     let ended = change.new.filter(|new| new.is_finished());
     deleted(change).into_iter().chain(ended).cloned().collect()
 }
 
-/// The owners of a pod, before and after, if anything about the pod changed.
+/// Returns the owners of a pod, before and after, if anything about the pod changed.
 pub fn owners(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     if let (Some(old), Some(new)) = (change.old, change.new)
         && !old.differs(new)

@@ -87,7 +87,7 @@ fn few(count: i32) -> usize {
 }
 
 impl View<'_> {
-    /// True when pods may be created and deleted at all.
+    /// Returns true if pods may be created and deleted at all.
     pub fn may_manage(&self) -> bool {
         self.satisfied && !self.job.meta.is_deleting()
     }
@@ -153,7 +153,7 @@ impl View<'_> {
         }
     }
 
-    /// The failures that a replacement takes over (pkg/controller/job, getNewIndexFailureCounts).
+    /// Returns the failures that a replacement takes over (pkg/controller/job, getNewIndexFailureCounts).
     fn failures_after(&self, replaced: &Pod) -> (i32, i32) {
         let (counted, ignored) =
             replaced.ending.as_deref().map_or((0, 0), |ending| (ending.failures, ending.ignored_failures));

@@ -35,7 +35,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// For a Job of which so many pods failed, and so many are ending.
+    /// For a Job of which this many pods failed, and this many are terminating.
     pub fn of(job: &Job, failed: i32, terminating: i32) -> Self {
         match (job.replace_only_failed, failed > 0) {
             (true, true) => Self::Failed,
@@ -69,7 +69,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Nothing yet, told of among these metrics.
+    /// Creates empty metrics and registers them.
     pub fn new(metrics: &Metrics) -> Self {
         let name = |name: &str| format!("job_controller_{name}");
         let judged = "The number of failed Pods that a rule of their Job's failure policy matched, by its action.";

@@ -15,7 +15,7 @@ const INDEX_VARIABLE: FieldEnv<'_> =
 /// Longest prefix of a generated name (apiserver/pkg/storage/names, MaxGeneratedNameLength).
 const LONGEST_PREFIX: usize = 58;
 
-/// The `Pod` message of a new pod (pkg/controller/job, manageJob).
+/// Returns the `Pod` message of a new pod (pkg/controller/job, manageJob).
 pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod) -> Vec<u8> {
     let mut edits = PodEdits {
         generate_name: format!("{}-", key.name),
@@ -38,7 +38,8 @@ pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod) -> 
     pod_from(template, key, &job.controller_ref(), &edits)
 }
 
-/// The index must stay in the name, so that it is the Job's name that is cut (podGenerateNameWithIndex).
+/// Returns the name's beginning. The index must stay in it, so it is the Job's name that is cut
+/// (podGenerateNameWithIndex).
 fn prefix(job: &str, index: i32) -> String {
     let suffix = format!("-{index}-");
     let room = LONGEST_PREFIX - suffix.len();

@@ -52,14 +52,14 @@ fn fits(codes: &ExitCodes, container: &str, code: i32) -> bool {
         && codes.within.is_some_and(|within| codes.values.contains(&code) == within)
 }
 
-/// True when a pod counts as failed: it did, or it is being deleted and need not be waited for
+/// Returns true if a pod counts as failed: it did, or it is being deleted and need not be waited for
 /// (pkg/controller/job, isPodFailed).
 pub fn is_failed(job: &Job, pod: &Pod) -> bool {
     use kinds::pod::Phase;
     pod.phase == Phase::Failed || !job.replace_only_failed && pod.meta.is_deleting() && pod.phase != Phase::Succeeded
 }
 
-/// The message of the first success rule that is met (pkg/controller/job, matchSuccessPolicy).
+/// Returns the message of the first success rule that is met (pkg/controller/job, matchSuccessPolicy).
 pub fn succeeded(rules: &[SuccessRule], completions: i32, done: &Indexes) -> Option<String> {
     if done.is_empty() {
         return None;

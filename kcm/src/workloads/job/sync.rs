@@ -72,7 +72,7 @@ impl Reconcile for Jobs {
     }
 }
 
-/// The outcome of a reconcile whose status was not written.
+/// Returns the outcome of a reconcile whose status was not written.
 fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
     match error {
         // The status was computed from an outdated Job. The change that is on its way leads to another one.
@@ -244,7 +244,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// True if counts may wait to be written. The Job is requeued for the time when they may no longer.
+    /// Returns true if counts may wait to be written. The Job is requeued for the time when they may no longer.
     fn waits(&self, key: &ObjectKey, patience: Duration) -> bool {
         let wait = self.debouncer.wait(key, patience);
         wait.into_iter().for_each(|wait| self.queue.add_after(key.clone(), wait));
@@ -385,7 +385,8 @@ impl Jobs {
         (Deeds { created, ..Deeds::default() }, failure)
     }
 
-    /// True when the stores show everything that was written for a key. If not, the stores requeue the key when they do.
+    /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when
+    /// they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         let consistency = &self.control.consistency;
@@ -449,13 +450,13 @@ impl Jobs {
     }
 }
 
-/// The delay of a timer; a time that has passed is due now.
+/// Returns the delay of a timer; a time that has passed is due now.
 fn timer(left: SignedDuration) -> Duration {
     Duration::try_from(left).unwrap_or_default().min(LONGEST_TIMER)
 }
 
-/// The reason of the event for a failed Job. Reasons are a fixed set; a condition with another one, of another client, gets
-/// the general one.
+/// Returns the reason of the event for a failed Job. Reasons are a fixed set; a condition with another one, of another
+/// client, gets the general one.
 fn failure_reason(reason: &str) -> &'static str {
     const REASONS: [&str; 5] =
         ["PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];

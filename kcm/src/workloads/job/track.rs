@@ -1,8 +1,8 @@
 //! The account of a Job's pods: each is counted exactly once, whatever crashes when. All policy, no IO.
 //!
 //! A pod that ended is first written down in the status by its uid (or by its index), then loses its finalizer, then
-//! moves into a counter. Whoever finds it in between knows by the status that it was seen, and by the finalizer that it
-//! is not in a counter yet.
+//! moves into a counter. A reader in between knows by the status that it was seen, and by the finalizer that it is not
+//! in a counter yet.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Account {
     pub flush: Option<Duration>,
     /// It has other counts: for how long they may wait to be written.
     pub counts: Option<Duration>,
-    /// For how long counters may wait to be written after the finalizers are gone.
+    /// How long counters may wait to be written after the finalizers were removed.
     pub patience: Duration,
     /// Pods whose finalizer may go after that.
     pub release: Vec<Arc<Pod>>,
@@ -111,7 +111,7 @@ impl View<'_> {
         Account { status, flush, counts, patience, release, tracked, end, judged }
     }
 
-    /// True when nothing needs a pod any more but the count (pkg/controller/job, canRemoveFinalizer).
+    /// Returns true if nothing but the count still needs a pod (pkg/controller/job, canRemoveFinalizer).
     fn may_release(&self, indexed: Option<&Indexed>, decided: bool, pod: &Pod, failed: bool) -> bool {
         if self.job.meta.is_deleting() || decided || pod.phase == Phase::Succeeded {
             return true;

@@ -9,7 +9,7 @@ use kinds::{Node, Pod, Str, Time};
 use runtime::lock::lock;
 use serde_json::{Value, json};
 
-/// The taint by which an administrator says that a node will not come back with what ran on it.
+/// The taint by which an administrator declares a node out of service.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// What is known of all pods without looking at them: how many have ended, and how many each node has.
@@ -47,7 +47,7 @@ impl Census {
         }
     }
 
-    /// The nodes that have pods and that `known` does not know.
+    /// Returns the nodes that have pods and that `known` does not know.
     pub fn missing(&self, known: impl Fn(&Str) -> bool) -> Vec<Str> {
         let nodes = lock(&self.nodes);
         nodes.keys().filter(|node| !known(node)).cloned().collect()
@@ -59,8 +59,8 @@ pub fn surplus(finished: usize, threshold: i32) -> usize {
     usize::try_from(threshold).ok().filter(|most| *most > 0).map_or(0, |most| finished.saturating_sub(most))
 }
 
-/// The `count` pods that go first: evicted before others, then the oldest, then by name
-/// (pkg/controller/podgc, byEvictionAndCreationTimestamp).
+/// Returns the `count` pods that go first: evicted before others, then the oldest, then by name (pkg/controller/podgc,
+/// byEvictionAndCreationTimestamp).
 pub fn first_to_go(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>> {
     let kept = |pod: &Pod| !pod.disruption.as_ref().is_some_and(|told| told.evicted);
     finished.sort_by(|a, b| {
@@ -80,14 +80,14 @@ pub enum Reason {
     Terminated,
     /// It is being deleted, and its node is out of service.
     OutOfService,
-    /// Its node is gone.
+    /// Its node was deleted.
     Orphaned,
     /// It is being deleted and was never bound to a node.
     Unscheduled,
 }
 
 impl Reason {
-    /// The word (pkg/controller/podgc/metrics).
+    /// Returns the metric's label value (pkg/controller/podgc/metrics).
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Terminated => "terminated",
@@ -111,8 +111,8 @@ pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
     node.is_some_and(out_of_service).then_some(Reason::OutOfService)
 }
 
-/// The patch of its status that says that a pod failed; `None` if it has ended already. A pod whose node is gone also
-/// gets a condition that says so.
+/// Returns the patch of its status that says that a pod failed; `None` if it has ended already. A pod whose node was
+/// deleted also gets a condition that says so.
 pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value> {
     if pod.is_terminal() {
         return None;

@@ -1,7 +1,8 @@
-//! pod-garbage-collector-controller: deletes pods that nobody will end, and the oldest of too many finished ones.
+//! pod-garbage-collector-controller: deletes pods that no kubelet will terminate, and the oldest of too many finished
+//! ones.
 //!
-//! Every twenty seconds it looks at finished pods beyond the threshold, at terminating pods of nodes that are out of
-//! service or that were never bound, and for nodes that have pods and are gone. Follows upstream pkg/controller/podgc.
+//! Every twenty seconds it checks for finished pods beyond the threshold, for terminating pods that are on
+//! out-of-service nodes or were never bound, and for pods of deleted nodes. Follows upstream pkg/controller/podgc.
 
 mod decide;
 mod metrics;

@@ -1,4 +1,4 @@
-//! One look at all pods that may have to go, and the end of those that must.
+//! Lists the pods that may have to be deleted, and deletes those that must be.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::pods::indexes::{by_node, on_node};
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// For how long a node must be missing before the server is asked whether it is gone.
+/// How long a node must be missing before the server is asked whether it was deleted.
 const QUARANTINE: Duration = Duration::from_secs(40);
 
 /// Pods that are ended at the same time; the rate limit decides how fast it goes.
@@ -36,7 +36,7 @@ const AT_ONCE: usize = 20;
 pub enum Chore {
     /// Look through all that may have to go.
     LookThrough,
-    /// Look whether this node is gone.
+    /// Check whether this node was deleted.
     Missing(Str),
 }
 
@@ -84,7 +84,7 @@ impl Reconcile for PodGc {
 }
 
 impl PodGc {
-    /// Forgets a pod that is gone.
+    /// Forgets a deleted pod.
     pub fn forget(&self, uid: &Uid) {
         self.forced().remove(uid);
     }
@@ -150,7 +150,7 @@ impl PodGc {
         let is_there_no_more = |error: &WriteError| error.is_gone();
         let failed = ended.as_ref().is_err_and(|error| !is_there_no_more(error));
         self.counts.count(&key.namespace, reason, failed);
-        // One that is gone from the store already will not be forgotten by its change.
+        // One that the store no longer has will not be forgotten by its deletion event.
         if ended.is_err() || self.pods.get_with_uid(&key.namespace, &key.name, uid).is_none() {
             self.forget(uid);
         }
@@ -162,7 +162,7 @@ impl PodGc {
         }
     }
 
-    /// First the pod is said to have failed, for whoever counts pods; then it is deleted without waiting for anybody.
+    /// First the pod is marked as failed, for controllers that count pods; then it is deleted without a grace period.
     async fn end(&self, pod: &Pod, reason: Reason) -> Result<(), WriteError> {
         let key = pod.meta.key();
         if let Some(patch) = decide::failure(pod, reason, (self.clock)()) {

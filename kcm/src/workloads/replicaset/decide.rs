@@ -53,14 +53,14 @@ pub fn manage(active: &[Arc<Pod>], replicas: i32, ranking: impl FnOnce() -> Rank
     }
 }
 
-/// True when a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
+/// Returns true if a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     let since_ready = now.as_second() - pod.ready_since.0;
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// The status (pkg/controller/replicaset, calculateStatus). `terminating` is absent where the kind has no such field;
-/// `failure` is what kept pods from being created or deleted.
+/// Returns the status (pkg/controller/replicaset, calculateStatus). `terminating` is absent where the kind has no such
+/// field; `failure` is what kept pods from being created or deleted.
 pub fn status(
     set: &ReplicaSet,
     active: &[Arc<Pod>],
@@ -133,7 +133,7 @@ pub fn patience(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     }
 }
 
-/// True when pods are lost on which a Deployment relies.
+/// Returns true if pods are lost on which a Deployment relies.
 pub fn is_loss(set: &ReplicaSet, status: &ReplicaSetStatus) -> bool {
     arrived(set, status) < 0
 }

@@ -44,7 +44,7 @@ enum Verb {
 }
 
 impl Verb {
-    /// The word, and the reasons of events of success and failure.
+    /// Returns the verb, and the reasons of events of success and failure.
     fn texts(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Create => ("Create", "SuccessfulCreate", "FailedCreate"),
@@ -365,7 +365,7 @@ impl<'a> Work<'a> {
         defects
     }
 
-    /// True when a claim of a place belongs to a former pod, and has to go before a new pod comes.
+    /// Returns true if a claim of a place belongs to a former pod, and has to go before a new pod comes.
     pub fn has_stale_claim(&self, ordinal: i32) -> bool {
         let pod = nobody(&identity::pod_name(self.set, ordinal));
         identity::claims(self.set, ordinal).iter().any(|(_, name)| {
@@ -375,7 +375,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// A reference to a pod that does not exist yet.
+/// Returns a reference to a pod that does not exist yet.
 fn nobody(pod: &str) -> OwnerRef {
     OwnerRef {
         api_version: "v1".into(),

@@ -93,12 +93,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// True if a pod is deleted.
+    /// Returns true if a pod is deleted.
     pub fn deletes(&self) -> bool {
         self.steps().any(|step| matches!(step, Step::Delete(_)))
     }
 
-    /// The number of pods that are created.
+    /// Returns the number of pods that are created.
     pub fn creations(&self) -> usize {
         self.steps().filter(|step| step.creates()).count()
     }
@@ -251,7 +251,7 @@ impl Situation<'_> {
         old.is_empty()
     }
 
-    /// The steps for one wanted place; true when an ordered StatefulSet has to wait for it (processReplica).
+    /// Returns the steps for one wanted place; true when an ordered StatefulSet has to wait for it (processReplica).
     fn tend(&self, slot: &Slot<'_>, steps: &mut Vec<Step>) -> bool {
         let Some(member) = slot.member else {
             if !(self.is_stale)(slot.ordinal) {

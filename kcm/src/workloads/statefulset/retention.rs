@@ -21,7 +21,7 @@ pub struct Parties<'a> {
 pub struct Verdict {
     /// The owners that it shall have, if they are not what they should be.
     pub owners: Option<Vec<OwnerRef>>,
-    /// Somebody else manages it, so that the policy cannot be kept.
+    /// Another controller manages it, so the policy cannot be applied.
     pub foreign: bool,
 }
 
@@ -34,7 +34,7 @@ fn rightful(parties: &Parties<'_>) -> Option<OwnerRef> {
     }
 }
 
-/// The owner that a new claim of a wanted place gets at once.
+/// Returns the owner that a new claim of a wanted place is created with.
 pub fn first_owner(policy: Retention, set: &OwnerRef) -> Option<OwnerRef> {
     policy.when_deleted.then(|| set.clone())
 }
@@ -55,7 +55,7 @@ pub fn decide(claim: &Meta, parties: &Parties<'_>) -> Verdict {
             owner => owner.controller == Some(true),
         });
     if of_former(set) || of_former(pod) {
-        // It belonged to an object of before that has the name: the garbage collector's business.
+        // It belonged to a previous object of this name: left to the garbage collector.
         return Verdict { owners: None, foreign };
     }
     let mut owners: Vec<OwnerRef> =
@@ -70,7 +70,7 @@ pub fn decide(claim: &Meta, parties: &Parties<'_>) -> Verdict {
     Verdict { owners: (!right).then_some(owners), foreign }
 }
 
-/// True when a claim still belongs to a former pod of its place, and goes with it (pkg/controller/statefulset,
+/// Returns true if a claim still belongs to a former pod of its place, and goes with it (pkg/controller/statefulset,
 /// PodClaimIsStale).
 pub fn is_stale(claim: &Meta, policy: Retention, pod: &OwnerRef) -> bool {
     let names = |owner: &&OwnerRef| (&*owner.kind, &*owner.api_version, &owner.name) == ("Pod", "v1", &pod.name);

@@ -46,8 +46,8 @@ pub struct Revisions {
     pub collisions: i32,
 }
 
-/// The status (pkg/controller/statefulset, updateStatus and completeUpdate). Pods that were just created or deleted
-/// count as such immediately: the API server has confirmed it.
+/// Returns the status (pkg/controller/statefulset, updateStatus and completeUpdate). Pods that were just created or
+/// deleted count as such immediately: the API server has confirmed it.
 pub fn status(
     set: &StatefulSet,
     members: &[Member],
@@ -121,8 +121,8 @@ fn progress(status: &mut StatefulSetStatus, value: &str, message: &str, now: Tim
     set_condition(&mut status.conditions, PROGRESSING, value, reason, message, Time(now.as_second()));
 }
 
-/// The pod whose unreadiness holds an update up for good: an ordered update waits for each pod before it replaces any,
-/// also for one of a broken revision that is no longer desired (kubernetes#67250).
+/// Returns the pod whose unreadiness holds an update up for good: an ordered update waits for each pod before it
+/// replaces any, also for one of a broken revision that is no longer desired (kubernetes#67250).
 fn blocking<'a>(set: &StatefulSet, update: &str, waits_for: Option<&'a Member>) -> Option<&'a Member> {
     let rolls = set.strategy == Strategy::RollingUpdate && !set.parallel;
     let partition = set.rolling.as_ref().map_or(0, |rolling| rolling.partition);
@@ -198,7 +198,7 @@ pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
     if is_final || lost && !updates && status.replicas == set.replicas { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
-/// True while the controller still has pods to replace.
+/// Returns true while the controller still has pods to replace.
 fn still_updates(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
     let held_back = set.rolling.as_ref().map_or(0, |rolling| rolling.partition);
     match set.strategy {
@@ -208,7 +208,7 @@ fn still_updates(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
     }
 }
 
-/// True when the only news is that pods are being deleted: their end follows soon, and one write covers both.
+/// Returns true if the only news is that pods are being deleted: their end follows soon, and one write covers both.
 fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) -> bool {
     let same = StatefulSetStatus {
         current_replicas: before.current_replicas,
@@ -220,7 +220,7 @@ fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) 
         && after.updated_replicas <= before.updated_replicas
 }
 
-/// The message of a condition that was not there before, for an event.
+/// Returns the message of a condition that was not there before, for an event.
 pub fn news<'a>(before: &StatefulSetStatus, after: &'a StatefulSetStatus) -> Option<&'a str> {
     let condition = find(&after.conditions, ROLLOUT_BLOCKED)?;
     find(&before.conditions, ROLLOUT_BLOCKED)

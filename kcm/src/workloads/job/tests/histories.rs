@@ -17,9 +17,9 @@ use crate::workloads::job::track;
 enum Event {
     /// A running pod ends: which one, and whether well.
     Ends(usize, bool),
-    /// A pod is deleted by somebody.
+    /// A pod is deleted by another client.
     Deleted(usize),
-    /// The controller looks; it dies after so many writes.
+    /// The controller reconciles; it dies after this many writes.
     Sync(Option<usize>),
 }
 
@@ -41,8 +41,8 @@ impl Server {
         Self { job, pods: Vec::new(), created: 0, writes: 0 }
     }
 
-    /// One look, in the order in which `sync.rs` writes; what may wait does so if it is `patient`. `Err` when the
-    /// process dies after its last allowed write.
+    /// Runs one reconcile, in the order in which `sync.rs` writes; what may wait does so if it is `patient`. `Err` when
+    /// the process dies after its last allowed write.
     fn sync(&mut self, dies_after: Option<usize>, late: i64, patient: bool) -> Result<(), ()> {
         let mut left = dies_after;
         let mut write = |server: &mut Self| {

@@ -19,7 +19,7 @@ fn pods(phases: &[(Phase, Option<i32>)]) -> Vec<Arc<Pod>> {
     phases.iter().enumerate().map(pod).collect()
 }
 
-/// The plan in short: created, created indexes, deleted.
+/// Returns the plan in short: created, created indexes, deleted.
 fn planned(job: &Job, pods: &[Arc<Pod>]) -> (usize, Vec<i32>, Vec<String>) {
     let settled = HashSet::new();
     let view = view(job, pods, &settled);
@@ -76,7 +76,7 @@ fn what_is_terminating_is_replaced_unless_the_policy_waits() {
     let mut leaving = a_pod("leaving", Phase::Running, None);
     leaving.meta.deletion = Time(NOW);
     let pods = [Arc::new(leaving)];
-    // The failure is fresh, so that its replacement waits too, but for another reason: none is asked for at all.
+    // The failure is recent, so its replacement is delayed too, but for another reason: no delay is requested.
     for (replace_only_failed, waits) in [(false, true), (true, false)] {
         let job = with(a_job(1, Some(1)), |job| job.replace_only_failed = replace_only_failed);
         let settled = HashSet::new();

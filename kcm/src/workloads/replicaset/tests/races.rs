@@ -33,7 +33,7 @@ fn response() -> Vec<u8> {
     envelope::wrap(&ReplicaSet::RESOURCE, &object)
 }
 
-/// A pod that matches the set's selector and has no controller.
+/// Returns a pod that matches the set's selector and has no controller.
 fn orphan(name: &str) -> Pod {
     let mut pod = pod(name);
     pod.meta.owners = Interner::default().owners(&[]);
@@ -41,7 +41,7 @@ fn orphan(name: &str) -> Pod {
     pod
 }
 
-/// A ReplicaSet of this leadership term with two replicas.
+/// Returns a ReplicaSet of this leadership term with two replicas.
 fn web(version: u64) -> ReplicaSet {
     let mut web = set(2, 0);
     web.meta.version = version;
