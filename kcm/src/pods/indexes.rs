@@ -15,7 +15,7 @@ pub const fn by_node() -> Index<Pod> {
     }
 }
 
-/// The key of all pods that are bound to a node.
+/// Returns the key of all pods that are bound to a node.
 pub fn on_node(node: &str) -> u64 {
     index_key(("node", node))
 }
@@ -28,7 +28,7 @@ pub const fn by_label() -> Index<Pod> {
     }
 }
 
-/// The key of all pods of a namespace that have a label with this value.
+/// Returns the key of all pods of a namespace that have a label with this value.
 pub fn pair(namespace: &str, (key, value): &(Str, Str)) -> u64 {
     index_key((namespace, &**key, &**value))
 }

@@ -186,7 +186,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         move || queue.add(key)
     }
 
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new(options: QueueOptions) -> Arc<Self> {
         Arc::new(Self {
             metrics: QueueMetrics::new(options.name),

@@ -26,7 +26,7 @@ pub struct UsedClaim<'a> {
 }
 
 impl Devices {
-    /// Those that the pod names, and those that were made from its templates so far.
+    /// Returns those that the pod names, and those that were made from its templates so far.
     pub fn claims(&self) -> impl Iterator<Item = UsedClaim<'_>> {
         self.entries.iter().filter_map(|entry| match entry.resolve() {
             ResolvedClaim::Shared(name) => Some(UsedClaim { name, is_made: false }),
