@@ -85,6 +85,22 @@ fn is_right(route: &Route, node: &RouteNode) -> bool {
     leads_to(route, node) && route.addresses.as_ref().is_none_or(same)
 }
 
+/// Returns the index of the node that owns each network: the one that has a route, or else the first that claims it.
+fn owners<'a>(nodes: &[RouteNode], leading: impl Fn(&IpNet) -> &'a [&'a Route]) -> HashMap<IpNet, usize> {
+    let mut owners: HashMap<IpNet, usize> = HashMap::new();
+    for (at, node) in nodes.iter().enumerate() {
+        for net in node.pod_cidrs.iter().filter_map(|cidr| IpNet::from_str(cidr).ok()) {
+            let net = net.trunc();
+            let has = |at: usize| leading(&net).iter().any(|route| leads_to(route, &nodes[at]));
+            match owners.get(&net) {
+                Some(owner) if has(*owner) || !has(at) => {}
+                _ => _ = owners.insert(net, at),
+            }
+        }
+    }
+    owners
+}
+
 /// Compares nodes with routes. `nodes` are in the order of their claims to a network. Routes are removed only if
 /// `complete` confirms that all nodes are known.
 pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: bool) -> Plan {
@@ -102,18 +118,7 @@ pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: 
         }
     }
     let leading = |net: &IpNet| by_destination.get(net).map_or(&[][..], |routes| routes);
-    let mut owners: HashMap<IpNet, usize> = HashMap::new();
-    for (at, node) in nodes.iter().enumerate() {
-        for net in node.pod_cidrs.iter().filter_map(|cidr| IpNet::from_str(cidr).ok()) {
-            let net = net.trunc();
-            let has = |at: usize| leading(&net).iter().any(|route| leads_to(route, &nodes[at]));
-            // The current owner keeps the route; otherwise the first claimant gets it.
-            match owners.get(&net) {
-                Some(owner) if has(*owner) || !has(at) => {}
-                _ => _ = owners.insert(net, at),
-            }
-        }
-    }
+    let owners = owners(nodes, leading);
     let mut plan = Plan::default();
     for (at, node) in nodes.iter().enumerate() {
         let mut fate = Fate::default();

@@ -107,19 +107,7 @@ impl DaemonSets {
         if self.control.consistency.take_lost(key) {
             self.handover.require(&set.meta);
         }
-        let observed = self.handover.observe(&self.children(&set), |pods| {
-            let owned = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
-            (owned, pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)))
-        });
-        let (owned, orphans) = observed.children;
-        let work = Work {
-            key,
-            set: &set,
-            placement: &placement,
-            owned: owned.len(),
-            pods: self.claim(key, &set, [owned, orphans].concat()).await?,
-            are_deletions_seen: observed.are_deletions_seen,
-        };
+        let work = self.gather(key, &set, &placement).await?;
         let known = match self.know_revisions(&work).await {
             Ok(known) => known,
             Err(Stop::Outdated) => return Ok(Outcome::RequeueWithBackoff),
@@ -140,6 +128,28 @@ impl DaemonSets {
         };
         let available = decide::next_check(&places, set.min_ready_seconds, (self.clock)());
         finish(&self.queue, key, [acted.again, available, wait].into_iter().flatten().min(), failure)
+    }
+
+    /// Reads and claims the pods of a DaemonSet.
+    async fn gather<'a>(
+        &self,
+        key: &'a ObjectKey,
+        set: &'a DaemonSet,
+        placement: &'a Placement,
+    ) -> Result<Work<'a>, ReconcileError> {
+        let observed = self.handover.observe(&self.children(set), |pods| {
+            let owned = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
+            (owned, pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)))
+        });
+        let (owned, orphans) = observed.children;
+        Ok(Work {
+            key,
+            set,
+            placement,
+            owned: owned.len(),
+            pods: self.claim(key, set, [owned, orphans].concat()).await?,
+            are_deletions_seen: observed.are_deletions_seen,
+        })
     }
 
     fn forget(&self, key: &ObjectKey) {

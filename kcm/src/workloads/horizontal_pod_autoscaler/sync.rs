@@ -74,6 +74,15 @@ impl Trouble {
     }
 }
 
+/// The number of pods that the target should have.
+struct Recommendation {
+    desired: i32,
+    reason: String,
+    metrics: Vec<MetricStatus>,
+    /// The failure of a metric that did not prevent the recommendation.
+    trouble: Option<Trouble>,
+}
+
 /// How a sync ended.
 struct Ended {
     action: Action,
@@ -123,63 +132,29 @@ impl Autoscalers {
 
     async fn scale(&self, key: &ObjectKey, autoscaler: Arc<HorizontalPodAutoscaler>) -> Ended {
         let mut draft = Draft::of(&autoscaler, (self.clock)());
-        match self.go(key, autoscaler, &mut draft).await {
+        match self.advance(key, autoscaler, &mut draft).await {
             Ok(ended) => ended,
             Err(trouble) => Ended { action: Action::None, trouble: Some(trouble), then: Outcome::Done },
         }
     }
 
-    /// Troubles that end a reconcile early are returned as errors, with the status written.
-    async fn go(
+    /// Decides on the number of pods, changes the scale and writes the status. A failure that ends the reconcile early is
+    /// returned as an error, with the status written.
+    async fn advance(
         &self,
         key: &ObjectKey,
         mut autoscaler: Arc<HorizontalPodAutoscaler>,
         draft: &mut Draft,
     ) -> Result<Ended, Trouble> {
         let gates = self.measuring.gates;
-        let (resource, scale) = match self.scale_of(key, &autoscaler).await {
-            Ok(found) => found,
-            Err(trouble) => {
-                self.warn(&autoscaler, "FailedGetScale", trouble.message.clone());
-                let told =
-                    format!("the HPA controller was unable to get the target's current scale: {}", trouble.message);
-                draft.set(ABLE_TO_SCALE, false, "FailedGetScale", &told);
-                self.write_anyway(key, &autoscaler, draft).await;
-                return Err(trouble);
-            }
-        };
-        let able = "the HPA controller was able to get the target's current scale";
-        draft.set(ABLE_TO_SCALE, true, "SucceededGetScale", able);
+        let (resource, scale) = self.read_scale(key, &autoscaler, draft).await?;
         let current = scale.replicas;
         let memory = lock(&self.memories).entry(key.clone()).or_default().clone();
         lock(&memory).begin(current, self.start.elapsed());
         decide::withdraw_zero(&autoscaler, current, draft, gates);
 
-        let (mut desired, mut reason) = (current, String::new());
-        let (mut metrics, mut trouble) = (Vec::new(), None);
-        match decide::course(&autoscaler, current, gates) {
-            Course::Disabled => {
-                let told = "scaling is disabled since the replica count of the target is zero";
-                draft.set(SCALING_ACTIVE, false, "ScalingDisabled", told);
-                if !gates.scale_to_zero {
-                    draft.remove(decide::SCALED_TO_ZERO);
-                }
-            }
-            Course::Bound(bound, why) => (desired, reason) = (bound, why.to_owned()),
-            Course::Metrics => {
-                let combined = self.combine(key, &autoscaler, &scale, draft).await;
-                let Combined { wanted, statuses, error, spec } = combined;
-                metrics = statuses;
-                trouble =
-                    error.map(|message| Trouble { message, fault: if spec { Fault::Spec } else { Fault::Internal } });
-                let Some((wanted, name)) = wanted else {
-                    return Err(self.give_up(key, &autoscaler, draft, (current, metrics), trouble).await);
-                };
-                let settings = (self.habits.window, self.start.elapsed(), gates);
-                let proposed = (wanted, name.as_str());
-                (desired, reason) = decide::settle(&autoscaler, &mut lock(&memory), current, proposed, draft, settings);
-            }
-        }
+        let recommendation = self.recommend(key, &autoscaler, &scale, &memory, draft).await?;
+        let Recommendation { desired, reason, metrics, trouble } = recommendation;
         if desired != current {
             let zero = decide::goes_to_zero(&autoscaler, current, desired, gates);
             if zero {
@@ -193,21 +168,17 @@ impl Autoscalers {
                     return Ok(Ended { action: Action::None, trouble, then: Outcome::RequeueAfter(SOON) });
                 }
                 Rescaled::Failed(error) => {
-                    let told = format!("New size: {desired}; reason: {reason}; error: {error}");
-                    self.warn(&autoscaler, "FailedRescale", told);
-                    let told = format!("the HPA controller was unable to update the target scale: {error}");
-                    draft.set(ABLE_TO_SCALE, false, "FailedUpdateScale", &told);
+                    let message = format!("New size: {desired}; reason: {reason}; error: {error}");
+                    self.warn(&autoscaler, "FailedRescale", message);
+                    let message = format!("the HPA controller was unable to update the target scale: {error}");
+                    draft.set(ABLE_TO_SCALE, false, "FailedUpdateScale", &message);
                     draft.seen(&autoscaler, current, metrics, gates);
                     self.write_anyway(key, &autoscaler, draft).await;
                     return Err(Trouble::new(format!("failed to rescale {}: {error}", target(&autoscaler))));
                 }
             }
-            let told = format!("the HPA controller was able to update the target scale to {desired}");
-            draft.set(ABLE_TO_SCALE, true, "SucceededRescale", &told);
-            let told = format!("New size: {desired}; reason: {reason}");
-            self.recorder.event(&about(&*autoscaler), EventType::Normal, "SuccessfulRescale", told);
+            self.record_rescale(&autoscaler, (current, desired), &reason, draft);
             lock(&memory).scaled(current, desired, autoscaler.behavior.as_deref(), self.start.elapsed());
-            info!(current, desired, reason, "rescaled");
             decide::tell_of_zero(draft, zero, gates);
             draft.scaled();
         }
@@ -218,7 +189,84 @@ impl Autoscalers {
         Ok(Ended { action: Action::of(current, desired), trouble, then: Outcome::RequeueAfter(self.habits.period) })
     }
 
-    /// Too little is known to scale: says so.
+    /// Reads the target's scale and sets the condition `AbleToScale`.
+    async fn read_scale(
+        &self,
+        key: &ObjectKey,
+        autoscaler: &HorizontalPodAutoscaler,
+        draft: &mut Draft,
+    ) -> Result<(Resource, Arc<Scale>), Trouble> {
+        match self.scale_of(key, autoscaler).await {
+            Ok(found) => {
+                let message = "the HPA controller was able to get the target's current scale";
+                draft.set(ABLE_TO_SCALE, true, "SucceededGetScale", message);
+                Ok(found)
+            }
+            Err(trouble) => {
+                self.warn(autoscaler, "FailedGetScale", trouble.message.clone());
+                let message =
+                    format!("the HPA controller was unable to get the target's current scale: {}", trouble.message);
+                draft.set(ABLE_TO_SCALE, false, "FailedGetScale", &message);
+                self.write_anyway(key, autoscaler, draft).await;
+                Err(trouble)
+            }
+        }
+    }
+
+    /// Returns the number of pods that the target should have, by the bounds or by the metrics.
+    async fn recommend(
+        &self,
+        key: &ObjectKey,
+        autoscaler: &HorizontalPodAutoscaler,
+        scale: &Scale,
+        memory: &Mutex<Memory>,
+        draft: &mut Draft,
+    ) -> Result<Recommendation, Trouble> {
+        let (current, gates) = (scale.replicas, self.measuring.gates);
+        let without_metrics = |desired, reason| Recommendation { desired, reason, metrics: Vec::new(), trouble: None };
+        match decide::course(autoscaler, current, gates) {
+            Course::Disabled => {
+                let message = "scaling is disabled since the replica count of the target is zero";
+                draft.set(SCALING_ACTIVE, false, "ScalingDisabled", message);
+                if !gates.scale_to_zero {
+                    draft.remove(decide::SCALED_TO_ZERO);
+                }
+                Ok(without_metrics(current, String::new()))
+            }
+            Course::Bound(bound, reason) => Ok(without_metrics(bound, reason.to_owned())),
+            Course::Metrics => {
+                let Combined { wanted, statuses: metrics, error, spec } =
+                    self.combine(key, autoscaler, scale, draft).await;
+                let fault = if spec { Fault::Spec } else { Fault::Internal };
+                let trouble = error.map(|message| Trouble { message, fault });
+                let Some((wanted, name)) = wanted else {
+                    return Err(self.give_up(key, autoscaler, draft, (current, metrics), trouble).await);
+                };
+                let settings = (self.habits.window, self.start.elapsed(), gates);
+                let proposed = (wanted, name.as_str());
+                let (desired, reason) =
+                    decide::settle(autoscaler, &mut lock(memory), current, proposed, draft, settings);
+                Ok(Recommendation { desired, reason, metrics, trouble })
+            }
+        }
+    }
+
+    /// Reports a change of the scale as a condition, an event and a log line.
+    fn record_rescale(
+        &self,
+        autoscaler: &HorizontalPodAutoscaler,
+        (current, desired): (i32, i32),
+        reason: &str,
+        draft: &mut Draft,
+    ) {
+        let message = format!("the HPA controller was able to update the target scale to {desired}");
+        draft.set(ABLE_TO_SCALE, true, "SucceededRescale", &message);
+        let message = format!("New size: {desired}; reason: {reason}");
+        self.recorder.event(&about(autoscaler), EventType::Normal, "SuccessfulRescale", message);
+        info!(current, desired, reason, "rescaled");
+    }
+
+    /// Records in the status and in an event that too little is known to scale.
     async fn give_up(
         &self,
         key: &ObjectKey,

@@ -82,6 +82,17 @@ fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
     }
 }
 
+/// Returns what a reconcile with this plan does, for the metrics.
+fn did_of(view: &View<'_>, plan: &Plan) -> Did {
+    match plan {
+        Plan::Create(_) | Plan::Wait(_) => Did::Created,
+        Plan::Remove(_) => Did::Deleted,
+        Plan::Nothing if view.may_manage() && view.job.suspend => Did::Deleted,
+        Plan::Nothing if view.may_manage() => Did::Tracking,
+        Plan::Nothing | Plan::End(_) => Did::Reconciling,
+    }
+}
+
 impl Jobs {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         if !self.is_caught_up(key) {
@@ -134,17 +145,10 @@ impl Jobs {
         if !satisfied {
             self.queue.add_after(key.clone(), handover::RECHECK);
         }
-        let claimed = claim_pods(&self.control.writer, job, observed.children).await;
-        for version in claimed.written {
-            self.control.consistency.wrote(key, &self.control.pods, version);
-        }
-        if !claimed.errors.is_empty() {
-            return Err(ReconcileError::new(claimed.errors.join(", ")));
-        }
+        let mut pods = self.claim(key, job, observed.children).await?;
         if !self.is_caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
-        let mut pods = claimed.pods;
         pods.sort_by_key(|pod| index_of(pod).unwrap_or(-1));
         let memory = self.remember(key, &job.meta.uid, |memory| {
             let shown: HashSet<&Uid> = pods.iter().filter(|pod| has_finalizer(pod)).map(|pod| &pod.meta.uid).collect();
@@ -167,22 +171,12 @@ impl Jobs {
         if let Plan::Wait(wait) = plan {
             self.queue.add_after(key.clone(), timer(wait).max(BATCH));
         }
-        *did = match &plan {
-            Plan::Create(_) | Plan::Wait(_) => Did::Created,
-            Plan::Remove(_) => Did::Deleted,
-            Plan::Nothing if view.may_manage() && job.suspend => Did::Deleted,
-            Plan::Nothing if view.may_manage() => Did::Tracking,
-            Plan::Nothing | Plan::End(_) => Did::Reconciling,
-        };
+        *did = did_of(&view, &plan);
         let need = Need::of(job, standing.failed, standing.terminating);
         let (deeds, failure) = self.act(key, job, &plan, need).await;
         let outcome = view.outcome(&standing, &plan, deeds);
         if let Some(turn) = outcome.turn {
-            let (reason, message) = match turn {
-                Turn::Suspended => ("Suspended", "Job suspended"),
-                Turn::Resumed => ("Resumed", "Job resumed"),
-            };
-            self.control.recorder.event(&about(&**job), EventType::Normal, reason, message.to_owned());
+            self.report_turn(job, turn);
         }
         let account = view.account(&standing, outcome);
         if let Err(stopped) = self.track(key, job, account, standing.backoff).await {
@@ -191,7 +185,30 @@ impl Jobs {
         failure.map_or(Ok(Outcome::Done), |failure| Err(ReconcileError::new(failure)))
     }
 
-    /// Writes down, releases, counts (pkg/controller/job, trackJobStatusAndRemoveFinalizers). An error is what the
+    /// Returns the Job's pods after adopting and releasing some.
+    async fn claim(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        children: Vec<Arc<Pod>>,
+    ) -> Result<Vec<Arc<Pod>>, ReconcileError> {
+        let claimed = claim_pods(&self.control.writer, job, children).await;
+        for version in claimed.written {
+            self.control.consistency.wrote(key, &self.control.pods, version);
+        }
+        if claimed.errors.is_empty() { Ok(claimed.pods) } else { Err(ReconcileError::new(claimed.errors.join(", "))) }
+    }
+
+    /// Records an event about a Job that was suspended or resumed.
+    fn report_turn(&self, job: &Job, turn: Turn) {
+        let (reason, message) = match turn {
+            Turn::Suspended => ("Suspended", "Job suspended"),
+            Turn::Resumed => ("Resumed", "Job resumed"),
+        };
+        self.control.recorder.event(&about(job), EventType::Normal, reason, message.to_owned());
+    }
+
+    /// Writes the status, removes finalizers, and counts (pkg/controller/job, trackJobStatusAndRemoveFinalizers). An error is what the
     /// reconcile ends with.
     async fn track(
         &self,
