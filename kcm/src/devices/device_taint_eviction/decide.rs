@@ -54,7 +54,7 @@ pub fn active<'a>(
 }
 
 /// When a taint drives away who uses a device: when it was added, and after what is tolerated; never if it is tolerated
-/// for ever. A taint that does not say when it was added drives nobody away (claimEvictionTime).
+/// for ever. A taint without the time when it was added evicts no pod (claimEvictionTime).
 fn goes_at(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
     let mut least: Option<i64> = None;
     for toleration in device.tolerations() {

@@ -11,7 +11,7 @@ use runtime::store::{Change, Index, index_key};
 
 use super::sync::Evictions;
 
-/// What is looked at.
+/// A key of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
     /// Whether a pod has to go.

@@ -1,4 +1,4 @@
-//! One reconcile: of a pod, which goes when its time is up, or of a rule, whose status is told.
+//! One reconcile: of a pod, which is deleted when its time is up, or of a rule, whose status is written.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -222,7 +222,7 @@ impl Evictions {
                 }
                 Ok(Outcome::Done)
             }
-            // It is gone, or another one of its name: the watch will tell.
+            // It was deleted or replaced: the watch will show it.
             Err(error) if error.is_gone() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! Free and reserved volumes, ordered so that a search does not look at volumes that cannot match.
+//! Free and reserved volumes, ordered so that a search skips volumes that cannot match.
 //!
 //! Upstream: pkg/controller/volume/persistentvolume, persistentVolumeOrderedIndex; component-helpers/storage/volume,
 //! FindMatchingVolume. Upstream breaks ties at random; here the first name wins.
