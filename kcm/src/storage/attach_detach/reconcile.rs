@@ -107,7 +107,8 @@ impl AttachDetach {
             progress.when_reached(newest, wake());
             return Ok(false);
         }
-        Ok(self.consistency.caught_up(key, attachments, wake()) && self.consistency.deletions_seen(key, attachments))
+        Ok(self.consistency.caught_up(key, attachments, wake())
+            && self.consistency.observe(key, attachments, |_| ()).are_deletions_seen)
     }
 
     /// Returns the newest version of any VolumeAttachment of the API server. The previous leader may have requested
