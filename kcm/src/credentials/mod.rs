@@ -20,7 +20,7 @@ pub use signing_key::{KeyError, SigningKey};
 use crate::credentials::authority::{AuthorityError, Signers};
 use crate::flags::Options;
 
-/// What controllers need beside the API server.
+/// What controllers need in addition to the API server.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     /// The certificates that the API server's is signed by, as PEM, for everybody in the cluster; empty if unknown.

@@ -23,9 +23,9 @@ use super::workload::App;
 
 /// Changes of pods a second,
 const RATE: u32 = 100;
-/// of so many Services at once,
+/// spread over this many Services,
 const ROLLING: u32 = 10;
-/// for so many seconds.
+/// for this many seconds.
 const SECONDS: u32 = 20;
 
 /// The number of parallel changes.

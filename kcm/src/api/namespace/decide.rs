@@ -1,4 +1,4 @@
-//! What is left of a namespace, what to say of it, and when to look again: all policy, no IO.
+//! What is left of a namespace, its conditions, and when to check again: all policy, no IO.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -127,7 +127,7 @@ impl Findings {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// When to look again at what is left (pkg/controller/namespace, worker).
+    /// When to check again what is left (pkg/controller/namespace, worker).
     pub fn look_again(&self) -> Duration {
         Duration::from_secs(u64::try_from(self.estimate / 2 + 1).unwrap_or(1))
     }
@@ -205,7 +205,7 @@ pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
     ))
 }
 
-/// Returns the namespace's finalizers without ours, in order.
+/// Returns the namespace's finalizers without `kubernetes`, in order.
 pub fn without_ours(finalizers: &[Str]) -> Vec<Str> {
     let mut others: Vec<Str> = finalizers.iter().filter(|finalizer| &***finalizer != FINALIZER).cloned().collect();
     others.sort();

@@ -373,7 +373,7 @@ impl Namespaces {
         }
     }
 
-    /// Removes our finalizer, so that the server lets the namespace go.
+    /// Removes the finalizer `kubernetes`, so that the server deletes the namespace.
     async fn finalize(&self, key: &ObjectKey, mut namespace: NamespaceEnding) -> Result<Outcome, ReconcileError> {
         let uid = namespace.meta.uid.clone();
         loop {

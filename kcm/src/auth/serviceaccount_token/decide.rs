@@ -10,7 +10,7 @@ const ISSUER: &str = "kubernetes/serviceaccount";
 /// What a token secret lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lacks {
-    /// `ca.crt` is not ours.
+    /// `ca.crt` differs from the root CA.
     pub ca: bool,
     /// `namespace` is empty.
     pub namespace: bool,
@@ -25,8 +25,7 @@ impl Lacks {
     }
 }
 
-/// Compares a token secret with what it should hold (secretUpdateNeeded). Without certificates of our own those that
-/// are there stay.
+/// Compares a token secret with what it should hold (secretUpdateNeeded). Without a root CA those that are there stay.
 pub fn lacks(token: &AccountToken, root_ca: &[u8]) -> Lacks {
     Lacks { ca: !root_ca.is_empty() && *token.ca != *root_ca, namespace: !token.has_namespace, token: !token.has_token }
 }

@@ -151,7 +151,7 @@ impl Tokens {
         }
     }
 
-    /// Returns the account in our store, if it is the one that was named.
+    /// Returns the account in the store, if it is the one that was named.
     fn known(&self, account: &ObjectKey, uid: Option<&Uid>) -> Option<Arc<ServiceAccount>> {
         self.accounts.get(account).filter(|known| is_named(&known.meta, uid))
     }

@@ -1,4 +1,4 @@
-//! What is signed, for how long, and what the certificates look like to a parser that is not ours.
+//! Tests of what is signed, for how long, and how an independent parser reads the certificates.
 
 use std::time::Duration;
 

@@ -47,9 +47,9 @@ pub struct EndpointSlices {
     pub most: usize,
     /// Services some of whose pods are left out because their node is not there.
     pub stranded: Arc<Mutex<HashSet<ObjectKey>>>,
-    /// Services from before our time whose slices were compared with the server's.
+    /// Services from before this leadership term whose slices were compared with the server's.
     pub looked: Mutex<HashSet<ObjectKey>>,
-    /// When our time began.
+    /// When this leadership term began.
     pub begun: OnceLock<Timestamp>,
 }
 

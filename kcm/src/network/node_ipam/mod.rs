@@ -28,7 +28,7 @@ use sync::Allocator;
 /// Name of the event source.
 const COMPONENT: &str = "cidrAllocator";
 
-/// Nodes that are seen to at the same time.
+/// The number of nodes that are reconciled in parallel.
 const WORKERS: usize = 30;
 
 /// The controller.

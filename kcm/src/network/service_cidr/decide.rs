@@ -17,7 +17,7 @@ pub const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 /// How long after the request to delete a range API servers may still allocate addresses from it.
 const GRACE: i64 = 10;
 
-/// What is said of a range.
+/// The condition of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Readiness {
     status: &'static str,

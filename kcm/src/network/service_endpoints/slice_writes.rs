@@ -51,7 +51,7 @@ impl Plan {
     }
 
     /// Turns a creation and a deletion into one update where they are of one family and `may` be: slices change less
-    /// than when they come and go (k8s.io/endpointslice, finalize).
+    /// than when they are created and deleted (k8s.io/endpointslice, finalize).
     pub fn recycle(&mut self, may: impl Fn(&EndpointSlice) -> bool) {
         let mut kept = Vec::new();
         for slice in self.delete.drain(..) {
@@ -132,7 +132,7 @@ impl SliceWrites {
     }
 
     /// Reports whether the store shows all slices that the server has for a key; if not, the key is requeued when it
-    /// does. Before the first creation in our time this tells what another leader did last, and after a lost response
+    /// does. Before the first creation in this term this shows what another leader did last, and after a lost response
     /// the outcome of the request.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! When a node counts as silent: neither its status nor its lease has moved for its grace period.
 //!
-//! Only this process's clock counts; the times that kubelets write are compared for change and never with ours
+//! Only this process's clock counts; the times that kubelets write are compared for change and never with this clock
 //! (pkg/controller/nodelifecycle, tryUpdateNodeHealth).
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// What is remembered of a node from pass to pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// When the node last gave a sign of life, by our clock.
+    /// When the node last gave a sign of life, by this process's clock.
     pub alive: Instant,
     /// The heartbeat of its Ready condition then; `None` if it had no such condition.
     heartbeat: Option<Time>,
@@ -79,7 +79,7 @@ pub fn is_silent(health: &Health, grace: Grace, now: Instant) -> bool {
     now.saturating_duration_since(health.alive) > grace
 }
 
-/// The conditions that only the kubelet can know. Whether the network is there is said by others.
+/// The conditions that only the kubelet can know. The network condition is set by others.
 const OF_THE_KUBELET: [&str; 4] = [READY, "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 /// What a silent node's status becomes; nothing if its Ready condition says so already.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 /// The node says that it is not ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// The node says nothing.
+/// The node is silent.
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";

@@ -36,7 +36,7 @@ use sync::Nodes;
 /// Name of the event source.
 const COMPONENT: &str = "node-controller";
 
-/// Nodes whose taints and labels are seen to at the same time.
+/// The number of nodes whose taints and labels are reconciled in parallel.
 const WORKERS: usize = 8;
 
 /// The controller.

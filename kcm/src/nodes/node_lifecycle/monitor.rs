@@ -199,7 +199,7 @@ impl Monitor {
         !stalled && state.behind.is_none()
     }
 
-    /// Tracks nodes that were added or deleted. New ones begin without our `NoExecute` taints.
+    /// Tracks nodes that were added or deleted. New ones begin without this controller's `NoExecute` taints.
     async fn track_nodes(&self, nodes: &[Arc<Node>]) {
         let (mut added, mut gone) = (Vec::new(), Vec::new());
         {
@@ -240,12 +240,12 @@ impl Monitor {
         self.recorder.event(&about, EventType::Normal, reason, message);
     }
 
-    /// Removes our `NoExecute` taints from nodes.
+    /// Removes this controller's `NoExecute` taints from nodes.
     async fn untaint(&self, nodes: &[Arc<Node>]) {
         stream::iter(nodes).for_each_concurrent(AT_ONCE, |node| self.set_taint(node, |_| true, None)).await;
     }
 
-    /// Gives a node the one of our `NoExecute` taints that is wanted, or none, if it still `fits`.
+    /// Gives a node the wanted `NoExecute` taint of this controller, or none, if it still `fits`.
     async fn set_taint(&self, node: &Arc<Node>, fits: impl Fn(&Node) -> bool, wanted: Option<&str>) {
         let now = self.now();
         let edit = |node: &Node| fits(node).then(|| no_execute(node, wanted, now)).flatten();

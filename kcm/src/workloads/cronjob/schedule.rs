@@ -297,7 +297,7 @@ impl Wall {
             } else {
                 return Some(now);
             };
-            // Where a whole day is skipped, its eve would be tried for ever.
+            // Where a whole day is skipped, the previous day would be tried forever.
             now = if next > now || !stepped { next } else { now.checked_add(HOUR * 24).ok()? };
             stepped = true;
         }

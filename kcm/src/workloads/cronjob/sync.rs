@@ -60,7 +60,7 @@ impl CronJobs {
         };
         let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.uid));
         if !self.is_list_current(key, &cron_job, &jobs).await? {
-            // Without the runs that the list lacks, another one could start beside them.
+            // Without the runs that the list lacks, another one could start in parallel.
             let is_caught_up = self.is_caught_up(key);
             return Ok(if is_caught_up { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
         }

@@ -240,7 +240,7 @@ pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
     if is_final || lost && !moves { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
-/// When to look again because a ready pod will have become available.
+/// The delay after which a ready pod will have become available.
 pub fn next_check(places: &[Place], min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
     let remaining = |pod: &Arc<Pod>| {
         let at = i128::from(pod.ready_since.0 + i64::from(min_ready_seconds)) * 1_000_000_000;

@@ -20,7 +20,7 @@ const ADDED: [Toleration<'static>; 7] = [
     Toleration::of("node.kubernetes.io/network-unavailable", NO_SCHEDULE),
 ];
 
-/// Returns the tolerations that daemon pods get beside those of their template.
+/// Returns the tolerations that daemon pods get in addition to those of their template.
 pub fn added_tolerations(host_network: bool) -> &'static [Toleration<'static>] {
     if host_network { &ADDED } else { &ADDED[..ADDED.len() - 1] }
 }

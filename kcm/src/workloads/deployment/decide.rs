@@ -77,7 +77,7 @@ pub enum Course {
     Report,
     /// It is paused: it is scaled as a whole, and old history goes.
     Hold,
-    /// Its template goes back to a revision; 0 stands for the previous one.
+    /// Its template is rolled back to a revision; 0 stands for the previous one.
     RollBack(i64),
     /// Its scale was changed: its sets are scaled in proportion.
     Resize,
@@ -118,7 +118,8 @@ pub enum Step {
 }
 
 /// Returns the next step of a rollout, one at a time (pkg/controller/deployment, rolloutRolling and rolloutRecreate).
-/// `old_pods` tells whether pods of the old sets still run, see [`old_pods_running`]; it is asked only when it matters.
+/// `old_pods` returns whether pods of the old sets still run, see [`old_pods_running`]; it is called only when it
+/// matters.
 pub fn next_step(deployment: &Deployment, sets: &Sets, old_pods: impl FnOnce() -> bool) -> Step {
     match &deployment.strategy {
         Strategy::RollingUpdate { .. } => match &sets.new {

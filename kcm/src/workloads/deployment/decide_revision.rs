@@ -156,7 +156,7 @@ pub struct Rollback {
     pub notice: Notice,
 }
 
-/// How the Deployment goes back to `revision` (pkg/controller/deployment, rollback). The sets must include the new
+/// How the Deployment is rolled back to `revision` (pkg/controller/deployment, rollback). The sets must include the new
 /// one: it decides which revision is the previous one.
 pub fn rollback(deployment: &Deployment, sets: &Sets, revision_asked: i64) -> Rollback {
     let refuse = |reason, message: String| Rollback {
@@ -190,7 +190,7 @@ pub fn rollback(deployment: &Deployment, sets: &Sets, revision_asked: i64) -> Ro
 }
 
 /// Returns the edits that give a Deployment the annotations which a set has (pkg/controller/deployment/util,
-/// SetDeploymentAnnotationsTo), so that for instance the change cause goes back too.
+/// SetDeploymentAnnotationsTo), so that for instance the change cause is rolled back too.
 fn annotations_of(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let foreign = |(key, _): &&(Str, Str)| !is_own(key);
     let gone = deployment.annotations.iter().filter(foreign).filter(|(key, _)| set.annotation(key).is_none());

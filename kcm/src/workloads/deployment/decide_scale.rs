@@ -95,7 +95,7 @@ pub fn is_stale(deployment: &Deployment, set: &ReplicaSet) -> bool {
     count_annotation(set, DESIRED_REPLICAS).is_some_and(|desired| desired != deployment.replicas)
 }
 
-/// Returns the edits that make a set's annotations tell the Deployment's scale (pkg/controller/deployment/util,
+/// Returns the edits that make a set's annotations state the Deployment's scale (pkg/controller/deployment/util,
 /// SetReplicasAnnotations).
 pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
@@ -193,7 +193,7 @@ pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
 
 /// How the sets follow the scale of a Deployment that is paused or was scaled (pkg/controller/deployment, scale).
 ///
-/// Unlike upstream, a set that has the right scale and tells the wrong one is corrected, also with a strategy that
+/// Unlike upstream, a set that has the right scale but the wrong annotations is corrected, also with a strategy that
 /// does not scale in proportion: each sync would be taken for a scaling event otherwise, and no rollout would happen.
 pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let corrected = |set| refreshed(deployment, set, set.replicas).filter(|_| is_stale(deployment, set));

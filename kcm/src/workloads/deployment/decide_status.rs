@@ -22,7 +22,7 @@ pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// Reason: the newest set has all pods, available.
 pub const NEW_SET_AVAILABLE: &str = "NewReplicaSetAvailable";
-/// Reason: pods came or went since the last look.
+/// Reason: pods were added or removed since the last sync.
 pub const SET_UPDATED: &str = "ReplicaSetUpdated";
 /// Reason: nothing happened for longer than the deadline.
 pub const TIMED_OUT: &str = "ProgressDeadlineExceeded";
@@ -93,7 +93,7 @@ pub fn note_pause(deployment: &Deployment, status: &mut DeploymentStatus, now: T
     set_condition(status, stamped(PROGRESSING, "Unknown", reason, message, now));
 }
 
-/// Notes in the status that the new set exists, when nothing is said about progress yet (pkg/controller/deployment,
+/// Records in the status that the new set exists, when it has no progress condition yet (pkg/controller/deployment,
 /// getNewReplicaSet).
 pub fn note_found(deployment: &Deployment, status: &mut DeploymentStatus, set: &str, now: Time) {
     if progress_deadline(deployment).is_some() && condition(status, PROGRESSING).is_none() {
@@ -110,7 +110,7 @@ pub fn note_created(deployment: &Deployment, status: &mut DeploymentStatus, set:
     }
 }
 
-/// Notes in the status that the new set could not be created, and tells what to say about it
+/// Records in the status that the new set could not be created, and returns the event about it
 /// (pkg/controller/deployment, getNewReplicaSet). Write the status as it is then, without [`status`].
 pub fn note_create_failed(
     deployment: &Deployment,
@@ -162,8 +162,8 @@ pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Tim
 }
 
 /// The status at the end of a sync (pkg/controller/deployment, calculateStatus and syncRolloutStatus). `noted` is the
-/// Deployment's status with the notes of this sync; `rollout` tells whether progress is judged, as it is in rollouts
-/// only. It need not be written when it equals the Deployment's and the revision annotation stays.
+/// Deployment's status with the conditions of this sync; `rollout` says whether progress is judged, as it is in
+/// rollouts only. It need not be written when it equals the Deployment's and the revision annotation stays.
 pub fn status(
     deployment: &Deployment,
     noted: &DeploymentStatus,
@@ -277,7 +277,7 @@ fn replica_failure(sets: &Sets) -> Option<Condition> {
     Some(Condition { kind: Str::from(REPLICA_FAILURE), last_update: failure.last_transition, ..failure.clone() })
 }
 
-/// When to look again at a rollout for which nothing else would wake us: one second after its deadline
+/// When to reconcile a rollout again that no change would requeue: one second after its deadline
 /// (pkg/controller/deployment, requeueStuckDeployment). `status` is the one at the end of the sync.
 ///
 /// Unlike upstream, a rollout that was completed once is not reconciled again: time cannot change anything about it, and

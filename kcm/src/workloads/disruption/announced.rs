@@ -1,4 +1,4 @@
-//! Takes back announcements of disruptions that did not come: a pod that is said to be disrupted, and lives on.
+//! Withdraws announcements of disruptions that did not happen: the condition `DisruptionTarget` of a pod that lives on.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -74,7 +74,7 @@ impl Owners {
         }
     }
 
-    /// Returns the scale of an owner that we know; a Deployment's ReplicaSets stand for the Deployment.
+    /// Returns the scale of an owner of a cached kind; a Deployment's ReplicaSets stand for the Deployment.
     fn in_stores(&self, owner: &OwnerRef, namespace: &str) -> Option<Scale> {
         let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let workload = matches!(group, "apps" | "extensions");

@@ -179,7 +179,7 @@ pub fn withdraw_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, draft: 
     }
 }
 
-/// Why a metric says nothing.
+/// Why a metric has no usable value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Reason of the event, and of the condition.

@@ -97,7 +97,7 @@ impl Measuring {
     /// Returns the number of pods that a metric asks for.
     ///
     /// # Errors
-    /// Why it says nothing, in upstream's words.
+    /// Why it has no usable value, in upstream's wording.
     pub async fn measure(&self, metric: &Metric, subject: &Subject<'_>) -> Measured {
         if !has_goal(metric) {
             return Err(without_goal(&metric.source));

@@ -96,7 +96,7 @@ fn nanos_after(time: Time, wait: Duration) -> i128 {
     i128::from(time.0) * 1_000_000_000 + wait.as_nanos() as i128
 }
 
-/// Reports whether a CPU sample says nothing yet, because the pod starts or never was ready.
+/// Reports whether a CPU sample is not usable yet, because the pod starts or never was ready.
 fn is_warming_up(pod: &Pod, requests: &Requests, sample: &Sample, patience: Patience, now: Timestamp) -> bool {
     if requests.readiness == Readiness::Untold || requests.started.is_zero() {
         return true;

@@ -62,7 +62,7 @@ fn whole(asked: &[Asked], resource: &str) -> Option<i64> {
     }
 }
 
-/// What containers take together, at most: sidecars run beside all that come after them.
+/// What containers take together, at most: sidecars run alongside all later ones.
 fn together(asked: &[Asked], resource: &str) -> Option<i64> {
     let mut known = false;
     let (mut containers, mut sidecars, mut starting) = (0i64, 0i64, 0i64);

@@ -82,7 +82,7 @@ pub async fn patch(writer: &Writer, pod: &Pod, patch: Value) -> Result<Option<u6
     Ok(answer.meta().ok().map(|meta| meta.version))
 }
 
-/// Asks the server itself whether the Job still is the one we know and is not being deleted.
+/// Asks the server itself whether the Job is still the cached one and is not being deleted.
 async fn still_there(writer: &Writer, job: &Job) -> Result<(), String> {
     let key = job.meta.key();
     let fresh = writer.get(&Job::RESOURCE, &key).await.map_err(|error| error.to_string())?;

@@ -63,7 +63,7 @@ pub enum Turn {
     Resumed,
 }
 
-/// Where a Job stands after its pods were seen to.
+/// The state of a Job after its pods were created or deleted.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Its status but for the account of its pods.

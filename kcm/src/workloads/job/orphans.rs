@@ -134,7 +134,8 @@ impl Orphans {
         if self.gone().contains(uid) {
             return Ok(false);
         }
-        // Pods may be ahead of Jobs in our stores: with a finalizer removed too early, the pod is never counted.
+        // The pods' store may be ahead of the Jobs' store: with a finalizer removed too early, the pod is never
+        // counted.
         let key = ObjectKey { namespace: namespace.clone(), name: controller.name.clone() };
         match self.writer.get(&Job::RESOURCE, &key).await {
             Ok(answer) if answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.uid == *uid => {

@@ -59,7 +59,7 @@ pub struct PodGc {
     pub writer: Writer,
     pub queue: Arc<Queue<Chore>>,
     pub clock: Clock,
-    /// Pods that were deleted by force and are still there, as far as our store knows, and since when.
+    /// Pods that were force-deleted and still exist in the store, and since when.
     pub forced: Mutex<HashMap<Uid, Time>>,
 }
 

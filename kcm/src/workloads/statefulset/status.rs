@@ -17,7 +17,7 @@ const PROGRESSING: &str = "Progressing";
 pub const ROLLOUT_BLOCKED: &str = "RolloutBlocked";
 /// Its reason.
 pub const OLD_POD_NOT_READY: &str = "OldPodNotReady";
-/// How long a pod of an old revision may take to become ready before that is said.
+/// How long a pod of an old revision may take to become ready before an event reports it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Pods created and deleted in this reconcile, and the state of the rollout.

@@ -29,7 +29,7 @@ fn wish() -> impl Generator<Value = Wish> {
     ]
 }
 
-/// What happens beside the user's wishes.
+/// What happens independently of the user.
 fn happening() -> impl Generator<Value = Happening> {
     prop_oneof![
         4 => Just(Happening::Sync),

@@ -63,7 +63,7 @@ impl Server {
         let pods: Vec<Arc<Pod>> = self.pods.iter().cloned().map(Arc::new).collect();
         let settled = HashSet::new();
         let mut view = view(&job, &pods, &settled);
-        // Later and later, so that no back-off lasts for ever.
+        // The time advances, so that no back-off lasts forever.
         view.now = view.now.checked_add(jiff::SignedDuration::from_secs(late)).expect("in range");
         let standing = view.standing();
         let plan = view.plan(&standing);
