@@ -53,8 +53,8 @@ pub fn active<'a>(
     taints.chain(ruled).filter(|active| &*active.taint.effect == NO_EXECUTE).collect()
 }
 
-/// When a taint drives away who uses a device: when it was added, and after what is tolerated; never if it is tolerated
-/// for ever. A taint without the time when it was added evicts no pod (claimEvictionTime).
+/// Returns when a taint evicts the users of a device: when it was added plus the tolerated time; `None` if it is
+/// tolerated forever. A taint without the time when it was added evicts no pod (claimEvictionTime).
 fn goes_at(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
     let mut least: Option<i64> = None;
     for toleration in device.tolerations() {
