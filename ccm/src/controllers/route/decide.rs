@@ -27,12 +27,12 @@ pub struct Plan {
     /// Changes; each destination at most once.
     pub changes: Vec<RouteChange>,
     /// The result for each node, in the nodes' order; `None`: nothing has to be reported.
-    pub nodes: Vec<Option<Fate>>,
+    pub nodes: Vec<Option<NodeState>>,
 }
 
 /// The inputs of a node's condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct NodeState {
     /// Required changes, by index.
     pub needs: Vec<usize>,
     /// Reasons why a route can never exist: the network and the reason.
@@ -121,7 +121,7 @@ pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: 
     let owners = owners(nodes, leading);
     let mut plan = Plan::default();
     for (at, node) in nodes.iter().enumerate() {
-        let mut fate = Fate::default();
+        let mut fate = NodeState::default();
         for cidr in &node.pod_cidrs {
             let Ok(net) = IpNet::from_str(cidr).map(|net| net.trunc()) else {
                 fate.terminal.push((cidr.clone(), "spec.podCIDRs contains an invalid network".to_owned()));

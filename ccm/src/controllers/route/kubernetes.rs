@@ -12,7 +12,7 @@ use runtime::write::Writer;
 use serde_json::json;
 
 use super::decide::RouteNode;
-use super::sync::Surroundings;
+use super::sync::ClusterAccess;
 use crate::context::Clock;
 
 /// The API server, through a cache and a writer.
@@ -67,7 +67,7 @@ pub fn routes_differ(change: &Change<'_, Node>) -> bool {
 }
 
 #[async_trait]
-impl Surroundings for Kubernetes {
+impl ClusterAccess for Kubernetes {
     fn nodes(&self) -> (Vec<RouteNode>, bool) {
         let mut nodes = self.nodes.by_index(&by_namespace(), index_key(""));
         nodes.sort_by(|a, b| a.meta.by_creation(&b.meta));

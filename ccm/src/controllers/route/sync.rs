@@ -13,7 +13,7 @@ use runtime::worker::Outcome;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::decide::{self, Fate, RouteNode};
+use super::decide::{self, NodeState, RouteNode};
 use crate::cloud::retry::{self, Told};
 
 /// Number of concurrent condition writes.
@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The API server, as a pass uses it.
 #[async_trait]
-pub trait Surroundings: Send + Sync + 'static {
+pub trait ClusterAccess: Send + Sync + 'static {
     /// Returns all nodes, oldest first, and whether the list is complete.
     fn nodes(&self) -> (Vec<RouteNode>, bool);
 
@@ -59,7 +59,7 @@ pub struct RouteTable<S> {
     told: Mutex<HashMap<(String, String), Told>>,
 }
 
-impl<S: Surroundings> RouteTable<S> {
+impl<S: ClusterAccess> RouteTable<S> {
     /// Creates a table without state.
     pub fn new(kubernetes: S, cloud: Arc<dyn Routes>, cluster: Vec<IpNet>, period: Duration) -> Self {
         let (passes, woken) = (Counts::default(), Arc::default());
@@ -170,7 +170,7 @@ impl<S: Surroundings> RouteTable<S> {
     fn outcome(
         &self,
         node: &RouteNode,
-        fate: &Fate,
+        fate: &NodeState,
         changes: &[RouteChange],
         results: &[Result<(), (Duration, String)>],
         now: Instant,

@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use runtime::worker::Outcome;
 
 use super::decide::{RouteNode, cluster_networks, plan};
-use super::sync::{RouteTable, Surroundings};
+use super::sync::{ClusterAccess, RouteTable};
 
 const CLUSTER: &str = "10.244.0.0/16,fd00:10:244::/56";
 
@@ -53,7 +53,7 @@ fn planned(nodes: &[RouteNode], routes: &[Route]) -> (Vec<String>, Vec<String>) 
         RouteChange::Set(spec) => format!("set {} {}", spec.destination, spec.instance.node),
         RouteChange::Remove(route) => format!("remove {}", route.destination),
     };
-    let fate = |fate: &Option<super::decide::Fate>| match fate {
+    let fate = |fate: &Option<super::decide::NodeState>| match fate {
         None => "-".to_owned(),
         Some(fate) if fate.bare => "bare".to_owned(),
         Some(fate) if !fate.terminal.is_empty() => fate.terminal[0].1.clone(),
@@ -214,7 +214,7 @@ struct World {
 struct View(Arc<World>);
 
 #[async_trait]
-impl Surroundings for View {
+impl ClusterAccess for View {
     fn nodes(&self) -> (Vec<RouteNode>, bool) {
         (self.0.nodes.lock().expect("no panic").clone(), true)
     }

@@ -9,7 +9,7 @@ const ISSUER: &str = "kubernetes/serviceaccount";
 
 /// What a token secret lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lacks {
+pub struct MissingFields {
     /// `ca.crt` differs from the root CA.
     pub ca: bool,
     /// `namespace` is empty.
@@ -18,7 +18,7 @@ pub struct Lacks {
     pub token: bool,
 }
 
-impl Lacks {
+impl MissingFields {
     /// Returns true if something is to be filled in.
     pub fn any(self) -> bool {
         self.ca || self.namespace || self.token
@@ -26,8 +26,12 @@ impl Lacks {
 }
 
 /// Compares a token secret with what it should hold (secretUpdateNeeded). Without a root CA those that are there stay.
-pub fn lacks(token: &AccountToken, root_ca: &[u8]) -> Lacks {
-    Lacks { ca: !root_ca.is_empty() && *token.ca != *root_ca, namespace: !token.has_namespace, token: !token.has_token }
+pub fn lacks(token: &AccountToken, root_ca: &[u8]) -> MissingFields {
+    MissingFields {
+        ca: !root_ca.is_empty() && *token.ca != *root_ca,
+        namespace: !token.has_namespace,
+        token: !token.has_token,
+    }
 }
 
 /// Reports whether an account is the one that was named; without a uid the name is enough.

@@ -38,7 +38,7 @@ pub struct View<'a> {
 }
 
 /// An event about the Service.
-pub type Said = (EventType, &'static str, String);
+pub type EventText = (EventType, &'static str, String);
 
 /// A decision.
 #[derive(Debug, Default)]
@@ -48,16 +48,16 @@ pub struct Decision {
     /// Removals of endpoints that get no traffic.
     pub later: Plan,
     /// What to say.
-    pub events: Vec<Said>,
+    pub events: Vec<EventText>,
     /// Endpoints that each zone is to use, in the families where they are allotted.
     pub allotted: BTreeMap<Family, Allotted>,
     /// Figures for metrics.
-    pub tally: Tally,
+    pub tally: SliceCounts,
 }
 
 /// Counts of one decision.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
+pub struct SliceCounts {
     /// Endpoints that there should be.
     pub endpoints: usize,
     /// Slices that there will be.
@@ -157,7 +157,7 @@ impl Draft {
     }
 }
 
-fn pack_family(view: &View<'_>, family: Family, tally: &mut Tally) -> Packed {
+fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Packed {
     let (mut owned, strange): (Vec<Arc<EndpointSlice>>, Vec<_>) = view
         .existing
         .iter()

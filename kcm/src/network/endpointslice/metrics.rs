@@ -11,7 +11,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use runtime::metrics::{Histograms, gauges, plain_counters, powers_of_two};
 use runtime::worker::{Outcome, ReconcileError};
 
-use super::decide::{Decision, Tally};
+use super::decide::{Decision, SliceCounts};
 use crate::network::service_endpoints::slice_writes::Written;
 
 /// Bounds of what upstream leaves at its library's defaults.
@@ -28,7 +28,7 @@ pub struct Metrics {
 
 #[derive(Debug, Default)]
 struct State {
-    services: HashMap<ObjectKey, (Tally, Option<Str>)>,
+    services: HashMap<ObjectKey, (SliceCounts, Option<Str>)>,
     /// Successful creations, updates and deletions.
     changes: [u64; 3],
     /// Syncs that went well, that had to wait for the store, and that failed.

@@ -34,7 +34,7 @@ use counts::Counts;
 use decide::Gates;
 use measure::{Answers, Measuring};
 use replicas::Patience;
-use sync::{Autoscalers, Habits};
+use sync::{Autoscalers, Settings};
 
 /// Name of the event source.
 const COMPONENT: &str = "horizontal-pod-autoscaler";
@@ -108,7 +108,7 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         counts: counts.clone(),
         clock: context.clock.clone(),
-        habits: Habits {
+        settings: Settings {
             period,
             window: flag("downscale-stabilization"),
             tolerance: context.options.values.get_f64("horizontal-pod-autoscaler-tolerance"),

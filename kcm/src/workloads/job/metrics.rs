@@ -12,7 +12,7 @@ use super::indexes::Indexes;
 
 /// What a sync came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Did {
+pub enum SyncAction {
     /// It was not to make or delete pods.
     Reconciling,
     /// There are as many pods as there are to be.
@@ -56,7 +56,7 @@ fn mode(job: &Job) -> String {
 
 /// The counts.
 #[derive(Debug)]
-pub struct Tally {
+pub struct JobMetrics {
     took: Histograms<3>,
     syncs: Counts<3>,
     finished: Counts<3>,
@@ -68,7 +68,7 @@ pub struct Tally {
     made: Counts<2>,
 }
 
-impl Tally {
+impl JobMetrics {
     /// Creates empty metrics and registers them.
     pub fn new(metrics: &Metrics) -> Self {
         let name = |name: &str| format!("job_controller_{name}");
@@ -95,12 +95,12 @@ impl Tally {
     }
 
     /// A sync is over.
-    pub fn synced(&self, job: &Job, did: Did, good: bool, took: Duration) {
-        let action = match did {
-            Did::Reconciling => "reconciling",
-            Did::Tracking => "tracking",
-            Did::Created => "pods_created",
-            Did::Deleted => "pods_deleted",
+    pub fn synced(&self, job: &Job, action: SyncAction, good: bool, took: Duration) {
+        let action = match action {
+            SyncAction::Reconciling => "reconciling",
+            SyncAction::Tracking => "tracking",
+            SyncAction::Created => "pods_created",
+            SyncAction::Deleted => "pods_deleted",
         };
         let result = if good { "success" } else { "error" };
         let labels = [("completion_mode", mode(job)), ("result", result.to_owned()), ("action", action.to_owned())];
@@ -181,9 +181,9 @@ mod tests {
     use super::*;
     use crate::workloads::job::tests::builders::{a_job, with};
 
-    fn told(act: impl FnOnce(&Tally)) -> String {
+    fn told(act: impl FnOnce(&JobMetrics)) -> String {
         let metrics = Metrics::default();
-        act(&Tally::new(&metrics));
+        act(&JobMetrics::new(&metrics));
         metrics.text().replace("job_controller_", "")
     }
 
@@ -238,8 +238,8 @@ mod tests {
     fn names_and_labels_are_upstreams() {
         let job = a_job(1, None);
         let text = told(|tally| {
-            tally.synced(&job, Did::Created, true, Duration::from_millis(5));
-            tally.synced(&job, Did::Tracking, false, Duration::ZERO);
+            tally.synced(&job, SyncAction::Created, true, Duration::from_millis(5));
+            tally.synced(&job, SyncAction::Tracking, false, Duration::ZERO);
             tally.finished(&job, COMPLETE, "CompletionsReached");
             tally.finished(&job, "Failed", "DeadlineExceeded");
             tally.judged(Action::FailJob);

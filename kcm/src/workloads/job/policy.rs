@@ -7,7 +7,7 @@ use super::indexes::Indexes;
 
 /// What a failure policy says about a failed pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Judged {
+pub struct PolicyVerdict {
     /// Why the whole Job fails, if it does.
     pub fail_job: Option<String>,
     /// The failure counts towards the limits.
@@ -17,7 +17,7 @@ pub struct Judged {
 }
 
 /// Judges a failed pod by the first rule that matches (pkg/controller/job, matchPodFailurePolicy).
-pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> Judged {
+pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
     let rules = policy.map_or(&[][..], |policy| &policy.rules);
     for (at, rule) in rules.iter().enumerate() {
         let Some(why) = matched(&rule.on, pod) else { continue };
@@ -26,9 +26,9 @@ pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> Judged {
             Action::FailJob => Some(format!("{why} matching FailJob rule at index {at}")),
             Action::FailIndex | Action::Ignore | Action::Count => None,
         };
-        return Judged { fail_job, counts: rule.action != Action::Ignore, action: Some(rule.action) };
+        return PolicyVerdict { fail_job, counts: rule.action != Action::Ignore, action: Some(rule.action) };
     }
-    Judged { fail_job: None, counts: true, action: None }
+    PolicyVerdict { fail_job: None, counts: true, action: None }
 }
 
 /// Why a rule matches, as its message begins; `None` if it does not.

@@ -26,8 +26,8 @@ use super::BATCH;
 use super::backoff::Backoff;
 use super::claim::{claim_pods, patch, untracking};
 use super::decide::{COMPLETE, View, has_finalizer, index_of};
-use super::manage::{Deeds, NewPod, Plan, Turn};
-use super::metrics::{Did, Need, Tally};
+use super::manage::{NewPod, Plan, PodChanges, SuspensionChange};
+use super::metrics::{JobMetrics, Need, SyncAction};
 use super::pods::new_pod;
 use super::track::{self, Account};
 use crate::context::Clock;
@@ -57,7 +57,7 @@ pub struct Jobs {
     pub handover: Handover,
     /// Whether a Job that is suspended loses its start time (gate MutableSchedulingDirectivesForSuspendedJobs).
     pub clears_start: bool,
-    pub tally: Arc<Tally>,
+    pub tally: Arc<JobMetrics>,
 }
 
 impl Reconcile for Jobs {
@@ -83,13 +83,13 @@ fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
 }
 
 /// Returns what a reconcile with this plan does, for the metrics.
-fn did_of(view: &View<'_>, plan: &Plan) -> Did {
+fn action_of(view: &View<'_>, plan: &Plan) -> SyncAction {
     match plan {
-        Plan::Create(_) | Plan::Wait(_) => Did::Created,
-        Plan::Remove(_) => Did::Deleted,
-        Plan::Nothing if view.may_manage() && view.job.suspend => Did::Deleted,
-        Plan::Nothing if view.may_manage() => Did::Tracking,
-        Plan::Nothing | Plan::End(_) => Did::Reconciling,
+        Plan::Create(_) | Plan::Wait(_) => SyncAction::Created,
+        Plan::Remove(_) => SyncAction::Deleted,
+        Plan::Nothing if view.may_manage() && view.job.suspend => SyncAction::Deleted,
+        Plan::Nothing if view.may_manage() => SyncAction::Tracking,
+        Plan::Nothing | Plan::End(_) => SyncAction::Reconciling,
     }
 }
 
@@ -120,18 +120,18 @@ impl Jobs {
             error!(why, "the Job's selector is invalid; nothing is done for it");
             return Ok(Outcome::Done);
         }
-        let (mut did, started) = (Did::Reconciling, Instant::now());
-        let ended = self.work(key, &job, &mut did).await;
+        let (mut action, started) = (SyncAction::Reconciling, Instant::now());
+        let ended = self.work(key, &job, &mut action).await;
         if !matches!(ended, Ok(Outcome::WaitingForCache)) {
             // Upstream counts a conflict as an error.
             let good = matches!(ended, Ok(Outcome::Done | Outcome::RequeueAfter(_)));
-            self.tally.synced(&job, did, good, started.elapsed());
+            self.tally.synced(&job, action, good, started.elapsed());
         }
         ended
     }
 
-    /// Manages the pods of a Job that is not finished; `did` is set for the metrics.
-    async fn work(&self, key: &ObjectKey, job: &Arc<Job>, did: &mut Did) -> Result<Outcome, ReconcileError> {
+    /// Manages the pods of a Job that is not finished; `action` is set for the metrics.
+    async fn work(&self, key: &ObjectKey, job: &Arc<Job>, action: &mut SyncAction) -> Result<Outcome, ReconcileError> {
         if self.control.consistency.take_lost(key) {
             self.handover.require(&job.meta);
             // Pods that the cache does not show yet would not be counted, and the Job may be outdated, too.
@@ -171,10 +171,10 @@ impl Jobs {
         if let Plan::Wait(wait) = plan {
             self.queue.add_after(key.clone(), timer(wait).max(BATCH));
         }
-        *did = did_of(&view, &plan);
+        *action = action_of(&view, &plan);
         let need = Need::of(job, standing.failed, standing.terminating);
-        let (deeds, failure) = self.act(key, job, &plan, need).await;
-        let outcome = view.outcome(&standing, &plan, deeds);
+        let (pod_changes, failure) = self.act(key, job, &plan, need).await;
+        let outcome = view.outcome(&standing, &plan, pod_changes);
         if let Some(turn) = outcome.turn {
             self.report_turn(job, turn);
         }
@@ -200,10 +200,10 @@ impl Jobs {
     }
 
     /// Records an event about a Job that was suspended or resumed.
-    fn report_turn(&self, job: &Job, turn: Turn) {
+    fn report_turn(&self, job: &Job, turn: SuspensionChange) {
         let (reason, message) = match turn {
-            Turn::Suspended => ("Suspended", "Job suspended"),
-            Turn::Resumed => ("Resumed", "Job resumed"),
+            SuspensionChange::Suspended => ("Suspended", "Job suspended"),
+            SuspensionChange::Resumed => ("Resumed", "Job resumed"),
         };
         self.control.recorder.event(&about(job), EventType::Normal, reason, message.to_owned());
     }
@@ -323,15 +323,15 @@ impl Jobs {
     }
 
     /// Creates and deletes as planned. Returns what was done, and the first failure.
-    async fn act(&self, key: &ObjectKey, job: &Job, plan: &Plan, need: Need) -> (Deeds, Option<String>) {
+    async fn act(&self, key: &ObjectKey, job: &Job, plan: &Plan, need: Need) -> (PodChanges, Option<String>) {
         match plan {
-            Plan::Nothing | Plan::Wait(_) => (Deeds::default(), None),
+            Plan::Nothing | Plan::Wait(_) => (PodChanges::default(), None),
             Plan::End(pods) => self.delete(key, job, pods, false).await,
             Plan::Remove(pods) => {
                 if let Err(why) = self.control.check_decodable()
                     && !job.suspend
                 {
-                    return (Deeds::default(), Some(why));
+                    return (PodChanges::default(), Some(why));
                 }
                 self.delete(key, job, pods, true).await
             }
@@ -340,23 +340,29 @@ impl Jobs {
     }
 
     /// Deletes pods concurrently; those that are not to be counted lose their finalizer first.
-    async fn delete(&self, key: &ObjectKey, job: &Job, pods: &[Arc<Pod>], uncounted: bool) -> (Deeds, Option<String>) {
+    async fn delete(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        pods: &[Arc<Pod>],
+        uncounted: bool,
+    ) -> (PodChanges, Option<String>) {
         debug!(count = pods.len(), uncounted, "deleting pods");
         let deletions = join_all(pods.iter().map(|pod| self.delete_one(key, job, pod, uncounted))).await;
-        let mut deeds = Deeds::default();
+        let mut pod_changes = PodChanges::default();
         let mut failure = None;
         for (pod, deleted) in pods.iter().zip(deletions) {
             match deleted {
                 Ok(()) => {
-                    deeds.deleted += 1;
-                    deeds.deleted_ready += i32::from(pod.ready);
+                    pod_changes.deleted += 1;
+                    pod_changes.deleted_ready += i32::from(pod.ready);
                 }
                 Err(error) => {
                     failure.get_or_insert_with(|| error.to_string());
                 }
             }
         }
-        (deeds, failure)
+        (pod_changes, failure)
     }
 
     async fn delete_one(&self, key: &ObjectKey, job: &Job, pod: &Pod, uncounted: bool) -> Result<(), WriteError> {
@@ -379,13 +385,13 @@ impl Jobs {
     }
 
     /// Creates pods with a slow start.
-    async fn create(&self, key: &ObjectKey, job: &Job, pods: &[NewPod], need: Need) -> (Deeds, Option<String>) {
+    async fn create(&self, key: &ObjectKey, job: &Job, pods: &[NewPod], need: Need) -> (PodChanges, Option<String>) {
         let Some(template) = job.template.as_ref().filter(|template| !template.labels.is_empty()) else {
-            return (Deeds::default(), Some("unable to create pods, no labels".to_owned()));
+            return (PodChanges::default(), Some("unable to create pods, no labels".to_owned()));
         };
         if !self.control.gate.is_open(&key.namespace) {
             debug!("not creating pods: the namespace is being deleted");
-            return (Deeds::default(), None);
+            return (PodChanges::default(), None);
         }
         debug!(count = pods.len(), "too few pods; creating");
         let create = |at: usize| async move {
@@ -399,7 +405,7 @@ impl Jobs {
         }
         let created = i32::try_from(created).unwrap_or(i32::MAX);
         let failure = error.and_then(CreateError::into_failure).map(|error| error.to_string());
-        (Deeds { created, ..Deeds::default() }, failure)
+        (PodChanges { created, ..PodChanges::default() }, failure)
     }
 
     /// Returns true if the stores show everything that was written for a key. If not, the stores requeue the key when

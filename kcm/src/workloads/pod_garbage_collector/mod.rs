@@ -24,7 +24,7 @@ use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::indexes::by_node;
 use decide::Census;
 use metrics::Counts;
-use sync::{Chore, PodGc};
+use sync::{PodGc, Task};
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -85,7 +85,7 @@ fn start(manager: &mut Manager, context: &Context) {
             forgets.forget(&old.meta.uid);
         }
     });
-    queue.add(Chore::LookThrough);
+    queue.add(Task::LookThrough);
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 

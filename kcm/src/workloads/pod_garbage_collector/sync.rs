@@ -33,14 +33,14 @@ const AT_ONCE: usize = 20;
 
 /// What there is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Chore {
+pub enum Task {
     /// Look through all that may have to go.
     LookThrough,
     /// Check whether this node was deleted.
     Missing(Str),
 }
 
-impl fmt::Display for Chore {
+impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LookThrough => f.write_str("all pods"),
@@ -57,23 +57,23 @@ pub struct PodGc {
     pub counts: Counts,
     pub threshold: i32,
     pub writer: Writer,
-    pub queue: Arc<Queue<Chore>>,
+    pub queue: Arc<Queue<Task>>,
     pub clock: Clock,
     /// Pods that were force-deleted and still exist in the store, and since when.
     pub forced: Mutex<HashMap<Uid, Time>>,
 }
 
 impl Reconcile for PodGc {
-    type Key = Chore;
+    type Key = Task;
 
-    fn reconcile<'a>(&'a self, chore: &'a Chore) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+    fn reconcile<'a>(&'a self, task: &'a Task) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
-            match chore {
-                Chore::LookThrough => {
+            match task {
+                Task::LookThrough => {
                     self.look_through().await;
                     Ok(Outcome::RequeueAfter(PERIOD))
                 }
-                Chore::Missing(node) => {
+                Task::Missing(node) => {
                     self.look_for(node).await;
                     Ok(Outcome::Done)
                 }
@@ -103,7 +103,7 @@ impl PodGc {
         let deleting = self.pods.by_index(&ENDING, index_key("deleting"));
         self.end_all(deleting, |pod| decide::stuck(pod, self.node(&pod.node).as_deref())).await;
         for node in self.census.missing(|node| self.node(node).is_some()) {
-            self.queue.add_after(Chore::Missing(node), QUARANTINE);
+            self.queue.add_after(Task::Missing(node), QUARANTINE);
         }
     }
 

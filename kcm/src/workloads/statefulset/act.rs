@@ -17,7 +17,7 @@ use tokio::sync::OnceCell;
 use super::decide::{Defects, Made, Plan, Step};
 use super::identity::{self, Member};
 use super::pods;
-use super::retention::{self, Parties, Verdict};
+use super::retention::{self, PossibleOwners, Verdict};
 use super::status::{Done, Revisions};
 use super::sync::StatefulSets;
 use crate::workloads::controller_revisions::{History, template_of};
@@ -300,7 +300,7 @@ impl<'a> Work<'a> {
     }
 
     fn verdict(&self, claim: &PersistentVolumeClaim, ordinal: i32, pod: &OwnerRef) -> Verdict {
-        let parties = Parties {
+        let parties = PossibleOwners {
             policy: self.set.retention,
             set: self.history.reference,
             pod,

@@ -5,7 +5,7 @@ use kinds::statefulset::Retention;
 
 /// Those who may own a claim: the StatefulSet, and the pod at the claim's place.
 #[derive(Debug, Clone, Copy)]
-pub struct Parties<'a> {
+pub struct PossibleOwners<'a> {
     /// When claims are deleted.
     pub policy: Retention,
     /// The reference to the StatefulSet.
@@ -26,7 +26,7 @@ pub struct Verdict {
 }
 
 /// Whose claims of this policy are (pkg/controller/statefulset, updateClaimOwnerRefForSetAndPod).
-fn rightful(parties: &Parties<'_>) -> Option<OwnerRef> {
+fn rightful(parties: &PossibleOwners<'_>) -> Option<OwnerRef> {
     match (parties.policy.when_deleted, parties.policy.when_scaled, parties.wanted) {
         (_, true, false) => Some(parties.pod.clone()),
         (true, _, _) => Some(parties.set.clone()),
@@ -40,7 +40,7 @@ pub fn first_owner(policy: Retention, set: &OwnerRef) -> Option<OwnerRef> {
 }
 
 /// Decides about a claim (pkg/controller/statefulset, isClaimOwnerUpToDate).
-pub fn decide(claim: &Meta, parties: &Parties<'_>) -> Verdict {
+pub fn decide(claim: &Meta, parties: &PossibleOwners<'_>) -> Verdict {
     let names = |owner: &OwnerRef, party: &OwnerRef| {
         (&owner.api_version, &owner.kind, &owner.name) == (&party.api_version, &party.kind, &party.name)
     };
@@ -148,7 +148,7 @@ mod tests {
         ];
         for (at, (policy, wanted, owners, expected, foreign)) in table.into_iter().enumerate() {
             let list = |owners: Vec<&OwnerRef>| owners.into_iter().cloned().collect::<Vec<_>>();
-            let parties = Parties { policy, set: &set, pod: &pod, wanted };
+            let parties = PossibleOwners { policy, set: &set, pod: &pod, wanted };
             let verdict = decide(&claim(&list(owners)), &parties);
             assert_eq!(verdict, Verdict { owners: expected.map(list), foreign }, "row {at}");
         }

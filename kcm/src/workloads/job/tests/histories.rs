@@ -9,7 +9,7 @@ use kinds::{Job, Pod, Time, Uid};
 use proptest::prelude::*;
 
 use super::builders::{NOW, a_job, a_pod, view, with};
-use crate::workloads::job::manage::{Deeds, Plan};
+use crate::workloads::job::manage::{Plan, PodChanges};
 use crate::workloads::job::track;
 
 /// What happens between two looks of the controller.
@@ -67,7 +67,7 @@ impl Server {
         view.now = view.now.checked_add(jiff::SignedDuration::from_secs(late)).expect("in range");
         let standing = view.standing();
         let plan = view.plan(&standing);
-        let mut deeds = Deeds::default();
+        let mut pod_changes = PodChanges::default();
         match &plan {
             Plan::Nothing | Plan::Wait(_) => {}
             Plan::Create(new) => {
@@ -75,7 +75,7 @@ impl Server {
                     let name = format!("pod-{}", self.created);
                     self.created += 1;
                     self.pods.push(a_pod(&name, Phase::Running, new.index));
-                    deeds.created += 1;
+                    pod_changes.created += 1;
                     write(self)?;
                 }
             }
@@ -86,12 +86,12 @@ impl Server {
                         write(self)?;
                     }
                     self.delete(&pod.meta.uid);
-                    deeds.deleted += 1;
+                    pod_changes.deleted += 1;
                     write(self)?;
                 }
             }
         }
-        let outcome = view.outcome(&standing, &plan, deeds);
+        let outcome = view.outcome(&standing, &plan, pod_changes);
         let account = view.account(&standing, outcome);
         let (mut status, mut tracked) = (account.status, account.tracked);
         match account.flush.into_iter().chain(account.counts).min().map(|patience| patient && !patience.is_zero()) {
