@@ -81,7 +81,7 @@ fn rfc3339(text: &str) -> Option<Timestamp> {
     is_zone.then(|| text.parse().ok()).flatten()
 }
 
-/// Id and secret of a token that may sign (pkg/controller/bootstrap, validateSecretForSigning).
+/// Returns the id and secret of a token that may sign (pkg/controller/bootstrap, validateSecretForSigning).
 pub fn signing(secret: &Secret, now: Timestamp) -> Option<(&str, &[u8])> {
     let token = token(secret)?;
     let named = secret.meta.name.strip_prefix("bootstrap-token-").filter(|id| is_id(id))?;

@@ -76,7 +76,7 @@ fn start(manager: &mut Manager, _: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
-/// Index values under which every role that a selector matches is found.
+/// Returns the index values under which every role that a selector matches is found.
 fn candidates(selector: &Selector) -> Vec<u64> {
     let Selector::All(requirements) = selector else { return Vec::new() };
     let narrow = requirements.iter().find_map(|requirement| match requirement {

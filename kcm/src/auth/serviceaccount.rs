@@ -51,12 +51,12 @@ fn start(manager: &mut Manager, _: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// Any change of a namespace but its end is a reason to look.
+/// Returns the key for any change of a namespace but its deletion.
 fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
     change.new.map(|namespace| namespace.meta.key())
 }
 
-/// Only a deleted account is a change.
+/// Returns the key of a deleted account.
 fn of_account(change: &Change<'_, ServiceAccount>) -> Option<ObjectKey> {
     let gone = change.old.filter(|_| change.new.is_none())?;
     Some(ObjectKey { namespace: "".into(), name: gone.meta.namespace.clone() })

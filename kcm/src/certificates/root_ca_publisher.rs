@@ -81,7 +81,7 @@ fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
     change.new.filter(|namespace| change.old.is_none() || namespace.active).map(|namespace| namespace.meta.key())
 }
 
-/// The ConfigMap was deleted or replaced.
+/// Returns the namespace of a ConfigMap that was deleted or replaced.
 fn of_map(change: &Change<'_, ConfigMap>) -> Option<ObjectKey> {
     let old = change.old.filter(|old| &*old.meta.name == ROOT_CA)?;
     Some(ObjectKey { namespace: "".into(), name: old.meta.namespace.clone() })

@@ -41,7 +41,7 @@ pub fn unsigned(bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whole bytes as a bit string.
+/// Returns whole bytes as a bit string.
 pub fn bits(bytes: &[u8]) -> Vec<u8> {
     der(BIT_STRING, &[&[0], bytes].concat())
 }

@@ -34,7 +34,7 @@ impl Attempt {
         Self { uid: owner.uid.clone(), generation: owner.generation, missing, owned }
     }
 
-    /// The state after some of the children were created.
+    /// Returns the state after some of the children were created.
     pub fn after(&self, created: usize) -> Self {
         Self { missing: self.missing.saturating_sub(created), owned: self.owned + created, ..self.clone() }
     }

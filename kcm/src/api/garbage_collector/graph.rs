@@ -419,7 +419,7 @@ impl Graph {
         (matching, differing)
     }
 
-    /// Number of objects, and of owners that no watch has shown.
+    /// Returns the number of objects, and of owners that no watch has shown.
     pub fn len(&self) -> (usize, usize) {
         (self.nodes.len(), self.nodes.values().filter(|node| !node.state.observed).count())
     }

@@ -45,7 +45,7 @@ impl Identity {
         self.namespace.is_empty() || *self.namespace == *namespace
     }
 
-    /// Namespace and name.
+    /// Returns the namespace and name.
     pub fn key(&self) -> ObjectKey {
         ObjectKey { namespace: self.namespace.clone(), name: self.name.clone() }
     }

@@ -48,7 +48,7 @@ impl Remains {
         Self { problem: Some(problem.to_string()), ..Self::default() }
     }
 
-    /// What is left after everything was deleted (pkg/controller/namespace/deletion,
+    /// Returns what is left after everything was deleted (pkg/controller/namespace/deletion,
     /// deleteAllContentForGroupVersionResource).
     pub fn of<'a>(
         resource: &Resource,
@@ -121,7 +121,7 @@ impl Findings {
         self.discovery.is_none() && self.problems.is_empty() && self.estimate == 0
     }
 
-    /// What went wrong, in one text.
+    /// Returns what went wrong, in one text.
     pub fn problem(&self) -> Option<String> {
         let all: Vec<&str> = self.discovery.iter().chain(&self.problems).map(String::as_str).collect();
         (!all.is_empty()).then(|| all.join("; "))
@@ -192,7 +192,7 @@ impl Findings {
     }
 }
 
-/// What the discovery condition says of groups that do not answer (client-go, ErrGroupDiscoveryFailed).
+/// Returns what the discovery condition says of groups that do not answer (client-go, ErrGroupDiscoveryFailed).
 pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
     if failed.is_empty() {
         return None;

@@ -53,8 +53,8 @@ pub struct Ending {
 /// A namespace with very many objects: how many of each kind that has some.
 pub type Crowd = Arc<[(Name, usize)]>;
 
-/// How long before a moment to begin with kinds that are emptied side by side, so that it lasts until then: `sample`
-/// objects took `took`, and `left` are left.
+/// Returns how long before a moment to begin with kinds that are emptied side by side, so that it lasts until then:
+/// `sample` objects took `took`, and `left` are left.
 pub fn begin_before(sample: usize, took: Duration, left: usize) -> Duration {
     if sample < A_SAMPLE {
         return Duration::MAX;
@@ -67,7 +67,7 @@ impl Ending {
         Self { since: Instant::now(), emptied: HashSet::new(), after_grace: None, read: None }
     }
 
-    /// What is left of the grace.
+    /// Returns what is left of the grace.
     pub fn grace(&self) -> Option<Duration> {
         GRACE.checked_sub(self.since.elapsed()).filter(|left| !left.is_zero())
     }
@@ -105,7 +105,7 @@ impl Endings {
         }
     }
 
-    /// What is known of a namespace.
+    /// Returns what is known of a namespace.
     pub fn get(&self, uid: &Uid) -> Ending {
         self.known().get(uid).cloned().unwrap_or_else(Ending::now)
     }
@@ -122,7 +122,7 @@ impl Endings {
         self.known().remove(uid);
     }
 
-    /// What a namespace with very many objects has, as far as they are watched.
+    /// Returns what a namespace with very many objects has, as far as they are watched.
     pub fn crowd(&self, namespace: &str, sources: impl FnOnce() -> Vec<Arc<dyn Source>>) -> Option<Crowd> {
         let mut crowded = self.crowded.lock().unwrap_or_else(PoisonError::into_inner);
         if crowded.as_ref().is_none_or(|(at, _)| at.elapsed() > COUNT_AGE) {

@@ -309,7 +309,7 @@ impl Namespaces {
         tokio::time::timeout(SHOWN_WITHIN, gone(&*source, found, is_kept)).await.unwrap_or(false)
     }
 
-    /// What the server says is left of a resource.
+    /// Returns what the server says is left of a resource.
     async fn left(&self, served: &Served, namespace: &NamespaceEnding) -> Result<Left, WriteError> {
         let (objects, estimate) = if name(served) == PODS {
             self.pods(served, namespace).await?

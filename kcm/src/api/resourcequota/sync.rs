@@ -102,7 +102,7 @@ impl Quotas {
         Ok(next.map_or(Outcome::Done, |at| Outcome::RequeueAfter(at.saturating_duration_since(now))))
     }
 
-    /// What of the namespace the quota may count.
+    /// Returns what of the namespace the quota may count.
     fn content(&self, quota: &ResourceQuota) -> Content {
         let namespace = &quota.meta.namespace;
         let here = index_key(&**namespace);

@@ -67,7 +67,7 @@ fn is_gone<K: Kind>(change: &Change<'_, K>) -> bool {
     change.old.is_some_and(|old| change.new.is_none_or(|new| new.meta().uid != old.meta().uid))
 }
 
-/// An existing account needs nothing.
+/// Returns the key of a deleted account; an existing one needs nothing.
 pub fn of_account(change: &Change<'_, ServiceAccount>) -> Option<Key> {
     let old = change.old.filter(|_| is_gone(change))?;
     Some(Key::Account { account: old.meta.key(), uid: old.meta.uid.clone() })

@@ -138,7 +138,7 @@ fn text(value: DerValue<'_>) -> Result<Option<String>, String> {
     }))
 }
 
-/// Text in two bytes a character, without surrogates and noncharacters.
+/// Returns text in two bytes a character, without surrogates and noncharacters.
 fn bmp(content: &[u8]) -> Option<String> {
     let content = content.strip_suffix(&[0, 0]).unwrap_or(content);
     let (points, []) = content.as_chunks::<2>() else { return None };

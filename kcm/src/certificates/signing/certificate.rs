@@ -57,7 +57,7 @@ const PURPOSES: [(&str, &[u8]); 13] = [
     ("netscape sgc", &[0x60, 0x86, 0x48, 1, 0x86, 0xf8, 0x42, 4, 1]),
 ];
 
-/// First and last second, since 1970, of a certificate that is to be good for a time.
+/// Returns the first and last second, since 1970, of a certificate that is to be good for a time.
 pub fn validity(lifetime: Duration, now: i64, authority_end: i64) -> Result<(i64, i64), String> {
     let lifetime = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX / 2);
     let end = now.saturating_add(if lifetime < SHORT { lifetime } else { lifetime - BACKDATE });

@@ -28,7 +28,7 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// Both together: the earlier time, and all rules.
+    /// Combines both: the earlier time, and all rules.
     fn and(mut self, other: Self) -> Self {
         self.at = self.at.min(other.at);
         self.rules.extend(other.rules);
@@ -36,8 +36,8 @@ impl Eviction {
     }
 }
 
-/// The taints of a device that drive pods away: those in the newest generation of its pool's slices, and those of rules
-/// (allEvictingDeviceTaints). `slices` may hold slices of other pools.
+/// Returns the taints of a device that drive pods away: those in the newest generation of its pool's slices, and those
+/// of rules (allEvictingDeviceTaints). `slices` may hold slices of other pools.
 pub fn active<'a>(
     device: &AllocatedDevice,
     slices: impl Iterator<Item = &'a ResourceSlice> + Clone,
@@ -66,7 +66,7 @@ fn goes_at(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
     (!taint.added.is_zero()).then(|| Time(taint.added.0.saturating_add(least.unwrap_or(0))))
 }
 
-/// That who uses a claim has to go, if so.
+/// Returns the eviction of a claim's users, if any.
 pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> Vec<Active<'a>>) -> Option<Eviction> {
     let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
     let evictions = devices.flat_map(|device| {
@@ -76,7 +76,7 @@ pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> 
     evictions.reduce(Eviction::and)
 }
 
-/// Whether a pod uses a claim: it names it, or it was made for it, and the claim is reserved for it
+/// Reports whether a pod uses a claim: it names it, or it was made for it, and the claim is reserved for it
 /// (k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod).
 pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim) -> bool {
     let is_its_own = || claim.meta.controller().is_some_and(|owner| owner.uid == pod.meta.uid);
@@ -84,7 +84,8 @@ pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim) -> bool {
     (!used.is_made || is_its_own()) && pods.any(|(_, uid)| *uid == pod.meta.uid)
 }
 
-/// That a pod has to go, if so: with the first of its claims. One that is on no node stays (podEvictionTime).
+/// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node stays
+/// (podEvictionTime).
 pub fn of_pod(
     pod: &Pod,
     claim: impl Fn(UsedClaim<'_>) -> Option<Arc<ResourceClaim>>,

@@ -61,7 +61,7 @@ pub const SLICES_OF_POOL: Index<ResourceSlice> =
 /// All rules, under one key: there are few.
 pub const RULES: Index<DeviceTaintRule> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
-/// The key of a pool.
+/// Returns the key of a pool.
 pub fn pool(driver: &str, pool: &str) -> u64 {
     index_key((driver, pool))
 }
@@ -105,19 +105,19 @@ pub fn subscribe(all: &Arc<Evictions>) {
     });
 }
 
-/// Whether a rule is about one of a claim's devices.
+/// Reports whether a rule is about one of a claim's devices.
 pub fn is_about(rule: &DeviceTaintRule, claim: &ResourceClaim) -> bool {
     let mut devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
     devices.any(|device| rule.is_about(&device.driver, &device.pool, &device.name))
 }
 
-/// The pods that a claim is reserved for.
+/// Returns the pods that a claim is reserved for.
 pub fn pods_of(claim: &ResourceClaim) -> impl Iterator<Item = ObjectKey> {
     let pods = claim.allocation.iter().flat_map(|allocation| &allocation.pods);
     pods.map(|(name, _)| ObjectKey { namespace: claim.meta.namespace.clone(), name: name.clone() })
 }
 
-/// The pod, if it came, went, was bound, or uses other claims now.
+/// Returns the pod if it was created, deleted or bound, or if its claims changed.
 pub fn moved<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     let same = change.old.zip(change.new).is_some_and(|(old, new)| {
         (&old.meta.uid, &old.node, &old.devices, old.meta.is_deleting())
@@ -126,7 +126,7 @@ pub fn moved<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     change.new.or(change.old).filter(|_| !same)
 }
 
-/// The pods that a change of a claim may concern: those that it was and is reserved for.
+/// Returns the pods that a change of a claim may concern: those that it was and is reserved for.
 pub fn users(change: &Change<'_, ResourceClaim>) -> Vec<ObjectKey> {
     let same = change.old.zip(change.new).is_some_and(|(old, new)| {
         old.meta.uid == new.meta.uid
@@ -143,8 +143,8 @@ pub fn users(change: &Change<'_, ResourceClaim>) -> Vec<ObjectKey> {
     keys
 }
 
-/// The pools whose taints a change of a slice may change. One without taints counts too, as its generation may put an
-/// end to older ones.
+/// Returns the pools whose taints a change of a slice may change. One without taints counts too, as its generation may
+/// put an end to older ones.
 pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
     fn shown(slice: &ResourceSlice) -> impl PartialEq + '_ {
         let tainted: Vec<&Device> = slice.devices.iter().filter(|device| !device.taints.is_empty()).collect();
@@ -159,7 +159,7 @@ pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
     pools
 }
 
-/// Whether a rule came, went, or says something else than before; not if only its status was written.
+/// Reports whether a rule came, went, or says something else than before; not if only its status was written.
 pub fn is_another(change: &Change<'_, DeviceTaintRule>) -> bool {
     change.old.zip(change.new).is_none_or(|(old, new)| {
         (&old.meta.uid, &old.selector, &old.taint) != (&new.meta.uid, &new.selector, &new.taint)

@@ -59,7 +59,7 @@ fn address(service: &Service, pod: &Arc<Pod>) -> Option<Address> {
     })
 }
 
-/// What a Service's Endpoints should be (pkg/controller/endpoint, syncService).
+/// Returns what a Service's Endpoints should be (pkg/controller/endpoint, syncService).
 pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Desired {
     let is_wanted =
         |pod: &&Arc<Pod>| is_endpoint(pod) && (service.publish_not_ready_addresses || !pod.meta.is_deleting());

@@ -185,7 +185,7 @@ fn redistribute(packed: &mut Packed, allotted: &mut Allotted, allocations: &BTre
     }
 }
 
-/// How many endpoints zones give and receive (topologycache, getGivingAndReceivingZones).
+/// Returns how many endpoints zones give and receive (topologycache, getGivingAndReceivingZones).
 pub fn exchange(allotted: &Allotted, allocations: &BTreeMap<Str, Allocation>) -> (Allotted, Allotted) {
     let (mut surplus, mut lack) = (BTreeMap::<Str, f64>::new(), BTreeMap::<Str, f64>::new());
     for (zone, allocation) in allocations {

@@ -99,7 +99,7 @@ struct State {
     services: HashMap<ObjectKey, BTreeMap<Family, Allotted>>,
 }
 
-/// What a node adds to its zone: `None` if it takes no part, `Some(None)` if something is missing.
+/// Returns what a node adds to its zone: `None` if it takes no part, `Some(None)` if something is missing.
 fn part(node: &Node) -> Option<Option<(Str, i64)>> {
     if node.ready() != Some("True") {
         return None;

@@ -100,7 +100,7 @@ impl Range {
         self.share.range
     }
 
-    /// How many parts it has, and how many of them are taken.
+    /// Returns how many parts it has, and how many of them are taken.
     pub fn fill(&self) -> (u128, usize) {
         (self.count, self.taken.len())
     }

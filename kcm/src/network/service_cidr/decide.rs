@@ -46,7 +46,7 @@ impl Readiness {
         range.conditions.iter().find(|condition| &*condition.kind == CONDITION).is_some_and(same)
     }
 
-    /// What is applied to the status to say so.
+    /// Returns what is applied to the status to say so.
     pub fn application(&self, range: &Meta, now: Timestamp) -> Value {
         json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
@@ -59,7 +59,7 @@ impl Readiness {
     }
 }
 
-/// The range waits for us before it goes.
+/// Returns true if the range has this controller's finalizer.
 pub fn is_held(range: &Meta) -> bool {
     range.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER)
 }
@@ -105,7 +105,7 @@ fn others<'a>(range: &ServiceCidr, ranges: &'a [Arc<ServiceCidr>]) -> impl Itera
     ranges.iter().filter(move |other| other.meta.name != name)
 }
 
-/// How long a range that is to go stays at least; nothing once that is over.
+/// Returns how long a range that is to go stays at least; nothing once that is over.
 pub fn stays(range: &Meta, now: Timestamp) -> Duration {
     let left = range.deletion.0.saturating_add(GRACE).saturating_sub(now.as_second());
     Duration::from_secs(u64::try_from(left).unwrap_or(0))

@@ -73,7 +73,7 @@ pub fn families(service: &Service) -> BTreeSet<Family> {
     }
 }
 
-/// What of a pod its endpoints show.
+/// Returns what of a pod its endpoints show.
 fn shown(pod: &Pod) -> impl PartialEq {
     let network = network(pod).map(|network| (network.ips.clone(), network.host.clone()));
     (pod.meta.uid.clone(), pod.meta.is_deleting(), pod.ready, network)

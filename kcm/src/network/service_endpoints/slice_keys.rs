@@ -9,7 +9,7 @@ use kinds::{EndpointSlice, Uid};
 use runtime::queue::Queue;
 use runtime::store::{Change, Index, Store, index_key};
 
-/// Index of slices by their Service and by who takes care of them. Look up by [`slices_of`].
+/// Returns the index of slices by their Service and by who takes care of them. Look up by [`slices_of`].
 pub const fn by_service() -> Index<EndpointSlice> {
     Index {
         name: "service",

@@ -38,7 +38,7 @@ impl Plan {
         self.writes() == 0
     }
 
-    /// How many writes this takes.
+    /// Returns how many writes this takes.
     pub fn writes(&self) -> usize {
         self.create.len() + self.update.len() + self.delete.len()
     }

@@ -82,7 +82,7 @@ pub fn is_silent(health: &Health, grace: Grace, now: Instant) -> bool {
 /// The conditions that only the kubelet can know. The network condition is set by others.
 const OF_THE_KUBELET: [&str; 4] = [READY, "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// What a silent node's status becomes; nothing if its Ready condition says so already.
+/// Returns what a silent node's status becomes; nothing if its Ready condition says so already.
 pub fn silenced(node: &Node, now: Time) -> Vec<ConditionEdit> {
     if node.ready() == Some("Unknown") {
         return Vec::new();

@@ -124,7 +124,7 @@ pub fn zone(node: &Node) -> Str {
     if region.is_empty() && zone.is_empty() { Arc::from("") } else { format!("{region}:\0:{zone}").into() }
 }
 
-/// The node does not count when it is asked whether its zone is disrupted.
+/// Returns true if the node does not count in the decision whether its zone is disrupted.
 pub fn is_excluded(node: &Node) -> bool {
     label(&node.meta.labels, "node.kubernetes.io/exclude-disruption").is_some()
 }

@@ -22,7 +22,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// The bucket that a volume is in.
+    /// Returns the bucket that a volume is in.
     pub fn of_volume(volume: &PersistentVolume) -> Self {
         Self {
             class: volume.class().into(),
@@ -31,7 +31,7 @@ impl Bucket {
         }
     }
 
-    /// The bucket whose volumes a claim may have.
+    /// Returns the bucket whose volumes a claim may have.
     pub fn of_claim(claim: &PersistentVolumeClaim) -> Self {
         Self {
             class: claim.class().into(),

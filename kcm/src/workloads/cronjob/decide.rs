@@ -89,7 +89,7 @@ pub fn due(cron_job: &CronJob, schedule: &Schedule, now: Timestamp, with_deadlin
     Ok(Due { since, last, missed: if missed > MANY { Missed::Many } else { Missed::Few } })
 }
 
-/// How long until the next run (pkg/controller/cronjob, nextScheduleTimeDuration); `None` if there is none.
+/// Returns how long until the next run (pkg/controller/cronjob, nextScheduleTimeDuration); `None` if there is none.
 pub fn until_next(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Option<Duration> {
     let from = match due(cron_job, schedule, now, false) {
         Ok(Due { last: Some(last), .. }) => last,

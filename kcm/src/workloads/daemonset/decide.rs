@@ -90,8 +90,8 @@ pub fn allows_surge(set: &DaemonSet) -> bool {
     }
 }
 
-/// What each node needs (pkg/controller/daemon, manage). `waits` says for how long failed pods of a node have to stay,
-/// if they have to: a kubelet that refuses pods is not to be flooded with them.
+/// Returns what each node needs (pkg/controller/daemon, manage). `waits` says for how long failed pods of a node have
+/// to stay, if they have to: a kubelet that refuses pods is not to be flooded with them.
 pub fn manage(
     set: &DaemonSet,
     places: &[Place],
@@ -155,7 +155,7 @@ impl Plan {
     }
 }
 
-/// Bound pods before others, then the oldest (pkg/controller/daemon, podByCreationTimestampAndPhase).
+/// Returns the bound pods before others, then the oldest (pkg/controller/daemon, podByCreationTimestampAndPhase).
 fn in_order(mut pods: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
     pods.sort_by(|a, b| order(a).cmp(&order(b)));
     pods
@@ -217,9 +217,9 @@ pub fn status(
     status
 }
 
-/// How long a status may wait to be written, from when it first differed from the set's. Counts that change during a
-/// rollout may wait. The end of it, an unexpected loss of a pod, and everything that is not a count of pods are written
-/// immediately.
+/// Returns how long a status may wait to be written, from when it first differed from the set's. Counts that change
+/// during a rollout may wait. The end of it, an unexpected loss of a pod, and everything that is not a count of pods
+/// are written immediately.
 pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
     let was = &set.status;
     let only_counts = DaemonSetStatus {
@@ -240,7 +240,7 @@ pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
     if is_final || lost && !moves { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
-/// The delay after which a ready pod will have become available.
+/// Returns the delay after which a ready pod will have become available.
 pub fn next_check(places: &[Place], min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
     let remaining = |pod: &Arc<Pod>| {
         let at = i128::from(pod.ready_since.0 + i64::from(min_ready_seconds)) * 1_000_000_000;
@@ -276,7 +276,7 @@ impl Backoff {
         delay.checked_sub(waited).filter(|remaining| !remaining.is_zero())
     }
 
-    /// A failed pod of a node goes.
+    /// Records the deletion of a node's failed pod.
     pub fn grow(&mut self, node: &Str, now: Timestamp) {
         let delay = self.known(node, now).map_or(Self::FIRST, |(delay, _)| (delay * 2).min(Self::LONGEST));
         self.nodes.retain(|_, (_, since)| {

@@ -79,7 +79,7 @@ pub fn of_revision(change: &Change<'_, ControllerRevision>) -> Vec<ObjectKey> {
     if change.old.is_some() { owners_of::<DaemonSet, _>(change) } else { Vec::new() }
 }
 
-/// True for a kubelet's periodic reports: nothing changed that a DaemonSet depends on.
+/// Returns true for a kubelet's periodic reports: nothing changed that a DaemonSet depends on.
 pub fn says_the_same(change: &Change<'_, Node>) -> bool {
     matches!((change.old, change.new), (Some(old), Some(new))
         if old.meta.labels == new.meta.labels && old.taints == new.taints)

@@ -31,7 +31,7 @@ impl Sets {
         Self { new: newest.map(|at| old.remove(at)), old }
     }
 
-    /// The old sets and then the new one.
+    /// Returns the old sets and then the new one.
     pub fn all(&self) -> impl DoubleEndedIterator<Item = &Arc<ReplicaSet>> + Clone {
         self.old.iter().chain(&self.new)
     }

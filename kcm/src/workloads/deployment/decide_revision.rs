@@ -156,8 +156,8 @@ pub struct Rollback {
     pub notice: Notice,
 }
 
-/// How the Deployment is rolled back to `revision` (pkg/controller/deployment, rollback). The sets must include the new
-/// one: it decides which revision is the previous one.
+/// Returns how the Deployment is rolled back to `revision` (pkg/controller/deployment, rollback). The sets must include
+/// the new one: it decides which revision is the previous one.
 pub fn rollback(deployment: &Deployment, sets: &Sets, revision_asked: i64) -> Rollback {
     let refuse = |reason, message: String| Rollback {
         template: None,

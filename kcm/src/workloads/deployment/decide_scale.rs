@@ -31,14 +31,14 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// What to say once the write was accepted; nothing when only annotations changed (pkg/controller/deployment,
-    /// scaleReplicaSet).
+    /// Returns what to say once the write was accepted; nothing when only annotations changed
+    /// (pkg/controller/deployment, scaleReplicaSet).
     pub fn notice(&self) -> Option<Notice> {
         scaled_notice(&self.set.meta.name, self.set.replicas, self.replicas)
     }
 }
 
-/// What to say about a set that got another scale; a set that was just created had 0.
+/// Returns what to say about a set that got another scale; a set that was just created had 0.
 pub fn scaled_notice(set: &str, from: i32, to: i32) -> Option<Notice> {
     let direction = match to.cmp(&from) {
         Ordering::Greater => "up",
@@ -131,7 +131,7 @@ pub fn new_replicas(deployment: &Deployment, total: i32, current: i32) -> i32 {
     }
 }
 
-/// How the new set is scaled next in a rolling update (pkg/controller/deployment, reconcileNewReplicaSet).
+/// Returns how the new set is scaled next in a rolling update (pkg/controller/deployment, reconcileNewReplicaSet).
 pub fn roll_new(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Option<Scale> {
     let target = if new.replicas > deployment.replicas {
         deployment.replicas
@@ -146,9 +146,10 @@ fn available(set: &ReplicaSet, replicas: i32) -> i32 {
     set.status.available_replicas.min(replicas)
 }
 
-/// How the old sets are scaled down next in a rolling update (pkg/controller/deployment, reconcileOldReplicaSets):
-/// first pods that are not available, then as many others as may be missing; oldest sets first. Pods of the new set
-/// that are not available count as missing already. One write a set, where upstream makes two.
+/// Returns how the old sets are scaled down next in a rolling update (pkg/controller/deployment,
+/// reconcileOldReplicaSets): first pods that are not available, then as many others as may be missing; oldest sets
+/// first. Pods of the new set that are not available count as missing already. One write a set, where upstream makes
+/// two.
 pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Vec<Scale> {
     let least = deployment.replicas - max_unavailable(deployment);
     let new_available = available(new, new.replicas);
@@ -191,7 +192,8 @@ pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
         && set.status.available_replicas == deployment.replicas
 }
 
-/// How the sets follow the scale of a Deployment that is paused or was scaled (pkg/controller/deployment, scale).
+/// Returns how the sets follow the scale of a Deployment that is paused or was scaled (pkg/controller/deployment,
+/// scale).
 ///
 /// Unlike upstream, a set that has the right scale but the wrong annotations is corrected, also with a strategy that
 /// does not scale in proportion: each sync would be taken for a scaling event otherwise, and no rollout would happen.
@@ -237,7 +239,7 @@ fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     active.into_iter().zip(targets).filter_map(|(set, target)| refreshed(deployment, set, target)).collect()
 }
 
-/// How much a set would grow if it kept its proportion of the Deployment; negative when it shrinks
+/// Returns how much a set would grow if it kept its proportion of the Deployment; negative when it shrinks
 /// (pkg/controller/deployment/util, getReplicaSetFraction). A lost annotation is stood in for by the pods there are.
 pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     if deployment.replicas == 0 {

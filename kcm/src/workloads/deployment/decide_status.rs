@@ -161,8 +161,8 @@ pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Tim
     }
 }
 
-/// The status at the end of a sync (pkg/controller/deployment, calculateStatus and syncRolloutStatus). `noted` is the
-/// Deployment's status with the conditions of this sync; `rollout` says whether progress is judged, as it is in
+/// Returns the status at the end of a sync (pkg/controller/deployment, calculateStatus and syncRolloutStatus). `noted`
+/// is the Deployment's status with the conditions of this sync; `rollout` says whether progress is judged, as it is in
 /// rollouts only. It need not be written when it equals the Deployment's and the revision annotation stays.
 pub fn status(
     deployment: &Deployment,
@@ -201,9 +201,9 @@ pub fn status(
     status
 }
 
-/// How long a status may wait to be written, from when it first differed from the Deployment's: counts that are on
-/// their way need not hurry. A final state, another condition and an observed change do, for people and tools wait for
-/// them (kubectl, rollout status).
+/// Returns how long a status may wait to be written, from when it first differed from the Deployment's: counts that are
+/// on their way need not hurry. A final state, another condition and an observed change do, for people and tools wait
+/// for them (kubectl, rollout status).
 pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
     let was = &deployment.status;
     let news_of = |status: &DeploymentStatus| {
@@ -277,7 +277,7 @@ fn replica_failure(sets: &Sets) -> Option<Condition> {
     Some(Condition { kind: Str::from(REPLICA_FAILURE), last_update: failure.last_transition, ..failure.clone() })
 }
 
-/// When to reconcile a rollout again that no change would requeue: one second after its deadline
+/// Returns when to reconcile a rollout again that no change would requeue: one second after its deadline
 /// (pkg/controller/deployment, requeueStuckDeployment). `status` is the one at the end of the sync.
 ///
 /// Unlike upstream, a rollout that was completed once is not reconciled again: time cannot change anything about it, and

@@ -53,7 +53,7 @@ fn add_all(queue: &Queue<ObjectKey>, keys: impl IntoIterator<Item = ObjectKey>, 
     }
 }
 
-/// True for an update of the status alone, which may be coalesced.
+/// Returns true for an update of the status alone, which may be coalesced.
 pub fn only_status_of_set(change: &Change<'_, ReplicaSet>) -> bool {
     matches!((change.old, change.new), (Some(old), Some(new))
         if old.meta.generation == new.meta.generation && !old.meta.differs(&new.meta) && old.annotations == new.annotations)

@@ -18,7 +18,8 @@ pub fn subscribe(autoscalers: &Arc<Store<HorizontalPodAutoscaler>>, queue: &Arc<
     });
 }
 
-/// What comes, goes or has another spec. All else waits for the autoscaler's next turn, which every turn sets.
+/// Returns the key of an autoscaler that was created or deleted or has another spec. Any other change waits for the
+/// next periodic sync.
 pub fn concerned(change: &Change<'_, HorizontalPodAutoscaler>, generation: bool) -> Option<ObjectKey> {
     let object = change.new.or(change.old)?;
     let at_once = match (change.old, change.new) {

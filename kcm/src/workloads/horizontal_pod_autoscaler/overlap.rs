@@ -22,13 +22,13 @@ struct Filed {
     selectors: HashMap<ObjectKey, (u64, Arc<Selector>)>,
 }
 
-/// Index values of pods one of which every pod has that a selector matches; `None` where no label says so.
+/// Returns the index values of pods one of which every pod has that a selector matches; `None` where no label says so.
 fn narrow(namespace: &str, selector: &Selector) -> Option<u64> {
     let Selector::All(requirements) = selector else { return None };
     certain_labels(namespace, requirements).next()
 }
 
-/// Index values of the labels that every matching pod has.
+/// Returns the index values of the labels that every matching pod has.
 fn certain_labels(namespace: &str, requirements: &[Requirement]) -> impl Iterator<Item = u64> {
     let labels = requirements.iter().filter_map(Requirement::only_label);
     labels.map(move |(key, value)| index_key((namespace, &**key, &**value)))

@@ -59,15 +59,15 @@ const DOWN_LIMIT: (&str, &str) =
     ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
 
 impl Memory {
-    /// What the target asks for when it is seen first counts as recommended: a start takes no pods away.
+    /// Records the target's number as recommended when it is seen first: a start removes no pods.
     pub fn begin(&mut self, replicas: i32, now: Duration) {
         if self.recommendations.is_empty() {
             self.recommendations.push((replicas, now));
         }
     }
 
-    /// How many pods the target gets, where metrics ask for `wanted`; `window` is that of scaling down where the
-    /// object gives none.
+    /// Returns how many pods the target gets, where metrics ask for `wanted`; `window` is that of scaling down where
+    /// the object gives none.
     pub fn pace(
         &mut self,
         wanted: i32,
@@ -107,7 +107,7 @@ impl Memory {
         (highest.unwrap_or(wanted), DOWN_STABILIZED)
     }
 
-    /// Between the lowest recommendation of the window up and the highest of the window down.
+    /// Limits the number to between the lowest recommendation of the upward window and the highest of the downward one.
     fn stable(
         &mut self,
         wanted: i32,
@@ -134,7 +134,7 @@ impl Memory {
         (current.max(lowest).min(highest), slowed)
     }
 
-    /// Within what policies allow.
+    /// Limits the number to what policies allow.
     fn rate_limits(
         &self,
         wanted: i32,
@@ -179,7 +179,7 @@ impl Memory {
     }
 }
 
-/// How far a policy lets a number of pods go: further up by as much as makes a whole pod, and down by no more.
+/// Returns how far a policy lets a number of pods go: further up by as much as makes a whole pod, and down by no more.
 fn reach(start: i32, policy: &Policy, up: bool) -> i32 {
     match (policy.percent, up) {
         (false, true) => start.saturating_add(policy.value),

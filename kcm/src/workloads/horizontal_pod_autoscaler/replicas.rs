@@ -198,7 +198,7 @@ pub fn of_pods(
     Ok((if backwards { replicas } else { wanted }, current))
 }
 
-/// What a pod without samples is taken to use before others are taken away.
+/// Returns what a pod without samples is taken to use before others are taken away.
 fn full_use(goal: Goal<'_>, requests: &HashMap<&str, i64>, name: &str) -> i64 {
     match goal {
         Goal::Utilization { percent, .. } => {

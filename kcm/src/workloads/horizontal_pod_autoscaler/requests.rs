@@ -6,8 +6,8 @@ use std::sync::Arc;
 use kinds::Pod;
 use kinds::pod::{Asked, Part};
 
-/// What each pod requests, or one container of it, in thousandths by the pods' names. `pod_level`: what is requested
-/// for a pod as a whole counts before what its containers ask for.
+/// Returns what each pod requests, or one container of it, in thousandths by the pods' names. `pod_level`: what is
+/// requested for a pod as a whole counts before what its containers ask for.
 ///
 /// # Errors
 /// When a part that counts does not ask for the resource.
@@ -52,7 +52,7 @@ fn asks_as_a_whole(asked: &[Asked]) -> bool {
     pod.any(|asked| asked.resources.iter().any(|(name, _)| is_for_pods(name)))
 }
 
-/// What a pod takes of a node (component-helpers/resource, PodRequests).
+/// Returns what a pod occupies of a node (component-helpers/resource, PodRequests).
 fn whole(asked: &[Asked], resource: &str) -> Option<i64> {
     let part = |part: Part| asked.iter().find(|asked| asked.part == part).and_then(|asked| asked.of(resource));
     let own = part(Part::Pod).filter(|_| is_for_pods(resource));
@@ -62,7 +62,7 @@ fn whole(asked: &[Asked], resource: &str) -> Option<i64> {
     }
 }
 
-/// What containers take together, at most: sidecars run alongside all later ones.
+/// Returns what containers take together, at most: sidecars run alongside all later ones.
 fn together(asked: &[Asked], resource: &str) -> Option<i64> {
     let mut known = false;
     let (mut containers, mut sidecars, mut starting) = (0i64, 0i64, 0i64);

@@ -322,7 +322,7 @@ impl Autoscalers {
         Ok((resource, scale))
     }
 
-    /// What the autoscaler's metrics ask for.
+    /// Returns what the autoscaler's metrics ask for.
     async fn combine(
         &self,
         key: &ObjectKey,

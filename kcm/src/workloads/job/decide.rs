@@ -198,7 +198,8 @@ impl View<'_> {
             || judged.counts && pod.ending.as_deref().map_or(0, |ending| ending.failures) >= limit
     }
 
-    /// Failed pods that stay until they are replaced (pkg/controller/job, getPodsWithDelayedDeletionPerIndex).
+    /// Returns the failed pods that stay until they are replaced (pkg/controller/job,
+    /// getPodsWithDelayedDeletionPerIndex).
     fn waiting(&self, active: &[Arc<Pod>], completed: &Indexes, failed: &Indexes) -> BTreeMap<i32, Arc<Pod>> {
         let running = Indexes::of(active.iter().filter_map(|pod| index_of(pod)));
         let mut waiting: BTreeMap<i32, Arc<Pod>> = BTreeMap::new();
@@ -261,7 +262,7 @@ impl View<'_> {
         (success.map(|message| condition(SUCCESS_CRITERIA_MET, "SuccessPolicy", &message, now)), deadline_in)
     }
 
-    /// Why a pod fails the whole Job, if one does.
+    /// Returns why a pod fails the whole Job, if one does.
     fn failing_pod(&self) -> Option<String> {
         let policy = Some(self.job.failure_policy.as_ref()?);
         self.pods.iter().filter(|pod| self.is_failed(pod)).find_map(|pod| policy::judge(policy, pod).fail_job)

@@ -94,7 +94,7 @@ impl JobMetrics {
         }
     }
 
-    /// A sync is over.
+    /// Records a finished sync.
     pub fn synced(&self, job: &Job, action: SyncAction, good: bool, took: Duration) {
         let action = match action {
             SyncAction::Reconciling => "reconciling",
@@ -108,13 +108,13 @@ impl JobMetrics {
         self.syncs.add(labels);
     }
 
-    /// A Job ended with a condition of this kind, for this reason.
+    /// Records that a Job finished with a condition of this kind, for this reason.
     pub fn finished(&self, job: &Job, kind: &str, reason: &str) {
         let result = result(kind == COMPLETE);
         self.finished.add([("completion_mode", mode(job)), ("result", result), ("reason", reason.to_owned())]);
     }
 
-    /// A status was written: what is counted in it and was not before (pkg/controller/job, recordJobPodFinished).
+    /// Records what a written status counts and the previous one did not (pkg/controller/job, recordJobPodFinished).
     pub fn counted(&self, job: &Job, before: &JobStatus, after: &JobStatus) {
         let pods = |good, count: i32| {
             let labels = [("completion_mode", mode(job)), ("result", result(good))];
@@ -141,12 +141,12 @@ impl JobMetrics {
         }
     }
 
-    /// A rule with this action matched a failed pod.
+    /// Records that a rule with this action matched a failed pod.
     pub fn judged(&self, action: Action) {
         self.judged.add([("action", format!("{action:?}"))]);
     }
 
-    /// A pod was made, or could not be.
+    /// Records a pod's creation or its failure.
     pub fn made(&self, need: Need, good: bool) {
         let reason = match need {
             Need::New => "new",
@@ -156,7 +156,7 @@ impl JobMetrics {
         self.made.add([("reason", reason.to_owned()), ("status", result(good))]);
     }
 
-    /// Something became of a Job.
+    /// Records a change of a Job.
     pub fn job_changed(&self, change: &Change<'_, Job>) {
         let manager = change.new.filter(|_| change.old.is_none()).and_then(|new| new.managed_by.as_ref());
         if let Some(manager) = manager {
@@ -164,7 +164,7 @@ impl JobMetrics {
         }
     }
 
-    /// Something became of a pod.
+    /// Records a change of a pod.
     pub fn pod_changed(&self, change: &Change<'_, Pod>) {
         let is_held = |pod: &Pod| pod.is_terminal() && has_finalizer(pod);
         let (was, is) = (change.old.is_some_and(|pod| is_held(pod)), change.new.is_some_and(|pod| is_held(pod)));

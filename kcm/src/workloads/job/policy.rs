@@ -31,7 +31,7 @@ pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
     PolicyVerdict { fail_job: None, counts: true, action: None }
 }
 
-/// Why a rule matches, as its message begins; `None` if it does not.
+/// Returns why a rule matches, as its message begins; `None` if it does not.
 fn matched(on: &On, pod: &Pod) -> Option<String> {
     let ending = pod.ending.as_deref()?;
     let (namespace, name) = (&pod.meta.namespace, &pod.meta.name);

@@ -54,7 +54,7 @@ impl Census {
     }
 }
 
-/// How many of the pods that have ended are too many; a threshold of zero or less keeps all.
+/// Returns how many of the pods that have ended are too many; a threshold of zero or less keeps all.
 pub fn surplus(finished: usize, threshold: i32) -> usize {
     usize::try_from(threshold).ok().filter(|most| *most > 0).map_or(0, |most| finished.saturating_sub(most))
 }
@@ -98,7 +98,7 @@ impl Reason {
     }
 }
 
-/// Why a pod that is being deleted has to be helped; `node` is what is known of its node.
+/// Returns why a pod that is being deleted has to be helped; `node` is what is known of its node.
 pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
     if !pod.meta.is_deleting() {
         return None;
@@ -133,8 +133,8 @@ pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value>
     Some(json!({"metadata": {"uid": pod.meta.uid.to_string()}, "status": status}))
 }
 
-/// When a pod that was ended by force is worth another try: one with finalizers stays, and another deletion of it
-/// would change nothing.
+/// Returns when a pod that was ended by force is worth another try: one with finalizers stays, and another deletion of
+/// it would change nothing.
 pub fn is_due_again(since: Time, now: Time) -> bool {
     const PATIENCE_SECONDS: i64 = 600;
     now.0 - since.0 >= PATIENCE_SECONDS

@@ -90,7 +90,7 @@ fn start(manager: &mut Manager, context: &Context) {
 }
 
 impl Census {
-    /// How many pods have ended.
+    /// Returns how many pods have ended.
     fn finished(&self) -> usize {
         self.finished.load(Ordering::Relaxed)
     }

@@ -111,7 +111,7 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
     }
 }
 
-/// How long a status may wait to be written, from when it first differed from the set's.
+/// Returns how long a status may wait to be written, from when it first differed from the set's.
 ///
 /// Written immediately: lost pods, on which a Deployment relies; the last missing pod; and the end of the last terminating
 /// pod, for which users and tools wait after a rollout. While more pods are starting, a gain waits for some of them.
@@ -138,7 +138,7 @@ pub fn is_loss(set: &ReplicaSet, status: &ReplicaSetStatus) -> bool {
     arrived(set, status) < 0
 }
 
-/// Number of pods on which a Deployment could rely beyond those in the set's status.
+/// Returns the number of pods on which a Deployment could rely beyond those in the set's status.
 fn arrived(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
     counted(set, status) - counted(set, &set.status)
 }

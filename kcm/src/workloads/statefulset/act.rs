@@ -68,7 +68,7 @@ impl<'a> Work<'a> {
         Self { controller, key, set, template, history, revisions, former: OnceCell::new(), done: Mutex::default() }
     }
 
-    /// What has been done so far.
+    /// Returns what has been done so far.
     pub fn done(&self) -> Done {
         lock(&self.done).clone()
     }
@@ -345,7 +345,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// What is wrong with a pod.
+    /// Returns what is wrong with a pod.
     pub fn defects(&self, member: &Member) -> Defects {
         let claims = identity::claims(self.set, member.ordinal);
         let mut defects = Defects {

@@ -159,8 +159,8 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// How many pods may be unavailable: a share is rounded down, and one always may
-/// (pkg/controller/statefulset, getStatefulSetMaxUnavailable). `None` for a text that is no percentage.
+/// Returns how many pods may be unavailable: a share is rounded down, and one always may (pkg/controller/statefulset,
+/// getStatefulSetMaxUnavailable). `None` for a text that is no percentage.
 pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
     let bound = set.rolling.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
     let count = bound.map_or(Some(1), |bound| bound.scaled(set.replicas, false))?;
@@ -196,7 +196,7 @@ impl Situation<'_> {
         identity::revision(pod) != self.update
     }
 
-    /// True for a pod of an old revision that is not being deleted. One that has ended is deleted in any case.
+    /// Returns true for a pod of an old revision that is not being deleted. One that has ended is deleted in any case.
     fn is_replaceable(&self, pod: &Pod) -> bool {
         self.is_old(pod) && !pod.meta.is_deleting() && !pod.is_terminal()
     }
@@ -211,7 +211,7 @@ impl Situation<'_> {
         (slots, others.filter(|member| !identity::is_wanted(self.set, member.ordinal)).collect())
     }
 
-    /// What to do (pkg/controller/statefulset, updateStatefulSet).
+    /// Returns the plan (pkg/controller/statefulset, updateStatefulSet).
     pub fn plan(&self) -> Plan {
         let mut plan = Plan::default();
         let (slots, condemned) = self.split();

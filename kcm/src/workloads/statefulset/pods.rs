@@ -14,7 +14,7 @@ fn labels(set: &StatefulSet, ordinal: i32, revision: &str) -> Vec<(&'static str,
     labels
 }
 
-/// What pods of a StatefulSet had for a prefix if their names were generated; they carry it all the same.
+/// Returns what pods of a StatefulSet had for a prefix if their names were generated; they carry it all the same.
 fn prefix(set: &StatefulSet) -> String {
     format!("{}-", set.meta.name)
 }

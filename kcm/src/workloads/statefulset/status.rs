@@ -140,7 +140,8 @@ fn unready_since(pod: &Pod) -> Time {
     pod.ready_since.max(pod.meta.created)
 }
 
-/// How long until a pod that holds an update up has taken too long; `None` when none does, or when it has already.
+/// Returns how long until a pod that holds an update up has taken too long; `None` when none does, or when it has
+/// already.
 pub fn patience(set: &StatefulSet, update: &str, waits_for: Option<&Member>, now: Timestamp) -> Option<Duration> {
     let member = blocking(set, update, waits_for)?;
     let waited = u64::try_from(now.as_second() - unready_since(&member.pod).0).unwrap_or(0);
@@ -173,9 +174,9 @@ fn tell_of_block(
     }
 }
 
-/// How long a status may wait to be written, from when it first differed from the set's. Counts that change during an
-/// update or a scaling may wait. The end of it, an unexpected loss of a pod, and everything that is not a count are written
-/// immediately.
+/// Returns how long a status may wait to be written, from when it first differed from the set's. Counts that change
+/// during an update or a scaling may wait. The end of it, an unexpected loss of a pod, and everything that is not a
+/// count are written immediately.
 pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
     let was = &set.status;
     let only_counts = StatefulSetStatus {
