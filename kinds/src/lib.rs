@@ -17,6 +17,10 @@
 //!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and
 //!    [`Pod`].
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod admissionregistration;
 mod apiserverinternal;
 mod apps;

@@ -144,7 +144,7 @@ impl Consistency {
         Observed { children: read(store), are_deletions_seen }
     }
 
-    /// As [`Consistency::caught_up`], of a kind that only its store's progress is known of.
+    /// Like [`Consistency::caught_up`], of a kind that only its store's progress is known of.
     pub fn caught_up_at(
         &self,
         key: &ObjectKey,
@@ -186,7 +186,7 @@ impl Consistency {
         self.skips.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the store shows all objects of kind `K` that were deleted for `key` as gone or going.
+    /// Reports whether the store shows all objects of kind `K` that were deleted for `key` as gone or going.
     fn deletions_seen<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
         let mut keys = self.lock();
         let Some(expected) = keys.get_mut(key) else { return true };

@@ -5,6 +5,10 @@
 //! a [`worker`] reconciles one key at a time, reads only from stores, and writes only through the [`write::Writer`];
 //! [`consistency`] delays the next reconcile of the key until the stores contain its writes.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod children;
 pub mod client;
 pub mod consistency;

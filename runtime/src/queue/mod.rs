@@ -188,7 +188,7 @@ impl<K: Clone + Eq + Hash + Send> Queue<K> {
         Wake::of((Arc::as_ptr(self).addr(), key), move || queue.add(added))
     }
 
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new(options: QueueOptions) -> Arc<Self> {
         Arc::new(Self {
             metrics: QueueMetrics::new(options.name),

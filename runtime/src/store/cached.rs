@@ -24,7 +24,7 @@ pub enum Cached<K> {
 }
 
 impl<K> Cached<K> {
-    /// The object, if it may be decided on.
+    /// Returns the object, if it may be decided on.
     pub fn current(self) -> Option<Arc<K>> {
         match self {
             Self::Current(object) => Some(object),

@@ -4,6 +4,8 @@
 mod flags;
 #[cfg(test)]
 mod layers;
+#[cfg(test)]
+mod packages;
 mod plan;
 mod run;
 mod sources;

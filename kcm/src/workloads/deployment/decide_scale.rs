@@ -31,14 +31,14 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// What to say once the write was accepted; nothing when only annotations changed (pkg/controller/deployment,
-    /// scaleReplicaSet).
+    /// Returns what to say once the write was accepted; nothing when only annotations changed
+    /// (pkg/controller/deployment, scaleReplicaSet).
     pub fn notice(&self) -> Option<Notice> {
         scaled_notice(&self.set.meta.name, self.set.replicas, self.replicas)
     }
 }
 
-/// What to say about a set that got another scale; a set that was just created had 0.
+/// Returns what to say about a set that got another scale; a set that was just created had 0.
 pub fn scaled_notice(set: &str, from: i32, to: i32) -> Option<Notice> {
     let direction = match to.cmp(&from) {
         Ordering::Greater => "up",
@@ -88,19 +88,19 @@ pub fn max_unavailable(deployment: &Deployment) -> i32 {
     bounds(deployment).1.min(deployment.replicas)
 }
 
-/// A number of pods from an annotation; `None` when it is missing, signed or out of range
+/// Returns a number of pods from an annotation; `None` when it is missing, signed or out of range
 /// (pkg/controller/deployment/util, getNonNegativeInt32FromAnnotation).
 pub fn count_annotation(set: &ReplicaSet, key: &str) -> Option<i32> {
     set.annotation(key).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }
 
-/// True when the set was last scaled for another scale of the Deployment. An annotation that cannot be read says
+/// Returns true if the set was last scaled for another scale of the Deployment. An annotation that cannot be read says
 /// nothing (pkg/controller/deployment, isScalingEvent).
 pub fn is_stale(deployment: &Deployment, set: &ReplicaSet) -> bool {
     count_annotation(set, DESIRED_REPLICAS).is_some_and(|desired| desired != deployment.replicas)
 }
 
-/// The edits that make a set's annotations tell the Deployment's scale (pkg/controller/deployment/util,
+/// Returns the edits that make a set's annotations state the Deployment's scale (pkg/controller/deployment/util,
 /// SetReplicasAnnotations).
 pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
@@ -111,14 +111,14 @@ pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> Annotatio
     edits
 }
 
-/// The set at this scale with its annotations refreshed; `None` when there is nothing to change.
+/// Returns the set at this scale with its annotations refreshed; `None` when there is nothing to change.
 fn refreshed(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> Option<Scale> {
     let annotations = scale_annotations(deployment, set);
     let changes = set.replicas != replicas || !annotations.is_empty();
     changes.then(|| Scale { set: set.clone(), replicas, annotations })
 }
 
-/// The set at this scale; `None` when it has it, whatever its annotations say (pkg/controller/deployment,
+/// Returns the set at this scale; `None` when it has it, whatever its annotations say (pkg/controller/deployment,
 /// scaleReplicaSet).
 pub fn scale_to(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -> Option<Scale> {
     if set.replicas == replicas { None } else { refreshed(deployment, set, replicas) }
@@ -136,7 +136,7 @@ pub fn new_replicas(deployment: &Deployment, total: i32, current: i32) -> i32 {
     }
 }
 
-/// How the new set is scaled next in a rolling update (pkg/controller/deployment, reconcileNewReplicaSet).
+/// Returns how the new set is scaled next in a rolling update (pkg/controller/deployment, reconcileNewReplicaSet).
 pub fn roll_new(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Option<Scale> {
     let target = if new.replicas > deployment.replicas {
         deployment.replicas
@@ -151,9 +151,10 @@ fn available(set: &ReplicaSet, replicas: i32) -> i32 {
     set.status.available_replicas.min(replicas)
 }
 
-/// How the old sets are scaled down next in a rolling update (pkg/controller/deployment, reconcileOldReplicaSets):
-/// first pods that are not available, then as many others as may be missing; oldest sets first. Pods of the new set
-/// that are not available count as missing already. One write a set, where upstream makes two.
+/// Returns how the old sets are scaled down next in a rolling update (pkg/controller/deployment,
+/// reconcileOldReplicaSets): first pods that are not available, then as many others as may be missing; oldest sets
+/// first. Pods of the new set that are not available count as missing already. One write a set, where upstream makes
+/// two.
 pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Vec<Scale> {
     let least = deployment.replicas - max_unavailable(deployment);
     let new_available = available(new, new.replicas);
@@ -177,7 +178,7 @@ pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> 
     sets.old.iter().zip(targets).filter_map(|(set, target)| scale_to(deployment, set, target)).collect()
 }
 
-/// The only active set, or the newest when none is; `None` when there are several, or no sets at all
+/// Returns the only active set, or the newest when none is; `None` when there are several, or no sets at all
 /// (pkg/controller/deployment/util, FindActiveOrLatest).
 pub fn active_or_latest(sets: &Sets) -> Option<&Arc<ReplicaSet>> {
     let mut active = sets.active();
@@ -188,7 +189,7 @@ pub fn active_or_latest(sets: &Sets) -> Option<&Arc<ReplicaSet>> {
     }
 }
 
-/// True when the new set has, and was last told to have, all pods of the Deployment, and all are available
+/// Returns true if the new set has, and was last told to have, all pods of the Deployment, and all are available
 /// (pkg/controller/deployment/util, IsSaturated).
 pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
     count_annotation(set, DESIRED_REPLICAS) == Some(deployment.replicas)
@@ -196,9 +197,10 @@ pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
         && set.status.available_replicas == deployment.replicas
 }
 
-/// How the sets follow the scale of a Deployment that is paused or was scaled (pkg/controller/deployment, scale).
+/// Returns how the sets follow the scale of a Deployment that is paused or was scaled (pkg/controller/deployment,
+/// scale).
 ///
-/// Unlike upstream, a set that has the right scale and tells the wrong one is corrected, also with a strategy that
+/// Unlike upstream, a set that has the right scale but the wrong annotations is corrected, also with a strategy that
 /// does not scale in proportion: each sync would be taken for a scaling event otherwise, and no rollout would happen.
 pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let corrected = |set| refreshed(deployment, set, set.replicas).filter(|_| is_stale(deployment, set));
@@ -242,7 +244,7 @@ fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     active.into_iter().zip(targets).filter_map(|(set, target)| refreshed(deployment, set, target)).collect()
 }
 
-/// How much a set would grow if it kept its proportion of the Deployment; negative when it shrinks
+/// Returns how much a set would grow if it kept its proportion of the Deployment; negative when it shrinks
 /// (pkg/controller/deployment/util, getReplicaSetFraction). A lost annotation is stood in for by the pods there are.
 pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     if deployment.replicas == 0 {

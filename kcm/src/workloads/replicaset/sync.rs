@@ -116,8 +116,8 @@ impl<K: PodSet> PodSets<K> {
         self.debouncer.forget(key);
     }
 
-    /// True when the stores show everything that was written for a key, and the set as this process wrote it last. If
-    /// not, the stores requeue the key when they do.
+    /// Returns true if the stores show everything that was written for a key, and the set as this process wrote it
+    /// last. If not, the stores requeue the key when they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.sets.is_settled(key, wake())

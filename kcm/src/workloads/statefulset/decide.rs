@@ -93,12 +93,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// True if a pod is deleted.
+    /// Returns true if a pod is deleted.
     pub fn deletes(&self) -> bool {
         self.steps().any(|step| matches!(step, Step::Delete(_)))
     }
 
-    /// The number of pods that are created.
+    /// Returns the number of pods that are created.
     pub fn creations(&self) -> usize {
         self.steps().filter(|step| step.creates()).count()
     }
@@ -159,8 +159,8 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
 }
 
-/// How many pods may be unavailable: a share is rounded down, and one always may
-/// (pkg/controller/statefulset, getStatefulSetMaxUnavailable). `None` for a text that is no percentage.
+/// Returns how many pods may be unavailable: a share is rounded down, and one always may (pkg/controller/statefulset,
+/// getStatefulSetMaxUnavailable). `None` for a text that is no percentage.
 pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
     let bound = set.rolling.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
     let count = bound.map_or(Some(1), |bound| bound.scaled(set.replicas, false))?;
@@ -231,7 +231,7 @@ impl Situation<'_> {
         identity::revision(pod) != self.update
     }
 
-    /// True for a pod of an old revision that is not being deleted. One that has ended is deleted in any case.
+    /// Returns true for a pod of an old revision that is not being deleted. One that has ended is deleted in any case.
     fn is_replaceable(&self, pod: &Pod) -> bool {
         self.is_old(pod) && !pod.meta.is_deleting() && !pod.is_terminal()
     }
@@ -248,7 +248,7 @@ impl Situation<'_> {
         Places { slots, missing: replicas.saturating_sub(wanted.len()), condemned }
     }
 
-    /// What to do (pkg/controller/statefulset, updateStatefulSet).
+    /// Returns the plan (pkg/controller/statefulset, updateStatefulSet).
     pub fn plan(&self) -> Plan {
         let mut plan = Plan::default();
         let places = self.places();
@@ -289,7 +289,7 @@ impl Situation<'_> {
         old.is_empty()
     }
 
-    /// The steps for one wanted place; true when an ordered StatefulSet has to wait for it (processReplica).
+    /// Returns the steps for one wanted place; true when an ordered StatefulSet has to wait for it (processReplica).
     fn tend(&self, slot: &Slot<'_>, steps: &mut Vec<Step>) -> bool {
         let Some(member) = slot.member else {
             if !(self.is_stale)(slot.ordinal) {

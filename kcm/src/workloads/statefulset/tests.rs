@@ -54,7 +54,7 @@ fn strategy(mut set: StatefulSet, strategy: Update) -> StatefulSet {
     set
 }
 
-/// A pod that runs, is ready and has been for long.
+/// Returns a pod that runs, is ready and has been for long.
 fn pod(ordinal: i32, revision: &str) -> Pod {
     let interner = Interner::default();
     let name = format!("web-{ordinal}");

@@ -141,7 +141,7 @@ fn main() -> std::process::ExitCode {
         process::echo_operator::{an_operator_of_the_sdk_keeps_its_promises},
         process::serving::{strangers_get_in_nowhere, a_new_certificate_is_shown_without_a_restart, the_log_is_as_it_was_asked_for, ccm_is_a_process},
         process::diagnostics::{a_quota_and_a_finalizer_are_named},
-        process::diagnostics_page::{a_person_finds_out_what_is_in_the_way},
+        process::diagnostics_page::{page_leads_to_the_violated_quota},
         network::endpoints::{
             slices_and_endpoints_follow_pods, a_headless_service_publishes_all, endpoints_of_people_are_mirrored,
             what_others_do_to_slices_is_repaired, a_frozen_watch_leads_to_no_second_slice,

@@ -100,7 +100,7 @@ fn arcs(pods: Vec<Pod>) -> Vec<Arc<Pod>> {
     pods.into_iter().map(Arc::new).collect()
 }
 
-/// The names of the pods that go when all but `replicas` go.
+/// Returns the names of the pods that go when all but `replicas` go.
 fn victims(pods: Vec<Pod>, replicas: i32) -> Vec<String> {
     let pods = arcs(pods);
     match manage(&pods, replicas, || Ranking::new(&pods, true, now())) {

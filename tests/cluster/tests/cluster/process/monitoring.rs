@@ -107,7 +107,7 @@ fn collect(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// What an exposition has: each metric by the name that is asked for, with all labels of its samples.
+/// What an exposition has: each metric by the name that queries use, with all labels of its samples.
 fn served(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut served: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in text.lines() {
