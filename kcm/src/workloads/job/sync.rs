@@ -152,7 +152,6 @@ impl Jobs {
         if !self.is_caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
-        let mut pods = claimed.pods;
         let group = match &self.scheduling {
             Some(scheduling) => scheduling.group(key, job, !pods.is_empty()).await.map_err(ReconcileError::new)?,
             None => None,
