@@ -273,9 +273,13 @@ pub async fn failures_of_the_driver_are_reported_and_retried(_: Space) -> Result
     world.create_claim("data").await?;
     world.create_pod("first", "data", &world.a).await?;
     world.until_running("first").await?;
-    let events = world.space.events("first").await?;
     let failed = "Warning FailedAttachVolume AttachVolume.Attach failed for volume";
-    ensure!(events.keys().any(|event| event.starts_with(failed)), "{events:#?}");
+    eventually("the failure was recorded", || async {
+        let events = world.space.events("first").await?;
+        ensure!(events.keys().any(|event| event.starts_with(failed)), "{events:#?}\n{}", world.state().await?);
+        Ok(())
+    })
+    .await?;
     world.space.delete::<Pod>("first").await?;
     world.until_deleted("first").await?;
     manager.stop().await?;
@@ -363,7 +367,7 @@ async fn moved_volume(world: &World) -> Result<()> {
 }
 
 fn is_own_write(call: &Call) -> bool {
-    call.is_write() && (call.resource == "volumeattachments" || call.resource == "nodes")
+    call.is_write() && (call.resource == "volumeattachments" || call.resource.starts_with("nodes"))
 }
 
 /// Managers follow each other, each until it crashes.
@@ -445,7 +449,8 @@ pub async fn old_caches_and_a_second_leader_attach_nothing_twice(_: Space) -> Re
     for resource in ["volumeattachments", "pods", "nodes"] {
         faults.thaw(resource);
         during(QUIET / 3, "the volume stays where it is used", || async {
-            ensure!(world.moves(&handle)? == ["attach a", "detach a", "attach b"], "{:?}", world.moves(&handle)?);
+            let moves = world.moves(&handle)?;
+            ensure!(moves == ["attach a", "detach a", "attach b"], "{moves:?}\n{}", world.state().await?);
             Ok(())
         })
         .await?;
