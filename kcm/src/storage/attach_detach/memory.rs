@@ -189,11 +189,11 @@ mod tests {
     fn volume_is_found_by_its_pods_and_nodes_until_it_is_removed() {
         let (memory, volume, node) = (Memory::default(), Str::from("v"), Str::from("n"));
         memory.store(&volume, Sites::from([(node.clone(), used_by("a"))]));
-        assert_eq!(memory.of_pod(&ObjectKey::new("default", "a")), [volume.clone()]);
-        assert_eq!(memory.of_node("n"), [volume.clone()]);
+        assert_eq!(memory.of_pod(&ObjectKey::new("default", "a")), std::slice::from_ref(&volume));
+        assert_eq!(memory.of_node("n"), std::slice::from_ref(&volume));
         memory.store(&volume, Sites::from([(node.clone(), used_by("b"))]));
         assert!(memory.of_pod(&ObjectKey::new("default", "a")).is_empty());
-        assert_eq!(memory.of_pod(&ObjectKey::new("default", "b")), [volume.clone()]);
+        assert_eq!(memory.of_pod(&ObjectKey::new("default", "b")), std::slice::from_ref(&volume));
         memory.decide_listing(&node, &volume, true);
         memory.store(&volume, Sites::new());
         let state = memory.lock();
