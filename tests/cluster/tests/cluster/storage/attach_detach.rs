@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, pod, with};
 use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, PENDING};
 use control_plane::csi::Driver;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -63,7 +64,7 @@ impl World {
 
     /// Creates a pod on a node, with a volume of a claim.
     pub async fn create_pod(&self, name: &str, claim: &str, kubelet: &Kubelet) -> Result<()> {
-        let spec = json!({"spec": {
+        let spec = json!({"metadata": {"annotations": {BEHAVIOUR: PENDING}}, "spec": {
             "nodeName": kubelet.node, "tolerations": [{"operator": "Exists"}],
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
         }});
@@ -295,7 +296,7 @@ fn stateful_set(class: &str) -> Value {
         "spec": {
             "serviceName": "web", "replicas": 2, "selector": {"matchLabels": {"app": "web"}},
             "template": {
-                "metadata": {"labels": {"app": "web"}},
+                "metadata": {"labels": {"app": "web"}, "annotations": {BEHAVIOUR: PENDING}},
                 "spec": {
                     "terminationGracePeriodSeconds": 1, "tolerations": [{"operator": "Exists"}],
                     "nodeSelector": {"attach-detach-test": class},
