@@ -67,7 +67,7 @@ const LONGEST_NODE_WINDOW: Duration = Duration::from_millis(800);
 
 /// Times the requests per second of other controllers: a volume takes two writes and a read to move.
 const QPS: u16 = 5;
-/// Times the requests of other controllers that may be sent at once.
+/// The factor of the burst of requests over other controllers'.
 const BURST: u32 = 5;
 
 /// The controller.

@@ -430,7 +430,7 @@ pub async fn volume_moves_once_whichever_answer_is_lost(_: Space) -> Result<()> 
     Ok(())
 }
 
-/// A leader whose caches stand still, and then another leader beside it, attach nothing twice.
+/// A leader whose caches stall, and then another leader beside it, attach nothing twice.
 pub async fn old_caches_and_a_second_leader_attach_nothing_twice(_: Space) -> Result<()> {
     let world = World::start(own_space("stale").await?, &[]).await?;
     let faults = Faults::default();
