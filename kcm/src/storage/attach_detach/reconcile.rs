@@ -10,6 +10,7 @@ use kinds::{Kind, Str, VolumeAttachment};
 use runtime::consistency::Consistency;
 use runtime::events::Recorder;
 use runtime::queue::Queue;
+use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tokio::sync::OnceCell;
@@ -81,7 +82,12 @@ impl AttachDetach {
             return Ok(Outcome::WaitingForCache);
         }
         let now = Instant::now();
-        let observation = self.caches.observe(name, plugin, &self.memory, now);
+        let read = |_: &Store<VolumeAttachment>| self.caches.observe(name, plugin, &self.memory, now);
+        let observed = self.consistency.observe(&key, &self.caches.attachments, read);
+        if !observed.are_deletions_seen {
+            return Ok(Outcome::WaitingForCache);
+        }
+        let observation = observed.children;
         let sites: Vec<Site> = observation.places.iter().map(|place| place.site.clone()).collect();
         let rules =
             Rules { is_exclusive: observation.is_exclusive, is_timeout_disabled: self.settings.is_timeout_disabled };
@@ -94,21 +100,17 @@ impl AttachDetach {
         self.outcome(rechecks, sites.iter().any(|site| site.is_wanted))
     }
 
-    /// Reports whether the cache shows all attachments that this process, or the previous leader, has made or deleted.
+    /// Reports whether the cache shows all attachments that this process, or the previous leader, has made.
     async fn is_current(&self, name: &Str, key: &ObjectKey) -> Result<bool, ReconcileError> {
         let attachments = &self.caches.attachments;
-        let wake = || {
-            let (queue, name) = (self.volume_queue.clone(), name.clone());
-            move || queue.add(name)
-        };
+        let wake = || self.volume_queue.waker(name);
         let (history, newest) = *self.term.get_or_try_init(|| self.newest_attachment()).await?;
         let progress = attachments.progress();
         if progress.history() == history && progress.version() < newest {
             progress.when_reached(newest, wake());
             return Ok(false);
         }
-        Ok(self.consistency.caught_up(key, attachments, wake())
-            && self.consistency.observe(key, attachments, |_| ()).are_deletions_seen)
+        Ok(self.consistency.caught_up(key, attachments, wake()))
     }
 
     /// Returns the newest version of any VolumeAttachment of the API server. The previous leader may have requested

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, pod, with};
 use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, PENDING};
 use control_plane::csi::Driver;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -63,7 +64,7 @@ impl World {
 
     /// Creates a pod on a node, with a volume of a claim.
     pub async fn create_pod(&self, name: &str, claim: &str, kubelet: &Kubelet) -> Result<()> {
-        let spec = json!({"spec": {
+        let spec = json!({"metadata": {"annotations": {BEHAVIOUR: PENDING}}, "spec": {
             "nodeName": kubelet.node, "tolerations": [{"operator": "Exists"}],
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
         }});
@@ -273,9 +274,13 @@ pub async fn failures_of_the_driver_are_reported_and_retried(_: Space) -> Result
     world.create_claim("data").await?;
     world.create_pod("first", "data", &world.a).await?;
     world.until_running("first").await?;
-    let events = world.space.events("first").await?;
     let failed = "Warning FailedAttachVolume AttachVolume.Attach failed for volume";
-    ensure!(events.keys().any(|event| event.starts_with(failed)), "{events:#?}");
+    eventually("the failure was recorded", || async {
+        let events = world.space.events("first").await?;
+        ensure!(events.keys().any(|event| event.starts_with(failed)), "{events:#?}\n{}", world.state().await?);
+        Ok(())
+    })
+    .await?;
     world.space.delete::<Pod>("first").await?;
     world.until_deleted("first").await?;
     manager.stop().await?;
@@ -291,7 +296,7 @@ fn stateful_set(class: &str) -> Value {
         "spec": {
             "serviceName": "web", "replicas": 2, "selector": {"matchLabels": {"app": "web"}},
             "template": {
-                "metadata": {"labels": {"app": "web"}},
+                "metadata": {"labels": {"app": "web"}, "annotations": {BEHAVIOUR: PENDING}},
                 "spec": {
                     "terminationGracePeriodSeconds": 1, "tolerations": [{"operator": "Exists"}],
                     "nodeSelector": {"attach-detach-test": class},
@@ -363,7 +368,7 @@ async fn moved_volume(world: &World) -> Result<()> {
 }
 
 fn is_own_write(call: &Call) -> bool {
-    call.is_write() && (call.resource == "volumeattachments" || call.resource == "nodes")
+    call.is_write() && (call.resource == "volumeattachments" || call.resource.starts_with("nodes"))
 }
 
 /// Managers follow each other, each until it crashes.
@@ -445,7 +450,8 @@ pub async fn old_caches_and_a_second_leader_attach_nothing_twice(_: Space) -> Re
     for resource in ["volumeattachments", "pods", "nodes"] {
         faults.thaw(resource);
         during(QUIET / 3, "the volume stays where it is used", || async {
-            ensure!(world.moves(&handle)? == ["attach a", "detach a", "attach b"], "{:?}", world.moves(&handle)?);
+            let moves = world.moves(&handle)?;
+            ensure!(moves == ["attach a", "detach a", "attach b"], "{moves:?}\n{}", world.state().await?);
             Ok(())
         })
         .await?;
