@@ -66,6 +66,10 @@ impl Verbs {
     pub const LIST: Self = Self(16);
     /// GET of a collection's changes.
     pub const WATCH: Self = Self(32);
+    /// PUT.
+    pub const UPDATE: Self = Self(64);
+    /// PATCH.
+    pub const PATCH: Self = Self(128);
 
     fn read(word: &str) -> Self {
         match word {
@@ -75,6 +79,8 @@ impl Verbs {
             "get" => Self::GET,
             "list" => Self::LIST,
             "watch" => Self::WATCH,
+            "update" => Self::UPDATE,
+            "patch" => Self::PATCH,
             _ => Self::default(),
         }
     }
@@ -117,6 +123,11 @@ impl Snapshot {
     /// ServerPreferredResources).
     pub fn preferred(&self) -> &[Served] {
         &self.preferred
+    }
+
+    /// The resource of this group and plural name, in its group's preferred version that has it.
+    pub fn of_group_resource(&self, group: &str, plural: &str) -> Option<Served> {
+        self.preferred.iter().find(|served| (served.resource.group, served.resource.plural) == (group, plural)).copied()
     }
 
     /// Returns the resource of a kind in exactly this version; `None` if it is not served, or its group is unavailable.

@@ -6,4 +6,5 @@ pub mod namespace;
 pub mod owners;
 pub mod policy_types;
 pub mod resourcequota;
+pub mod storage_migrations;
 pub mod storage_versions;
