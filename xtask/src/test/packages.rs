@@ -5,8 +5,16 @@ use serde_json::Value;
 use crate::cargo::{cargo, workspace};
 
 /// The folders of the library crates.
-const LIBRARIES: [&str; 7] =
-    ["kinds", "runtime", "component", "providers", "providers/mock", "providers/conformance", "providers/aws"];
+const LIBRARIES: [&str; 8] = [
+    "kinds",
+    "cel-check",
+    "runtime",
+    "component",
+    "providers",
+    "providers/mock",
+    "providers/conformance",
+    "providers/aws",
+];
 /// Maximum number of keywords that a registry accepts.
 const KEYWORDS: usize = 5;
 

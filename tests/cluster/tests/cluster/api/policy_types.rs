@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::programs::KCM;
 use cluster_tests::{Bed, Effect, Faults, Manager, Rule, Space, Verb, eventually, fails};
 use control_plane::{ControlPlane, Options};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::process::serving::Running;
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 const CONTROLLER: &str = "validatingadmissionpolicy-status-controller";
@@ -205,9 +203,16 @@ fn text_parts<'a>(text: &'a str, word: &str) -> Vec<&'a str> {
         .collect()
 }
 
+/// A control plane of its own: managers of other tests would check the policies too.
+async fn alone() -> Result<Space> {
+    let bed = Bed::without_accounts(Options { kwok: false, scheduler: false, ..Options::default() }).await?;
+    Arc::new(bed).space("types").await
+}
+
 /// The statuses are upstream's, and our manager writes them with the same owner of the fields.
 pub async fn warnings_are_those_of_upstream(_: Space) -> Result<()> {
-    let cluster = ControlPlane::start(Options { kwok: false, scheduler: false, ..Options::default() }).await?;
+    let space = alone().await?;
+    let cluster = &space.bed.cluster;
     cluster.kubectl_with_input(&["create", "-f", "-"], &definition().to_string())?;
     cluster.kubectl(&["wait", "--for=condition=Established", "crd/widgets.example.com"])?;
     eventually("the API server has the schema of Widgets", || async {
@@ -219,21 +224,22 @@ pub async fn warnings_are_those_of_upstream(_: Space) -> Result<()> {
     for policy in policies() {
         cluster.kubectl_with_input(&["create", "-f", "-"], &policy.to_string())?;
     }
-    start_upstream(&cluster, CONTROLLER, &[])?;
-    let upstream = checked(&cluster, 1).await.context("upstream")?;
+    start_upstream(cluster, CONTROLLER, &[])?;
+    let upstream = checked(cluster, 1).await.context("upstream")?;
     cluster.kill(UPSTREAM)?;
 
     for name in upstream.keys() {
         let other = r#"{"spec":{"failurePolicy":"Fail"}}"#;
         cluster.kubectl(&["patch", "validatingadmissionpolicy", name, "--type=merge", "-p", other])?;
     }
-    let flags = [format!("--controllers={CONTROLLER}")];
-    let _kcm = Running::start(&cluster, KCM, &flags).await?;
-    let ours = checked(&cluster, 2).await.context("ours")?;
+    let flags = format!("--controllers={CONTROLLER}");
+    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[&flags]).await?;
+    let ours = checked(cluster, 2).await.context("ours")?;
     for (name, expected) in &upstream {
         let found = &ours[name];
         ensure!(found == expected, "{name}\nupstream: {expected:#}\nours: {found:#}");
     }
+    manager.stop().await?;
     let warnings = |name: &str| upstream[name]["checking"]["expressionWarnings"].as_array().map_or(0, Vec::len);
     ensure!(warnings("right") == 0 && warnings("wildcard") == 0 && warnings("unknown") == 0, "{upstream:?}");
     ensure!(warnings("wrong-fields") == 5 && warnings("several-kinds") == 3 && warnings("custom") > 5, "{upstream:?}");
@@ -242,9 +248,7 @@ pub async fn warnings_are_those_of_upstream(_: Space) -> Result<()> {
 
 /// A status is right whatever happens to its write, and also after a crash.
 pub async fn each_failed_write_is_repeated(_: Space) -> Result<()> {
-    // A control plane of its own: managers of other tests would check the policies too.
-    let bed = Arc::new(Bed::without_accounts(Options { kwok: false, scheduler: false, ..Options::default() }).await?);
-    let space = bed.space("types").await?;
+    let space = alone().await?;
     let crashes = [("crash after", Effect::CrashAfter), ("crash before the answer", Effect::CrashBeforeAnswer)];
     for (number, (way, effect)) in fails().into_iter().chain(crashes).enumerate() {
         write_fails_once(&space, &format!("types-{number}"), effect).await.context(way)?;

@@ -129,7 +129,7 @@ impl Running {
         let leads = eventually(format!("{binary} leads"), || async {
             let healthz = running.ask(&Shown::default(), "GET", "/readyz", "").await?;
             ensure!(healthz.status == 200, "{}", healthz.body);
-            ensure!(running.log()?.contains("all controllers are started"), "it does not lead yet");
+            ensure!(running.log()?.contains("all controllers started"), "it does not lead yet");
             Ok(())
         });
         leads.await.with_context(|| running.log().unwrap_or_default())?;
