@@ -148,7 +148,7 @@ fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> 
     let component = options.values.component();
     let (manager_name, running_as) = (component.name, component.running_as);
     metrics.collect(Controllers { manager: manager_name, running_as, running, missing, fence });
-    metrics.collect(Stores(manager.registry().stats()));
+    metrics.collect(Stores { name: component.name, stores: manager.registry().stats() });
     metrics.collect(Events(manager.recorders().to_vec()));
     metrics
 }

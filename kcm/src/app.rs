@@ -29,7 +29,7 @@ pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     })
 }
 
-/// A manager with the controllers that the options switch on, connected but not yet running.
+/// Returns a manager with the controllers that the options switch on, connected but not yet running.
 ///
 /// # Errors
 /// When the API server's address or credentials cannot be read, or the options contradict each other.
@@ -37,7 +37,7 @@ pub async fn manager(options: Options, connection: &ConnectOptions) -> anyhow::R
     manager_in(options, connection, None).await
 }
 
-/// As [`manager`], for the objects of one namespace only.
+/// Like [`manager`], for the objects of one namespace only.
 ///
 /// # Errors
 /// As [`manager`].

@@ -51,6 +51,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     crate::auth::token_cleaner::DESCRIPTOR,
     crate::nodes::ttl::DESCRIPTOR,
     crate::workloads::ttl_after_finished::DESCRIPTOR,
+    crate::api::validating_admission_policy_status::DESCRIPTOR,
     crate::storage::vac_protection::DESCRIPTOR,
 ];
 

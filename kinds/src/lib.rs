@@ -17,6 +17,11 @@
 //!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and
 //!    [`Pod`].
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+mod admissionregistration;
 mod apiserverinternal;
 mod apps;
 mod autoscaling;
@@ -42,6 +47,7 @@ pub mod template;
 mod value;
 pub mod wire;
 
+pub use crate::admissionregistration::validating_admission_policy;
 pub use crate::apiserverinternal::storage_version;
 pub use crate::apps::{controller_revision, daemonset, deployment, replicaset, statefulset};
 pub use crate::autoscaling::horizontal_pod_autoscaler;
@@ -72,6 +78,7 @@ pub use crate::value::{
 };
 pub use crate::wire::{schema, splice};
 
+pub use crate::admissionregistration::validating_admission_policy::ValidatingAdmissionPolicy;
 pub use crate::apiserverinternal::storage_version::StorageVersion;
 pub use crate::apps::controller_revision::ControllerRevision;
 pub use crate::apps::daemonset::DaemonSet;

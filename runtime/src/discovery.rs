@@ -145,6 +145,17 @@ impl Snapshot {
         })
     }
 
+    /// The kinds of a resource in a version, sorted. An empty group stands for all groups, since a mapper that is given
+    /// none does not tell the core group from none. Upstream: apimachinery/pkg/api/meta, DefaultRESTMapper.KindsFor.
+    pub fn kinds_of(&self, group: &str, version: &str, plural: &str) -> Vec<Resource> {
+        let fits = |resource: &Resource| {
+            (group.is_empty() || resource.group == group) && resource.version == version && resource.plural == plural
+        };
+        let mut found: Vec<_> = self.kinds.values().map(|served| served.resource).filter(fits).collect();
+        found.sort_by_key(|resource| (resource.group, resource.kind));
+        found
+    }
+
     /// Returns the versions of a group, the preferred one first, including unavailable ones; empty if it is not
     /// registered.
     pub fn versions_of(&self, group: &str) -> &[String] {
@@ -451,6 +462,22 @@ mod tests {
             (&["v1".to_owned(), "v1beta1".to_owned()][..], 0)
         );
         assert!(served.failed().is_empty());
+    }
+
+    #[test]
+    fn resource_of_the_core_group_is_found_in_all_groups() {
+        let version = |kind| json!([{"version": "v1", "freshness": "Current", "resources": [resource("events", kind, &["get"])]}]);
+        let served = snapshot(json!([
+            {"metadata": {"name": ""}, "versions": version("Event")},
+            {"metadata": {"name": "events.k8s.io"}, "versions": version("Event")},
+            {"metadata": {"name": "example.com"}, "versions": version("Happening")},
+        ]));
+        let groups = |group, version| {
+            served.kinds_of(group, version, "events").iter().map(|found| found.group).collect::<Vec<_>>()
+        };
+        assert_eq!(groups("events.k8s.io", "v1"), ["events.k8s.io"]);
+        assert_eq!(groups("", "v1"), ["", "events.k8s.io", "example.com"]);
+        assert!(groups("", "v2").is_empty());
     }
 
     #[test]

@@ -5,3 +5,4 @@ pub mod namespace;
 pub mod resourcequota;
 pub mod storage_version_migrator;
 pub mod storageversion_garbage_collector;
+pub mod validating_admission_policy_status;

@@ -529,6 +529,17 @@ messages! {
         TYPE "type" = 1, STATUS "status" = 2, OBSERVED_GENERATION "observedGeneration" = 3,
         LAST_TRANSITION_TIME "lastTransitionTime" = 4, REASON "reason" = 5, MESSAGE "message" = 6,
     }
+    policy_spec "ValidatingAdmissionPolicySpec" "api/admissionregistration/v1" {
+        PARAM_KIND "paramKind" = 1, MATCH_CONSTRAINTS "matchConstraints" = 2, VALIDATIONS "validations" = 3, VARIABLES "variables" = 7,
+    }
+    policy_status "ValidatingAdmissionPolicyStatus" "api/admissionregistration/v1" { OBSERVED_GENERATION "observedGeneration" = 1 }
+    param_kind "ParamKind" "api/admissionregistration/v1" { API_VERSION "apiVersion" = 1, KIND "kind" = 2 }
+    match_resources "MatchResources" "api/admissionregistration/v1" { RESOURCE_RULES "resourceRules" = 3 }
+    named_rule "NamedRuleWithOperations" "api/admissionregistration/v1" { RULE_WITH_OPERATIONS "ruleWithOperations" = 2 }
+    rule_with_operations "RuleWithOperations" "api/admissionregistration/v1" { RULE "rule" = 2 }
+    rule "Rule" "api/admissionregistration/v1" { API_GROUPS "apiGroups" = 1, API_VERSIONS "apiVersions" = 2, RESOURCES "resources" = 3 }
+    validation "Validation" "api/admissionregistration/v1" { EXPRESSION "Expression" = 1, MESSAGE_EXPRESSION "messageExpression" = 4 }
+    policy_variable "Variable" "api/admissionregistration/v1" { NAME "Name" = 1, EXPRESSION "Expression" = 2 }
     storage_version_migration "StorageVersionMigration" "api/storagemigration/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     storage_version_migration_spec "StorageVersionMigrationSpec" "api/storagemigration/v1" { RESOURCE "resource" = 1 }
     storage_version_migration_status "StorageVersionMigrationStatus" "api/storagemigration/v1" { CONDITIONS "conditions" = 1, RESOURCE_VERSION "resourceVersion" = 2 }

@@ -355,7 +355,7 @@ async fn play(faults: Vec<Fault>, acts: Vec<(Act, u64)>, skews: [i64; 2], seed: 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// After any pauses, kills, losses and delays: never two open fences at once, and one in the end.
+    /// After any pauses, kills, losses and delays: never two open fences at the same time, and one in the end.
     #[test]
     fn there_are_never_two_leaders_and_one_in_the_end(
         faults in prop::collection::vec(fault(), 0..60),

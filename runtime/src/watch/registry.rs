@@ -48,6 +48,10 @@ type Runner = Box<dyn FnOnce(Arc<Clients>, Option<String>, Arc<Semaphore>) -> Bo
 pub trait WatchStats: Send + Sync {
     /// Returns the resource, with its group after a dot, as kubectl formats it.
     fn resource(&self) -> String;
+    /// Returns the kind's group, version and plural name.
+    fn group_version_resource(&self) -> [&'static str; 3];
+    /// Returns the version that the store has reached.
+    fn version(&self) -> u64;
     /// Reports whether the first list is complete.
     fn is_synced(&self) -> bool;
     /// Returns the number of records.
@@ -68,6 +72,14 @@ impl<K: Kind> WatchStats for Store<K> {
             "" => K::RESOURCE.plural.to_owned(),
             group => format!("{}.{group}", K::RESOURCE.plural),
         }
+    }
+
+    fn group_version_resource(&self) -> [&'static str; 3] {
+        [K::RESOURCE.group, K::RESOURCE.version, K::RESOURCE.plural]
+    }
+
+    fn version(&self) -> u64 {
+        self.progress().version()
     }
 
     fn is_synced(&self) -> bool {

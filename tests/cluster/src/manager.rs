@@ -132,7 +132,7 @@ impl Manager {
         Self::start_with(space, faults, &[]).await
     }
 
-    /// Crashes it; when this returns, the process is gone, and the server has executed all sent requests.
+    /// Crashes it; when this returns, the process has exited, and the server has executed all sent requests.
     pub async fn crash(mut self) {
         self.dead.store(true, Ordering::SeqCst);
         self.task.abort();

@@ -29,7 +29,7 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// Both together: the earlier time, and all rules.
+    /// Combines both: the earlier time, and all rules.
     fn and(mut self, other: Self) -> Self {
         self.at = self.at.min(other.at);
         self.rules.extend(other.rules);
@@ -37,8 +37,8 @@ impl Eviction {
     }
 }
 
-/// The taints of a device that drive pods away: those in the newest generation of its pool's slices, and those of rules
-/// (allEvictingDeviceTaints). `slices` may hold slices of other pools.
+/// Returns the taints of a device that drive pods away: those in the newest generation of its pool's slices, and those
+/// of rules (allEvictingDeviceTaints). `slices` may hold slices of other pools.
 pub fn active<'a>(
     device: &AllocatedDevice,
     slices: impl Iterator<Item = &'a ResourceSlice> + Clone,
@@ -54,8 +54,8 @@ pub fn active<'a>(
     taints.chain(ruled).filter(|active| &*active.taint.effect == NO_EXECUTE).collect()
 }
 
-/// When a taint drives away who uses a device: when it was added, and after what is tolerated; never if it is tolerated
-/// for ever. A taint that does not say when it was added drives nobody away (claimEvictionTime).
+/// Returns when a taint evicts the users of a device: when it was added plus the tolerated time; `None` if it is
+/// tolerated forever. A taint without the time when it was added evicts no pod (claimEvictionTime).
 fn goes_at(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
     let mut least: Option<i64> = None;
     for toleration in device.tolerations() {
@@ -67,7 +67,7 @@ fn goes_at(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
     (!taint.added.is_zero()).then(|| Time(taint.added.0.saturating_add(least.unwrap_or(0))))
 }
 
-/// That who uses a claim has to go, if so.
+/// Returns the eviction of a claim's users, if any.
 pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> Vec<Active<'a>>) -> Option<Eviction> {
     let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
     let evictions = devices.flat_map(|device| {
@@ -94,7 +94,8 @@ pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: 
     (!used.is_made || is_its_own()) && is_reserved
 }
 
-/// That a pod has to go, if so: with the first of its claims. One that is on no node stays (podEvictionTime).
+/// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node stays
+/// (podEvictionTime).
 pub fn of_pod(
     pod: &Pod,
     with_groups: bool,

@@ -11,7 +11,7 @@ use runtime::store::{Change, Index, Store, index_key};
 
 use super::sync::Evictions;
 
-/// What is looked at.
+/// A key of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
     /// Whether a pod has to go.
@@ -125,7 +125,7 @@ pub fn subscribe(all: &Arc<Evictions>) {
     });
 }
 
-/// Whether a rule is about one of a claim's devices.
+/// Reports whether a rule is about one of a claim's devices.
 pub fn is_about(rule: &DeviceTaintRule, claim: &ResourceClaim) -> bool {
     let mut devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
     devices.any(|device| rule.is_about(&device.driver, &device.pool, &device.name))
@@ -183,8 +183,8 @@ pub fn users(
     keys
 }
 
-/// The pools whose taints a change of a slice may change. One without taints counts too, as its generation may put an
-/// end to older ones.
+/// Returns the pools whose taints a change of a slice may change. One without taints counts too, as its generation may
+/// put an end to older ones.
 pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
     fn shown(slice: &ResourceSlice) -> impl PartialEq + '_ {
         let tainted: Vec<&Device> = slice.devices.iter().filter(|device| !device.taints.is_empty()).collect();
@@ -199,7 +199,7 @@ pub fn tainted_anew(change: &Change<'_, ResourceSlice>) -> Vec<u64> {
     pools
 }
 
-/// Whether a rule came, went, or says something else than before; not if only its status was written.
+/// Reports whether a rule came, went, or says something else than before; not if only its status was written.
 pub fn is_another(change: &Change<'_, DeviceTaintRule>) -> bool {
     change.old.zip(change.new).is_none_or(|(old, new)| {
         (&old.meta.uid, &old.selector, &old.taint) != (&new.meta.uid, &new.selector, &new.taint)

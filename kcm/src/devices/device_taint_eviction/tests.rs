@@ -333,8 +333,8 @@ fn only_changes_that_can_matter_are_looked_at() {
 }
 
 proptest! {
-    /// Whatever the taints and tolerations: nobody goes before a taint was added, nobody who tolerates all for ever
-    /// goes, one more taint never makes it later, and one more toleration never earlier.
+    /// Whatever the taints and tolerations: no pod is deleted before a taint was added, nor one that tolerates all
+    /// taints forever; one more taint never makes the deletion later, and one more toleration never earlier.
     #[test]
     fn taints_hasten_and_tolerations_delay(
         taints in proptest::collection::vec((0usize..3, 1i64..1000), 0..6),

@@ -96,12 +96,12 @@ pub fn lacks_reservation(pod: &Pod, state: &ClaimState, gates: Gates) -> bool {
     state.is_allocated && !state.consumers.iter().any(is_reserved)
 }
 
-/// The consumer for a pod.
+/// Returns the consumer for a pod.
 pub fn pod_consumer(pod: &Pod) -> Consumer {
     consumer(Pod::RESOURCE.group, Pod::RESOURCE.plural, &pod.meta)
 }
 
-/// The consumer for a PodGroup.
+/// Returns the consumer for a PodGroup.
 pub fn group_consumer(group: &PodGroup) -> Consumer {
     consumer(PodGroup::RESOURCE.group, PodGroup::RESOURCE.plural, &group.meta)
 }

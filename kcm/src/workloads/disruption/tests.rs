@@ -44,7 +44,7 @@ fn budget(change: impl FnOnce(&mut PodDisruptionBudget)) -> PodDisruptionBudget 
     budget
 }
 
-/// A ready pod.
+/// Returns a ready pod.
 fn pod(name: &str, change: impl FnOnce(&mut Pod)) -> Arc<Pod> {
     let mut pod: Pod = decode(pod_fields::METADATA, name);
     (pod.ready, pod.phase) = (true, Phase::Running);

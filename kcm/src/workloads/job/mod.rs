@@ -34,7 +34,7 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use crate::pods::control::PodControl;
 use crate::pods::creation_gate::CreationGate;
-use metrics::Tally;
+use metrics::JobMetrics;
 use orphans::Orphans;
 use scheduling::Scheduling;
 use sync::Jobs;
@@ -84,7 +84,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let orphan_queue = Queue::new(options("job_orphan_pod"));
     let (jobs, pods) = (manager.registry().store::<Job>(), manager.registry().store::<Pod>());
     keys::subscribe(&jobs, &pods, &queue, &orphan_queue);
-    let tally = Arc::new(Tally::new(manager.metrics()));
+    let tally = Arc::new(JobMetrics::new(manager.metrics()));
     let (of_jobs, of_pods) = (tally.clone(), tally.clone());
     jobs.subscribe(move |change| of_jobs.job_changed(change));
     pods.subscribe(move |change| of_pods.pod_changed(change));

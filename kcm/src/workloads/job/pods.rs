@@ -39,7 +39,8 @@ pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod, gro
     pod_from(template, key, &job.controller_ref(), &edits)
 }
 
-/// The index must stay in the name, so that it is the Job's name that is cut (podGenerateNameWithIndex).
+/// Returns the name's beginning. The index must stay in it, so it is the Job's name that is cut
+/// (podGenerateNameWithIndex).
 fn prefix(job: &str, index: i32) -> String {
     let suffix = format!("-{index}-");
     let room = LONGEST_PREFIX - suffix.len();

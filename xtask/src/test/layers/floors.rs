@@ -26,6 +26,7 @@ pub const CRATES: &[Layers] = &[
             &["kind", "metadata_edit", "template"],
             &["scheduling"],
             &[
+                "admissionregistration",
                 "apiserverinternal",
                 "apps",
                 "autoscaling",
@@ -47,16 +48,27 @@ pub const CRATES: &[Layers] = &[
         ],
     },
     Layers {
+        folder: "cel-check/src",
+        is_complete: true,
+        floors: &[
+            &["ast", "escape", "source", "types"],
+            &["assign", "declarations", "schema", "syntax", "validate"],
+            &["check"],
+            &["admission"],
+        ],
+    },
+    Layers {
         folder: "runtime/src",
         is_complete: true,
         floors: &[
             // No IO.
+            &["wake"],
             &["debounce", "fence", "lock", "metrics", "page", "queue", "slow_start", "store", "text"],
-            &["children", "client", "journal", "testing"],
+            &["children", "client", "journal"],
             // Single requests, and reading one's own writes.
-            &["consistency", "discovery", "write"],
+            &["consistency", "discovery", "openapi", "write"],
             &["controller_ref", "events", "handover", "watch", "worker"],
-            &["diagnostics", "election", "scale", "telemetry"],
+            &["diagnostics", "election", "scale", "telemetry", "testing"],
             &["manager", "serve"],
             &["sdk"],
         ],
