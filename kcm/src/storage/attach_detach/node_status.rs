@@ -33,8 +33,7 @@ impl AttachDetach {
         if self.consistency.take_lost(&key) {
             self.await_unknown_write(&key).await?;
         }
-        let (queue, again) = (self.node_queue.clone(), name.clone());
-        if !self.consistency.caught_up(&key, &self.caches.nodes, move || queue.add(again)) {
+        if !self.consistency.caught_up(&key, &self.caches.nodes, self.node_queue.waker(name)) {
             return Ok(Outcome::WaitingForCache);
         }
         let node = self.caches.node(name);

@@ -97,10 +97,7 @@ impl AttachDetach {
     /// Reports whether the cache shows all attachments that this process, or the previous leader, has made or deleted.
     async fn is_current(&self, name: &Str, key: &ObjectKey) -> Result<bool, ReconcileError> {
         let attachments = &self.caches.attachments;
-        let wake = || {
-            let (queue, name) = (self.volume_queue.clone(), name.clone());
-            move || queue.add(name)
-        };
+        let wake = || self.volume_queue.waker(name);
         let (history, newest) = *self.term.get_or_try_init(|| self.newest_attachment()).await?;
         let progress = attachments.progress();
         if progress.history() == history && progress.version() < newest {
