@@ -53,8 +53,7 @@ impl Reconcile for ResourceClaims {
 impl ResourceClaims {
     /// Reports whether the cache shows the claims that were written for a key. Otherwise the key is requeued when it does.
     pub(super) fn shows_claims(&self, writes: &Consistency, object: &ObjectKey, key: &Key) -> bool {
-        let (queue, again) = (self.keys.queue.clone(), key.clone());
-        writes.caught_up(object, &self.keys.claims, move || queue.add(again))
+        writes.caught_up(object, &self.keys.claims, self.keys.queue.waker(key))
     }
 
     /// Reports whether the cache shows what was written to the objects of `store` for a key.
@@ -65,8 +64,7 @@ impl ResourceClaims {
         object: &ObjectKey,
         key: &Key,
     ) -> bool {
-        let (queue, again) = (self.keys.queue.clone(), key.clone());
-        writes.caught_up(object, store, move || queue.add(again))
+        writes.caught_up(object, store, self.keys.queue.waker(key))
     }
 
     /// Replaces a claim, or its status. Returns `None` if the claim was changed or deleted since it was read.
