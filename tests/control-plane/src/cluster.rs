@@ -47,8 +47,24 @@ pub struct Options {
     /// For how many seconds a fake kubelet's lease is good; it is renewed four
     /// times as often. Default 40, as kubelets do.
     pub node_lease_seconds: u32,
+    /// The network that it runs in. Default: this machine's loopback device.
+    pub network: Option<Network>,
     /// More flags for the API server, each as `--name=value`.
     pub extra_apiserver_flags: Vec<String>,
+}
+
+/// A network namespace for a control plane that real kubelets connect to.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// The namespace's file, which must last as long as the control plane.
+    pub namespace: PathBuf,
+    /// The API server's address there; its port is [`Network::PORT`].
+    pub address: Ipv4Addr,
+}
+
+impl Network {
+    /// The API server's port in a network of its own.
+    pub const PORT: u16 = 6443;
 }
 
 impl Default for Options {
@@ -59,6 +75,7 @@ impl Default for Options {
             kwok: true,
             scheduler: true,
             node_lease_seconds: 40,
+            network: None,
             extra_apiserver_flags: Vec::new(),
         }
     }
@@ -72,6 +89,7 @@ impl Default for Options {
 pub struct ControlPlane {
     processes: Processes,
     pki: Pki,
+    address: Ipv4Addr,
     port: u16,
     assets: Assets,
     audit: bool,
@@ -108,12 +126,19 @@ impl ControlPlane {
 
     async fn launch(assets: Assets, options: &Options) -> Result<Self> {
         let keep = std::env::var_os("KEEP_CONTROL_PLANE").is_some_and(|value| value != "0" && !value.is_empty());
-        let processes = Processes::new(keep)?;
+        let network = options.network.as_ref();
+        let processes = Processes::new(keep, network.map(|network| network.namespace.clone()))?;
         let folder = processes.folder().to_owned();
         let certificates = folder.join("pki");
         fs::create_dir(&certificates).with_context(|| format!("make the folder {}", certificates.display()))?;
-        let cluster =
-            Self { pki: Pki::create(certificates)?, port: free_port()?, audit: options.audit, processes, assets };
+        let cluster = Self {
+            pki: Pki::create(certificates, network.map(|network| network.address))?,
+            address: network.map_or(Ipv4Addr::LOCALHOST, |network| network.address),
+            port: network.map_or_else(free_port, |_| Ok(Network::PORT))?,
+            audit: options.audit,
+            processes,
+            assets,
+        };
         let audit = match options.audit {
             true => Some((pki::write(&folder, "audit-policy.yaml", audit::POLICY)?, cluster.audit_log())),
             false => None,
@@ -167,7 +192,7 @@ impl ControlPlane {
 
     /// The API server's URL.
     pub fn server(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
+        format!("https://{}:{}", self.address, self.port)
     }
 
     /// The temporary folder: logs, kubeconfigs, `pki`, etcd's data.

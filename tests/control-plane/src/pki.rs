@@ -3,6 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,9 @@ const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
 /// The common name that the API server proxies with.
 pub(crate) const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
 
+/// The common name that the API server calls kubelets with.
+const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+
 /// A certificate authority and the folder that holds what it signed.
 pub(crate) struct Pki {
     folder: PathBuf,
@@ -35,17 +39,27 @@ struct Authority {
 }
 
 impl Pki {
-    /// Makes the authorities, the API server's serving certificate, the
-    /// service account keys and the front proxy's client certificate in
-    /// `folder`, which must exist.
-    pub(crate) fn create(folder: PathBuf) -> Result<Self> {
+    /// Makes the authorities, the API server's serving certificate, its client
+    /// certificate for kubelets, the service account keys and the front proxy's
+    /// client certificate in `folder`, which must exist. `address` is the API
+    /// server's, besides the loopback address.
+    pub(crate) fn create(folder: PathBuf, address: Option<Ipv4Addr>) -> Result<Self> {
         let authority = Authority::create(&folder, "ca", "kubernetes")?;
         let front_proxy = Authority::create(&folder, "front-proxy-ca", "front-proxy-ca")?;
 
         let (certificate, key) =
-            authority.sign(serving_names(), "kube-apiserver", &[], ExtendedKeyUsagePurpose::ServerAuth)?;
+            authority.sign(serving_names(address), "kube-apiserver", &[], ExtendedKeyUsagePurpose::ServerAuth)?;
         write(&folder, "apiserver.crt", &certificate)?;
         write(&folder, "apiserver.key", &key)?;
+
+        let (certificate, key) = authority.sign(
+            Vec::new(),
+            KUBELET_CLIENT,
+            &["system:masters"],
+            ExtendedKeyUsagePurpose::ClientAuth,
+        )?;
+        write(&folder, "apiserver-kubelet-client.crt", &certificate)?;
+        write(&folder, "apiserver-kubelet-client.key", &key)?;
 
         let (certificate, key) =
             front_proxy.sign(Vec::new(), FRONT_PROXY_CLIENT, &[], ExtendedKeyUsagePurpose::ClientAuth)?;
@@ -132,8 +146,8 @@ fn params(names: Vec<String>, common_name: &str, validity: Duration) -> Result<C
     Ok(params)
 }
 
-fn serving_names() -> Vec<String> {
-    [
+fn serving_names(address: Option<Ipv4Addr>) -> Vec<String> {
+    let names = [
         "127.0.0.1",
         crate::flags::SERVICE_ADDRESS,
         "localhost",
@@ -142,8 +156,8 @@ fn serving_names() -> Vec<String> {
         "kubernetes.default.svc",
         "kubernetes.default.svc.cluster.local",
     ]
-    .map(String::from)
-    .to_vec()
+    .map(String::from);
+    names.into_iter().chain(address.map(|address| address.to_string())).collect()
 }
 
 /// Writes a file that only its owner may read.
@@ -167,7 +181,7 @@ mod tests {
     #[test]
     fn three_groups_are_refused_with_a_word() {
         let folder = tempfile::tempdir().unwrap();
-        let pki = Pki::create(folder.path().to_owned()).unwrap();
+        let pki = Pki::create(folder.path().to_owned(), None).unwrap();
         let with = |groups: &[&str]| Identity::User {
             name: "ann".into(),
             groups: groups.iter().map(ToString::to_string).collect(),
