@@ -8,6 +8,7 @@
 mod aws;
 mod bench;
 mod cargo;
+mod cluster;
 mod control_plane;
 mod demo;
 mod differential;
@@ -32,6 +33,7 @@ struct Arguments {
 enum Command {
     Aws(aws::Arguments),
     Bench(bench::Arguments),
+    Cluster(cluster::Arguments),
     ControlPlane(control_plane::Arguments),
     Demo(demo::Arguments),
     Differential(differential::Arguments),
@@ -45,6 +47,7 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Aws(arguments) => aws::run(&arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Cluster(arguments) => cluster::run(arguments),
         Command::ControlPlane(arguments) => control_plane::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Differential(arguments) => differential::run(arguments),

@@ -23,6 +23,9 @@ use crate::{Identity, audit, flags, nodes, removal};
 /// How long a start may take on a machine that is busy with others.
 const START_DEADLINE: Duration = Duration::from_secs(90);
 
+/// How long a process may take to end in an orderly way.
+const STOP_DEADLINE: Duration = Duration::from_secs(30);
+
 /// How often another port is tried after somebody else took the first.
 const PORT_ATTEMPTS: u32 = 5;
 
@@ -321,6 +324,20 @@ impl ControlPlane {
     /// `etcd`. The name is free again.
     pub fn kill(&self, name: &str) -> Result<()> {
         self.processes.kill(name)
+    }
+
+    /// Terminates (SIGTERM) a process by its name, as an orderly end, and waits for its end. It is killed if it takes
+    /// longer than half a minute.
+    pub async fn stop(&self, name: &str) -> Result<()> {
+        let mut child = self.processes.terminate(name)?;
+        let deadline = Instant::now() + STOP_DEADLINE;
+        while child.try_wait().with_context(|| format!("wait for {name}"))?.is_none() {
+            if Instant::now() > deadline {
+                return child.kill().and_then(|()| child.wait().map(drop)).with_context(|| format!("kill {name}"));
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
     }
 
     /// Fails with its last words if a process has ended by itself.

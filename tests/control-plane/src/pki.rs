@@ -52,12 +52,8 @@ impl Pki {
         write(&folder, "apiserver.crt", &certificate)?;
         write(&folder, "apiserver.key", &key)?;
 
-        let (certificate, key) = authority.sign(
-            Vec::new(),
-            KUBELET_CLIENT,
-            &["system:masters"],
-            ExtendedKeyUsagePurpose::ClientAuth,
-        )?;
+        let (certificate, key) =
+            authority.sign(Vec::new(), KUBELET_CLIENT, &["system:masters"], ExtendedKeyUsagePurpose::ClientAuth)?;
         write(&folder, "apiserver-kubelet-client.crt", &certificate)?;
         write(&folder, "apiserver-kubelet-client.key", &key)?;
 

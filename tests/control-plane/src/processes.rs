@@ -14,6 +14,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Arguments: the process group, the folder, `keep` or `remove`.
 const REAPER: &str = r#"
@@ -118,6 +119,19 @@ impl Processes {
         let (_, mut child) = running.swap_remove(index);
         child.kill().and_then(|()| child.wait()).with_context(|| format!("kill {name}"))?;
         Ok(())
+    }
+
+    /// Asks the process called `name` to end, and takes it off the list: the caller waits for it.
+    pub(crate) fn terminate(&self, name: &str) -> Result<Child> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = running
+            .iter()
+            .position(|(other, _)| other == name)
+            .ok_or_else(|| anyhow!("no process called {name:?} was started"))?;
+        let (_, child) = running.swap_remove(index);
+        let process = Pid::from_raw(child.id().try_into()?).context("a process without a number")?;
+        kill_process(process, Signal::TERM).with_context(|| format!("terminate {name}"))?;
+        Ok(child)
     }
 
     /// Fails with the last lines of its log if a process has ended by itself.
