@@ -1,8 +1,8 @@
 //! Sharing of equal parts between records: strings, label sets, owner lists, raw templates.
 //!
-//! A pool holds one `Arc` of each distinct value. A value that no record uses any more is dropped at the next sweep,
-//! which happens whenever the pool has doubled since the last one, so that the cost per insertion stays constant and
-//! a pool never holds more than twice what is in use (plus a small floor).
+//! A pool holds one `Arc` of each distinct value. A value that no record uses is dropped at the next sweep, which
+//! happens whenever the pool has doubled since the last one. Thus the cost per insertion stays constant and a pool
+//! never holds more than twice the values in use (plus a small floor).
 
 use std::any::{Any, TypeId};
 use std::fmt::Debug;
@@ -66,7 +66,7 @@ impl<T: ?Sized + Hash + Eq> Pool<T> {
     }
 }
 
-/// A pool of lists whose type a module above this one defines.
+/// A pool of lists of a type that is defined in a higher module.
 trait RecordPool: Any + Debug + Send + Sync {
     fn len(&self) -> usize;
 }
@@ -77,7 +77,7 @@ impl<T: Hash + Eq + Debug + Send + Sync + 'static> RecordPool for Pool<[T]> {
     }
 }
 
-/// The pools, one a type. Shared by all stores of a process.
+/// The pools, one per type. Shared by all stores of a process.
 #[derive(Debug, Default)]
 pub struct Interner {
     strings: Pool<str>,
@@ -89,28 +89,29 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// The shared copy of a string.
+    /// Returns the shared copy of a string.
     pub fn str(&self, text: &str) -> Str {
         self.strings.get(text)
     }
 
-    /// The shared copy of a label set; it is sorted first.
+    /// Returns the shared copy of a label set; sorts it first.
     pub fn labels(&self, mut labels: Vec<(Str, Str)>) -> Labels {
         labels.sort_unstable();
         self.labels.get(&labels[..])
     }
 
-    /// The shared copy of a list of strings.
+    /// Returns the shared copy of a list of strings.
     pub fn list(&self, list: &[Str]) -> Arc<[Str]> {
         self.lists.get(list)
     }
 
-    /// The shared copy of raw bytes.
+    /// Returns the shared copy of raw bytes.
     pub fn blob(&self, bytes: &[u8]) -> Arc<[u8]> {
         self.blobs.get(bytes)
     }
 
-    /// The shared copy of a list of any other type. The module of a type that is shared often has a method for it.
+    /// Returns the shared copy of a list of any other type. The module of a type that is shared often has a method for
+    /// it.
     pub fn records<T: Clone + Hash + Eq + Debug + Send + Sync + 'static>(&self, records: &[T]) -> Arc<[T]> {
         let pools = self.records.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = pool_of(&pools) {
@@ -128,27 +129,27 @@ impl Interner {
         shared
     }
 
-    /// Distinct values held, of all types.
+    /// Returns the number of distinct values, of all types.
     pub fn len(&self) -> usize {
         let texts = self.strings.len() + self.labels.len() + self.lists.len() + self.blobs.len();
         let pools = self.records.read().unwrap_or_else(PoisonError::into_inner);
         texts + pools.iter().map(|(_, pool)| pool.len()).sum::<usize>()
     }
 
-    /// True when nothing is held.
+    /// Returns true if nothing is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The pool of lists of `T`, if one exists.
+/// Returns the pool of lists of `T`, if one exists.
 fn pool_of<T: 'static>(pools: &[(TypeId, Box<dyn RecordPool>)]) -> Option<&Pool<[T]>> {
     let (_, pool) = pools.iter().find(|(element, _)| *element == TypeId::of::<T>())?;
     let pool: &dyn Any = &**pool;
     pool.downcast_ref()
 }
 
-/// The value of a label, if the set has it.
+/// Returns the value of a label, if the set contains it.
 pub fn label<'a>(labels: &'a [(Str, Str)], key: &str) -> Option<&'a str> {
     labels.iter().find(|(name, _)| &**name == key).map(|(_, value)| &**value)
 }
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_each_record_type_have_a_pool_of_their_own() {
+    fn lists_of_each_record_type_have_their_own_pool() {
         let interner = Interner::default();
         assert!(interner.is_empty());
         let numbers = interner.records(&[1u32, 2]);

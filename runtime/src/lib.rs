@@ -1,9 +1,13 @@
-//! The controller runtime: watches, stores, queues, writes, leader election, events, metrics.
+//! The controller runtime: watches, caches, queues, writes, leader election, events, metrics.
 //!
-//! It holds no controller logic and knows no cloud. Its parts, in the order in which a change passes through them:
-//! [`watch`] keeps the [`store`]s equal to what the API server has; a subscriber turns a change into keys on a
-//! [`queue`]; a [`worker`] reconciles one key, looking only into stores, and changes things only through
-//! the [`write::Writer`]; [`consistency`] keeps the key from being decided on again before the stores show the result.
+//! It contains no controller and knows no cloud. Its parts, in the order in which a change passes through them: a
+//! [`watch`] keeps the [`store`] of a kind equal to the API server; a subscriber maps a change to keys on a [`queue`];
+//! a [`worker`] reconciles one key at a time, reads only from stores, and writes only through the [`write::Writer`];
+//! [`consistency`] delays the next reconcile of the key until the stores contain its writes.
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub mod children;
 pub mod client;
@@ -20,6 +24,7 @@ pub mod journal;
 pub mod lock;
 pub mod manager;
 pub mod metrics;
+pub mod openapi;
 pub mod page;
 pub mod queue;
 pub mod scale;
@@ -30,6 +35,7 @@ pub mod store;
 pub mod telemetry;
 pub mod testing;
 pub mod text;
+pub mod wake;
 pub mod watch;
 pub mod worker;
 pub mod write;

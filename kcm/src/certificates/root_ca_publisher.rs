@@ -18,9 +18,8 @@ use runtime::store::{Change, Store};
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
-use tokio::time::Instant;
 
-use crate::certificates::publisher_metrics::{Syncs, WELL, code};
+use crate::certificates::publisher_metrics::{Failure, Plan, Syncs};
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 
 /// The controller.
@@ -77,23 +76,15 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// A new namespace, or a change of one that lives.
+/// A new namespace, or a change of one that is not being deleted.
 fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
     change.new.filter(|namespace| change.old.is_none() || namespace.active).map(|namespace| namespace.meta.key())
 }
 
-/// The ConfigMap is gone or another than before.
+/// Returns the namespace of a ConfigMap that was deleted or replaced.
 fn of_map(change: &Change<'_, ConfigMap>) -> Option<ObjectKey> {
     let old = change.old.filter(|old| &*old.meta.name == ROOT_CA)?;
     Some(ObjectKey { namespace: "".into(), name: old.meta.namespace.clone() })
-}
-
-/// What to do about a namespace's ConfigMap.
-#[derive(Debug, PartialEq, Eq)]
-enum Plan {
-    Nothing,
-    Create,
-    Update,
 }
 
 fn plan(body: Option<&Body>, root_ca: &str) -> Plan {
@@ -115,23 +106,13 @@ impl Reconcile for Publisher {
     type Key = ObjectKey;
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
-        async move {
-            let (begun, mut answered) = (Instant::now(), WELL);
-            let outcome = self.sync(key, &mut answered).await;
-            if outcome != Ok(Outcome::WaitingForCache) {
-                self.syncs.done(answered, begun.elapsed());
-            }
-            outcome
-        }
-        .boxed()
+        self.syncs.count(self.sync(key)).boxed()
     }
 }
 
 impl Publisher {
-    /// Says what the server answered to a write that did not go well.
-    async fn sync(&self, key: &ObjectKey, answered: &mut u16) -> Result<Outcome, ReconcileError> {
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.maps, move || queue.add(again)) {
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, Failure> {
+        if !self.consistency.caught_up(key, &self.maps, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
         let name = ObjectKey { namespace: key.name.clone(), name: ROOT_CA.into() };
@@ -157,19 +138,12 @@ impl Publisher {
                 }
                 Ok(Outcome::Done)
             }
-            // The namespace is gone or going, or the ConfigMap went: that will be told.
+            // The namespace or the ConfigMap was deleted, which the watch will show.
             Err(error) if is_over(&error) => {
                 self.consistency.forget(key);
                 Ok(Outcome::Done)
             }
-            Err(error) => {
-                *answered = code(&error);
-                if error.is_conflict() || error.is_already_exists() {
-                    Ok(Outcome::RequeueWithBackoff)
-                } else {
-                    Err(error.into())
-                }
-            }
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -1,13 +1,16 @@
 //! Controllers of volumes and claims.
 
+pub mod attach_detach;
 pub mod binder;
 pub mod ephemeral_volume;
 pub mod expander;
 pub mod indexes;
 pub mod migration;
-mod protection;
 pub mod pv_protection;
 pub mod pvc_protection;
+pub mod selinux_warning;
 #[cfg(test)]
 mod testing;
+pub mod translation;
 pub mod vac_protection;
+pub mod volume_name;

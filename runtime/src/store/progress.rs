@@ -1,4 +1,4 @@
-//! How far a watch has come, and who waits for it to come further.
+//! The progress of a watch, and the waiters for it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-type Waiter = Box<dyn FnOnce() + Send>;
+use crate::wake::Wake;
 
 /// The version up to which a store is complete. Versions are compared within one resource only.
 pub struct Progress {
@@ -14,7 +14,7 @@ pub struct Progress {
     synced: watch::Sender<bool>,
     restarts: AtomicU64,
     panics: AtomicU64,
-    /// Panics without a regular step in between.
+    /// Panics without a successful step in between.
     panics_in_a_row: AtomicU64,
 }
 
@@ -22,7 +22,7 @@ pub struct Progress {
 struct State {
     version: u64,
     history: u64,
-    waiters: BTreeMap<u64, Vec<Waiter>>,
+    waiters: BTreeMap<u64, Vec<Wake>>,
 }
 
 impl Default for Progress {
@@ -38,25 +38,29 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// The version reached; zero before the first list.
+    /// Returns the reached version; zero before the first list.
     pub fn version(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).version
     }
 
-    /// Which history of the server the versions belong to: another number after it was restored from a backup.
+    /// Returns the number of the server's history that the versions belong to; it changes when the server is restored
+    /// from a backup.
     pub fn history(&self) -> u64 {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).history
     }
 
-    /// Runs `wake` once the version is reached: at once, if it is already. Returns whether it was.
-    pub fn when_reached(&self, version: u64, wake: impl FnOnce() + Send + 'static) -> bool {
+    /// Runs `wake` once the version is reached; immediately, if it is reached already. Returns whether it was.
+    pub fn when_reached(&self, version: u64, wake: impl Into<Wake>) -> bool {
+        let wake = wake.into();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.version < version {
-            state.waiters.entry(version).or_default().push(Box::new(wake));
+            if wake.is_some() {
+                wake.wait_in(state.waiters.entry(version).or_default());
+            }
             return false;
         }
         drop(state);
-        wake();
+        wake.run();
         true
     }
 
@@ -66,12 +70,12 @@ impl Progress {
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// True after the first complete list.
+    /// Returns true after the first complete list.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
     }
 
-    /// How often the watch broke or had to list anew.
+    /// Returns how often the watch failed or had to relist.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
@@ -80,28 +84,28 @@ impl Progress {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Panics of the watch, its decoder or a subscriber.
+    /// Returns the panics of the watch, its decoder or a subscriber.
     pub fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// Panics of the watch since it last worked.
+    /// Returns the panics of the watch since its last success.
     pub fn panics_in_a_row(&self) -> u64 {
         self.panics_in_a_row.load(Ordering::Relaxed)
     }
 
-    /// The watch panicked.
+    /// Counts a panic of the watch.
     pub(crate) fn count_panic(&self) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         self.panics_in_a_row.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A subscriber panicked; the watch goes on.
+    /// Counts a panic of a subscriber; the watch continues.
     pub(crate) fn count_subscriber_panic(&self) {
         self.panics.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The watch works.
+    /// Resets the consecutive panics.
     pub(crate) fn forget_panics(&self) {
         self.panics_in_a_row.store(0, Ordering::Relaxed);
     }
@@ -110,7 +114,7 @@ impl Progress {
         self.synced.send_replace(true);
     }
 
-    /// Moves forward to a version and wakes who waited for it.
+    /// Advances to a version and wakes its waiters.
     pub(crate) fn advance(&self, version: u64) {
         let reached = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,11 +126,11 @@ impl Progress {
             let later = state.waiters.split_off(&later);
             std::mem::replace(&mut state.waiters, later)
         };
-        reached.into_values().flatten().for_each(|wake| wake());
+        reached.into_values().flatten().for_each(Wake::run);
     }
 
-    /// Starts anew at a version that may be older: the server's history was replaced. Who waits is woken, for the
-    /// version that it waits for may never come.
+    /// Restarts at a version that may be older, because the server's history was replaced. Waiters are woken, because
+    /// their version may never arrive.
     pub(crate) fn reset(&self, version: u64) {
         let waiters = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,7 +138,7 @@ impl Progress {
             state.history += 1;
             std::mem::take(&mut state.waiters)
         };
-        waiters.into_values().flatten().for_each(|wake| wake());
+        waiters.into_values().flatten().for_each(Wake::run);
     }
 }
 
@@ -144,6 +148,21 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
+
+    #[test]
+    fn waiter_with_an_identity_waits_once_for_a_version() {
+        let progress = Progress::default();
+        let woken = Arc::new(AtomicUsize::new(0));
+        for call in 0..1000 {
+            let woken = woken.clone();
+            let count = move || _ = woken.fetch_add(1, Ordering::Relaxed);
+            assert!(!progress.when_reached(5, Wake::of(call % 2, count)) && !progress.when_reached(5, Wake::none()));
+        }
+        let waiting: usize = progress.state.lock().expect("the state").waiters.values().map(Vec::len).sum();
+        assert_eq!(waiting, 2);
+        progress.advance(5);
+        assert_eq!(woken.load(Ordering::Relaxed), 2);
+    }
 
     #[test]
     fn waiters_wake_when_their_version_is_reached_and_not_before() {
@@ -161,7 +180,7 @@ mod tests {
         progress.advance(7);
         assert_eq!(woken.load(Ordering::Relaxed), 3);
         progress.advance(3);
-        assert_eq!(progress.version(), 7, "never back by itself");
+        assert_eq!(progress.version(), 7, "never decreases by itself");
         progress.reset(2);
         assert_eq!((progress.version(), woken.load(Ordering::Relaxed)), (2, 4), "a reset wakes all");
     }

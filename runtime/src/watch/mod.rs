@@ -1,4 +1,4 @@
-//! One list-watch a kind, and the registry that makes sure of it.
+//! List-watch loops, one per kind, and the registry that starts them.
 
 mod absence;
 mod every_kind;
@@ -9,6 +9,7 @@ mod listing;
 mod reflector;
 mod registry;
 mod request;
+mod resync;
 #[cfg(test)]
 mod tests;
 

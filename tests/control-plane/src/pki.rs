@@ -17,17 +17,16 @@ use time::{Duration, OffsetDateTime};
 
 use crate::identity::{Identity, kubeconfig};
 
-/// The object identifier of a certificate subject's organization, which is
-/// where Kubernetes looks for groups.
+/// The object identifier of a certificate subject's organization, from which Kubernetes reads groups.
 const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
 
-/// The common name that the API server proxies with.
+/// The common name of the API server's proxy client.
 pub(crate) const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
 
 /// The common name that the API server calls kubelets with.
 const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
-/// A certificate authority and the folder that holds what it signed.
+/// A certificate authority and the folder with its certificates.
 pub(crate) struct Pki {
     folder: PathBuf,
     authority: Authority,
@@ -68,12 +67,12 @@ impl Pki {
         Ok(Self { folder, authority })
     }
 
-    /// The path of one of the folder's files, by kubeadm's name.
+    /// Returns the path of one of the folder's files, by kubeadm's name.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The text of a kubeconfig with a fresh client certificate.
+    /// Returns the text of a kubeconfig with a fresh client certificate.
     pub(crate) fn kubeconfig(&self, server: &str, identity: &Identity) -> Result<String> {
         let (certificate, key) = self
             .authority
@@ -102,7 +101,7 @@ impl Authority {
         Ok(Self { certificate, issuer: Issuer::new(params, key) })
     }
 
-    /// Signs a new key; answers certificate and key as PEM.
+    /// Signs a new key; returns certificate and key as PEM.
     fn sign(
         &self,
         names: Vec<String>,
@@ -114,7 +113,7 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
-        // rcgen keeps one value a kind of name; the kind spelled by number is a second one.
+        // rcgen keeps one value per kind of name; the kind given by number is a second one.
         let kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
         if organizations.len() > kinds.len() {
             bail!(
@@ -175,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_groups_are_refused_with_a_word() {
+    fn three_groups_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let pki = Pki::create(folder.path().to_owned(), None).unwrap();
         let with = |groups: &[&str]| Identity::User {

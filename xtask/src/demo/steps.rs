@@ -11,6 +11,7 @@ use super::cloud;
 use super::pods::Pods;
 use super::stage::{MANAGER, Stage};
 use super::story::Step;
+use super::volumes;
 
 /// The Deployment that the story is about.
 pub const DEPLOYMENT: &str = "web";
@@ -68,6 +69,7 @@ pub const STORY: &[Step] = &[
         deadline: Duration::from_secs(120),
         play: |stage| crash(stage).boxed(),
     },
+    volumes::VOLUMES,
     cloud::BALANCE,
     cloud::LEAVE,
 ];
@@ -120,7 +122,7 @@ async fn crash(stage: &Stage) -> Result<String> {
     let patch = format!(r#"--patch={{"spec":{{"minReadySeconds":{MIN_READY}}}}}"#);
     stage.kubectl(&["patch", &resource(), &patch]).await?;
     rolled_out(stage).await?;
-    // Pods that came a moment ago have not been ready for so long yet.
+    // Pods that were just created have not been ready for that long yet.
     let mut pods = Pods::follow(stage, NAMESPACE, LABEL, MIN_READY).await?;
     pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
 

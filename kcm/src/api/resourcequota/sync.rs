@@ -10,7 +10,7 @@ use kinds::meta::ObjectKey;
 use kinds::resource_claim::{DeviceClass, ResourceClaim};
 use kinds::{Kind, PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use runtime::queue::Queue;
-use runtime::store::{Store, by_controller, by_namespace, index_key, owned_by};
+use runtime::store::{Cached, Store, by_controller, by_namespace, index_key, owned_by};
 use runtime::watch::EveryKind;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
@@ -51,13 +51,14 @@ impl Reconcile for Quotas {
 
 impl Quotas {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(quota) = self.quotas.get(key) else {
-            self.recounts.request(key);
-            return Ok(Outcome::Done);
+        let quota = match self.quotas.read_settled(key, self.queue.waker(key)) {
+            Cached::Current(quota) => quota,
+            Cached::Absent => {
+                self.recounts.request(key);
+                return Ok(Outcome::Done);
+            }
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        if !self.caught_up(key) {
-            return Ok(Outcome::WaitingForCache);
-        }
         let mode = self.recounts.begin(key, Instant::now());
         let content = self.content(&quota);
         let used = decide::used(&quota, &content, (self.clock)());
@@ -101,7 +102,7 @@ impl Quotas {
         Ok(next.map_or(Outcome::Done, |at| Outcome::RequeueAfter(at.saturating_duration_since(now))))
     }
 
-    /// What of the namespace the quota may count.
+    /// Returns what of the namespace the quota may count.
     fn content(&self, quota: &ResourceQuota) -> Content {
         let namespace = &quota.meta.namespace;
         let here = index_key(&**namespace);
@@ -150,8 +151,8 @@ impl Quotas {
         content
     }
 
-    /// The pod whose extended resources a claim was made for: it says so itself, or, as long as it says nothing, the
-    /// oldest of such claims of the pod is meant (pkg/quota/v1/evaluator/core, getVerifiedPodUsage).
+    /// Returns the pod whose extended resources a claim was made for: it says so itself, or, as long as it says
+    /// nothing, the oldest of such claims of the pod is meant (pkg/quota/v1/evaluator/core, getVerifiedPodUsage).
     fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
         let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
         if (&*owner.kind, &*owner.api_version) != ("Pod", "v1") {
@@ -167,11 +168,5 @@ impl Quotas {
             *said == *claim.meta.name
         };
         meant.then_some(pod)
-    }
-
-    /// Whether the store shows the quota as this process wrote it last; if not, the key comes back when it does.
-    fn caught_up(&self, key: &ObjectKey) -> bool {
-        let (queue, waiting) = (self.queue.clone(), key.clone());
-        self.quotas.is_settled(key, move || queue.add(waiting))
     }
 }

@@ -9,7 +9,7 @@ use kinds::meta::ObjectKey;
 use kinds::{Kind, Node};
 use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
-use runtime::store::Store;
+use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use serde_json::json;
@@ -25,7 +25,7 @@ pub struct Allocator {
     pub writer: Writer,
     pub recorder: Recorder,
     pub queue: Arc<Queue<ObjectKey>>,
-    /// Set once the server was asked for all nodes.
+    /// Set once all nodes were listed from the server.
     pub listed: OnceCell<()>,
 }
 
@@ -66,11 +66,11 @@ impl Reconcile for Allocator {
 
 impl Allocator {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.nodes.is_settled(key, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
+        let node = match self.nodes.read_settled(key, self.queue.waker(key)) {
+            Cached::Current(node) => node,
+            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
+        };
         if node.meta.is_deleting() || !node.pod_cidrs.is_empty() {
             return Ok(Outcome::Done);
         }
@@ -83,8 +83,8 @@ impl Allocator {
         self.assign(key, &node, &ranges).await
     }
 
-    /// Takes note of the ranges that the server's nodes have: what another leader gave last may not have reached our
-    /// store when we began.
+    /// Records the ranges that the server's nodes have: what another leader gave last may not have reached our store
+    /// when we began.
     async fn list(&self) -> Result<(), ReconcileError> {
         let mut unreadable = 0;
         let listed =

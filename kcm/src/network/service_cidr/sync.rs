@@ -1,4 +1,5 @@
-//! One look at a range of Services' addresses: held and said to be ready, or let go once nothing needs it.
+//! Reconciles one range of Service addresses: adds the finalizer and the Ready condition, or removes the finalizer once
+//! nothing needs the range.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +11,7 @@ use kinds::{IpAddress, Kind, ServiceCidr};
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
-use runtime::store::Store;
+use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Answer, WriteError, Writer};
 use serde_json::{Value, json};
@@ -29,8 +30,7 @@ pub struct Ranges {
     pub consistency: Consistency,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// By range, the address that kept it from going when it was last looked at: while that is there, no other is
-    /// looked at.
+    /// By range, the address that prevented its deletion at the last sync: while that exists, no other is checked.
     pub in_the_way: Mutex<HashMap<ObjectKey, ObjectKey>>,
 }
 
@@ -44,15 +44,14 @@ impl Reconcile for Ranges {
 
 impl Ranges {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let Some(range) = self.ranges.get(key) else {
-            self.consistency.forget(key);
-            self.remember(key, None);
-            return Ok(Outcome::Done);
+        let range = match self.consistency.read(key, &self.ranges, self.queue.waker(key)) {
+            Cached::Current(range) => range,
+            Cached::Absent => {
+                self.remember(key, None);
+                return Ok(Outcome::Done);
+            }
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.ranges, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
         if range.meta.is_deleting() { self.let_go(key, &range).await } else { self.hold(key, &range).await }
     }
 
@@ -98,7 +97,7 @@ impl Ranges {
         Ok(Outcome::Done)
     }
 
-    /// An address that would be in no range any more (upstream: canDeleteCIDR).
+    /// Returns an address that would no longer be in any range (upstream: canDeleteCIDR).
     fn look_for(&self, key: &ObjectKey, range: &ServiceCidr) -> Option<ObjectKey> {
         let ranges = self.ranges.all();
         if decide::has_parents(range, &ranges) {

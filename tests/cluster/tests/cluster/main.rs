@@ -58,6 +58,12 @@ fn main() -> std::process::ExitCode {
             first_consumer_gets_its_ephemeral_volume_and_runs,
         },
         storage::expander::{expansion_is_left_to_external_resizers},
+        storage::attach_detach::{
+            volume_follows_its_pods_and_is_deleted_with_its_claim, volume_leaves_a_dead_node_once_it_is_out_of_service,
+            failures_of_the_driver_are_reported_and_retried, volumes_of_a_statefulset_follow_through_a_rolling_update,
+            volume_moves_once_wherever_the_manager_crashes, volume_moves_once_whichever_answer_is_lost,
+            old_caches_and_a_second_leader_attach_nothing_twice,
+        },
         workloads::pod_garbage_collector::{
             too_many_finished_pods_go_the_evicted_first, pods_of_a_node_that_is_gone_go_after_a_while,
             a_pod_that_was_never_bound_goes_also_after_a_crash,
@@ -79,6 +85,10 @@ fn main() -> std::process::ExitCode {
         robustness::hostile_names::{
             pods_of_jobs_with_hostile_names_are_released,
             secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_by_upstream,
+        },
+        robustness::hostile_tenant::{
+            hostile_objects_cost_other_namespaces_nothing, hostile_rates_cost_other_namespaces_nothing,
+            misbehaving_aggregated_apis_cost_others_nothing,
         },
         robustness::invariants::{a_quiet_cluster_is_left_alone, one_watch_a_kind, declared_writes_are_allowed, writes_are_declared},
         auth::serviceaccount::{
@@ -108,6 +118,13 @@ fn main() -> std::process::ExitCode {
             a_pause_holds_a_rollout_and_no_scaling, a_stuck_rollout_is_told_of, scaling_in_the_middle_is_proportional,
             a_taken_name_is_a_collision, orphans_are_adopted_with_their_pods,
         },
+        devices::resource_claims::{
+            claim_lives_from_its_template_to_the_end_of_its_pod, shared_claim_is_deallocated_after_its_last_pod,
+            claim_being_deleted_is_freed_with_its_last_pod,
+            claim_for_extended_resources_is_deleted_with_the_end_of_its_pod, claim_of_another_owner_is_never_used,
+            missing_template_is_reported_until_it_exists, lost_answer_leads_to_no_second_claim,
+        },
+        devices::group_claims::{claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_need_the_gates},
         devices::taint_eviction::{
             a_taint_drives_away_who_does_not_bear_it, a_countdown_outlives_its_manager,
             a_rule_tells_what_it_would_do_and_what_it_does,
@@ -124,7 +141,7 @@ fn main() -> std::process::ExitCode {
         process::echo_operator::{an_operator_of_the_sdk_keeps_its_promises},
         process::serving::{strangers_get_in_nowhere, a_new_certificate_is_shown_without_a_restart, the_log_is_as_it_was_asked_for, ccm_is_a_process},
         process::diagnostics::{a_quota_and_a_finalizer_are_named},
-        process::diagnostics_page::{a_person_finds_out_what_is_in_the_way},
+        process::diagnostics_page::{page_leads_to_the_violated_quota},
         network::endpoints::{
             slices_and_endpoints_follow_pods, a_headless_service_publishes_all, endpoints_of_people_are_mirrored,
             what_others_do_to_slices_is_repaired, a_frozen_watch_leads_to_no_second_slice,
@@ -149,6 +166,16 @@ fn main() -> std::process::ExitCode {
         },
         robustness::cluster_crashes::{crash_after_every_write},
         api::storage_versions::{entries_of_stopped_api_servers_are_removed},
+        api::policy_types::{warnings_are_those_of_upstream, each_failed_write_is_repeated},
+        api::storage_migrations::{
+            stored_version_of_a_custom_resource_is_migrated_across_a_crash,
+            secrets_are_encrypted_with_a_new_key_across_a_crash, migration_that_cannot_succeed_fails_with_its_reason,
+        },
+        devices::resource_pools::{request_is_answered_once_all_slices_are_published},
+        workloads::podgroup_protection::{group_stays_until_its_pods_have_finished},
+        workloads::job_scheduling::{pods_of_a_job_are_created_in_its_group},
+        process::all_gates::{manager_works_with_every_gate_on},
+        process::coordinated_election::{candidate_with_the_oldest_emulation_version_leads},
         network::node_ipam::{nodes_get_ranges_of_both_families, a_failed_answer_costs_no_range},
         nodes::lifecycle::{
             a_dead_node_is_left_and_comes_back, one_zone_dies_and_then_all, a_frozen_watch_convicts_nobody,
@@ -176,6 +203,7 @@ fn main() -> std::process::ExitCode {
             orphans_are_adopted_by_name, a_taken_name_of_a_revision_is_a_collision, a_stuck_update_names_the_way_out,
             ordinals_begin_where_they_are_told_to, an_update_keeps_within_its_bounds,
         },
+        storage::selinux_warning::{pods_with_different_labels_on_one_volume_are_warned},
         storage::binder::{
             static_volume_is_bound_with_four_writes, reservations_from_either_side_are_kept,
             claim_waits_for_its_pod_and_gets_a_volume_of_the_node, binding_is_completed_after_a_crash_at_each_write,
@@ -188,8 +216,9 @@ fn main() -> std::process::ExitCode {
     .into();
     cases.extend(cases![Ignored:
         cloud::takeover::{nodes_and_services_stay_under_the_other},
+        upstream::attach_takeover::{attachments_go_on_under_the_other},
         upstream::cluster_handover::{a_cluster_goes_on_under_the_other},
-        devices::taint_eviction::{evictions_go_on_under_the_other}, upstream::differential::{the_same_is_left_behind}, nodes::failure::{
+        devices::resource_claims::{claims_live_on_under_the_other}, devices::taint_eviction::{evictions_go_on_under_the_other}, upstream::differential::{the_same_is_left_behind}, nodes::failure::{
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, network::endpoints::{upstreams_slices_are_taken_over},
         upstream::handover::{work_goes_on_under_the_other},
@@ -200,6 +229,9 @@ fn main() -> std::process::ExitCode {
         upstream::statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         upstream::takeover::{
             rollouts_go_on_under_the_other, daemons_stay_under_the_other, revisions_are_the_same_byte_for_byte,
+        },
+        upstream::volume_takeover::{
+            binding_continues_under_the_other, volumes_of_a_driver_live_on_under_the_other,
         },
     ]);
     cases.extend(robustness::crashes::cases());

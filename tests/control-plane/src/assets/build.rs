@@ -10,7 +10,7 @@ use super::go::{self, LINKER_FLAGS, Recipe};
 /// The folder of the Go module.
 const MODULE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Everything that decides what a build produces.
+/// The inputs of a build.
 const SOURCES: [&str; 7] = [
     include_str!("../../go.mod"),
     include_str!("../../go.sum"),
@@ -21,25 +21,25 @@ const SOURCES: [&str; 7] = [
     LINKER_FLAGS,
 ];
 
-/// What decides how the cloud manager comes out, which few need: a change of it costs nobody else a build.
+/// The inputs of the cloud manager's build, which few tests need: a change rebuilds nothing else.
 const CLOUD_SOURCES: [&str; 4] =
     [include_str!("../../go.mod"), include_str!("../../go.sum"), include_str!("../../cloud/main.go"), LINKER_FLAGS];
 
-/// As [`SOURCES`], of the module that charts are rendered with. It is a module of its own: Helm's dependencies must not
-/// decide what an API server is built from.
+/// Like [`SOURCES`], for the module that renders charts. It is a separate module, so that Helm's dependencies do not
+/// affect the API server's build.
 const CHART_SOURCES: [&str; 3] =
     [include_str!("../../charts/go.mod"), include_str!("../../charts/go.sum"), include_str!("../../charts/main.go")];
 
-/// As [`CHART_SOURCES`], of the module that alerts are tried with.
+/// Like [`CHART_SOURCES`], for the module that tests alerts.
 const RULE_SOURCES: [&str; 3] =
     [include_str!("../../rules/go.mod"), include_str!("../../rules/go.sum"), include_str!("../../rules/main.go")];
 
-/// As [`CHART_SOURCES`], of the modules with the CSI driver for tests, csi-attacher and csi-resizer. They are built with
-/// Kubernetes' libraries of 1.37, and with other versions of their dependencies than an API server.
+/// Like [`CHART_SOURCES`], for the modules with the CSI driver for tests, csi-attacher and csi-resizer. They are built
+/// with Kubernetes' libraries of 1.37, and with other versions of their dependencies than an API server.
 const CSI_SOURCES: [&str; 3] =
     [include_str!("../../csi/go.mod"), include_str!("../../csi/go.sum"), include_str!("../../csi/driver/main.go")];
 
-/// As [`CSI_SOURCES`], of csi-provisioner, whose last release needs Kubernetes' libraries of 1.36.
+/// Like [`CSI_SOURCES`], for csi-provisioner, whose last release needs Kubernetes' libraries of 1.36.
 const CSI_PROVISIONER_SOURCES: [&str; 2] =
     [include_str!("../../csi/provisioner/go.mod"), include_str!("../../csi/provisioner/go.sum")];
 
@@ -52,7 +52,7 @@ const KWOK: &str = "sigs.k8s.io/kwok/cmd/kwok@v0.8.0";
 /// Upstream's cloud controller manager for AWS.
 const AWS: &str = "k8s.io/cloud-provider-aws/cmd/aws-cloud-controller-manager@v1.37.0";
 
-/// What one call of Go builds: a binary and the names it is called by.
+/// The result of one call of Go: a binary and its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Kube,
@@ -87,7 +87,7 @@ impl Part {
         }
     }
 
-    /// The file that Go makes.
+    /// Returns the file that Go creates.
     fn binary(self) -> &'static str {
         match self {
             Part::Kube => "kube",
@@ -105,7 +105,7 @@ impl Part {
         }
     }
 
-    /// The names that the binary has in the cache, beside its own.
+    /// Returns additional names of the binary in the cache.
     fn links(self) -> &'static [&'static str] {
         match self {
             Part::Kube => &["kube-apiserver", "kube-scheduler", "kubectl"],
@@ -133,7 +133,7 @@ impl Part {
         }
     }
 
-    /// The folder of the Go module that it is built from.
+    /// Returns the folder of the Go module that it is built from.
     fn module(self) -> PathBuf {
         match self {
             Part::Charts | Part::Rules => Path::new(MODULE).join(self.binary()),
@@ -143,7 +143,7 @@ impl Part {
         }
     }
 
-    /// The Go package of a program of CSI, as seen from its module.
+    /// Returns the Go package of a CSI program, relative to its module.
     fn csi_package(self) -> &'static str {
         match self {
             Part::CsiProvisioner => CSI_PROVISIONER,
@@ -153,7 +153,7 @@ impl Part {
         }
     }
 
-    /// The arguments of Go, which leave the binary in `folder`.
+    /// Returns the arguments of Go, which leave the binary in `folder`.
     fn arguments(self, folder: &Path) -> Vec<String> {
         let output = folder.join(self.binary()).display().to_string();
         let arguments: &[&str] = match self {
@@ -180,7 +180,7 @@ impl Part {
     }
 }
 
-/// The name of a part's version.
+/// Returns the name of a part's version.
 pub(super) fn version(part: Part) -> String {
     let sources: &[&str] = match part {
         Part::Cloud => &CLOUD_SOURCES,
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_program_is_a_name_of_its_part() {
+    fn every_program_belongs_to_a_part() {
         for program in [
             Program::Etcd,
             Program::KubeApiserver,

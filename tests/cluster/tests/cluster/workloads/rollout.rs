@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, is_active, is_ready, with};
 use cluster_tests::{Faults, Manager, Observer, Space, View, during, eventually};
 use k8s_openapi::api::apps::v1::Deployment;
-use runtime::manager::Ended;
+use runtime::manager::ExitReason;
 use serde_json::json;
 
 use crate::robustness::faults::{ELECT, created};
@@ -132,7 +132,7 @@ pub const STORY: Story = Story {
     ..Story::BLANK
 };
 
-/// A leader stands still in the middle of an update until its lease is gone; it may not go on when it wakes.
+/// A leader is stopped in the middle of an update until its lease has expired; it must not continue when it wakes.
 pub async fn a_lease_lost_in_the_middle_costs_no_pod(space: Space) -> Result<()> {
     let (first, second) = (Faults::default(), Faults::default());
     let leader = Manager::start_with(&space, &first, &ELECT).await?;
@@ -161,7 +161,7 @@ pub async fn a_lease_lost_in_the_middle_costs_no_pod(space: Space) -> Result<()>
     first.pause(true);
     rolled_out(&space, "web", 6).await?;
     let ended = leader.ended().await?;
-    ensure!(matches!(ended, Ended::LeaseLost(_)), "the paused one ended with {ended:?}");
+    ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused one ended with {ended:?}");
     let halves = (created(&first), created(&second));
     ensure!(halves.1 > 0, "the first one did it all: this proves nothing");
     first.pause(false);
