@@ -116,6 +116,19 @@ pub fn remove_leaked(index: u8) -> Result<()> {
     Ok(())
 }
 
+/// What is left of a cluster, one line for each: nothing, once it has ended.
+pub fn leaks(index: u8) -> Vec<String> {
+    let mut leaks = Vec::new();
+    match Layout::of_machine() {
+        Ok(layout) => leaks.extend(layout.branches(&branch(index)).iter().map(|path| path.display().to_string())),
+        Err(error) => leaks.push(format!("cgroups, perhaps: {error:#}")),
+    }
+    let device = Path::new("/sys/class/net").join(device(index));
+    let paths = [folder(index), device].into_iter().filter(|path| path.exists());
+    leaks.extend(paths.map(|path| path.display().to_string()));
+    leaks
+}
+
 /// Gives the index back: removes the folder of the claim.
 ///
 /// # Errors

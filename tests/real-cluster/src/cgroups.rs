@@ -87,6 +87,12 @@ impl Layout {
         }
     }
 
+    /// A cluster's branches that exist.
+    pub fn branches(&self, cluster: &str) -> Vec<PathBuf> {
+        let branches = self.mounts().into_iter().map(|mount| mount.join(cluster));
+        branches.filter(|branch| branch.exists()).collect()
+    }
+
     /// Makes a node's branch, `<cluster>/<node>`, and moves this process into it.
     ///
     /// # Errors

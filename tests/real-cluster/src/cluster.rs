@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::address::{Addresses, CLOUD_PORT, node_name};
 use crate::bed::{self, Bed};
 use crate::fabric::Fabric;
+use crate::inside::INSIDE;
 use crate::keeper::Keeper;
 use crate::managers::{self, MANAGER};
 use crate::node::NodeConfig;
@@ -38,8 +39,10 @@ pub struct Setup {
     pub manager: PathBuf,
     /// ccm.
     pub cloud_manager: PathBuf,
-    /// This crate's program.
+    /// The program that calls [`crate::inside::run`] when its first argument is [`INSIDE`].
     pub inside: PathBuf,
+    /// More image files in the folder of programs, for each node.
+    pub images: Vec<String>,
 }
 
 /// A cluster. Dropping it removes everything of it; so does any other end of the process that owns it.
@@ -139,6 +142,11 @@ impl RealCluster {
         managers::start_manager(&self.control_plane, successor)
     }
 
+    /// What is left of the cluster with this index: nothing, once it has ended.
+    pub fn leaks(index: u8) -> Vec<String> {
+        bed::leaks(index)
+    }
+
     /// Kills a node with all that runs on it, as a loss of power does.
     ///
     /// # Errors
@@ -164,13 +172,14 @@ impl RealCluster {
             branch: bed::branch(self.bed.index),
             folder: folder.clone(),
             programs: self.programs.folder.clone(),
-            images: vec!["images.tar".into()],
+            images: [images::FILE.to_owned()].into_iter().chain(self.setup.images.clone()).collect(),
         };
         self.write_credentials(&folder)?;
         let config = folder.join("node.json");
         fs::write(&config, serde_json::to_vec(&node)?).with_context(|| format!("write {}", config.display()))?;
         let flags = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--propagation=private"];
-        let command = [self.setup.inside.display().to_string(), "node".into(), config.display().to_string()];
+        let command =
+            [self.setup.inside.display().to_string(), INSIDE.into(), "node".into(), config.display().to_string()];
         let arguments: Vec<String> = flags.map(String::from).into_iter().chain(["--".into()]).chain(command).collect();
         let process = self.control_plane.run(&name, Path::new("unshare"), &arguments)?;
         crate::network::connect_node(&self.keeper.router(), &name, process)

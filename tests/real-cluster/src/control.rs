@@ -25,7 +25,7 @@ pub async fn serve(cluster: &RealCluster, report: impl Fn(&str)) -> Result<()> {
     let path = cluster.control();
     let listener = UnixListener::bind(&path).with_context(|| format!("listen on {}", path.display()))?;
     loop {
-        // A client that is gone before it is served has lost interest.
+        // A client that disconnects before it is served needs no answer.
         let Ok((stream, _)) = listener.accept().await else { continue };
         let (reader, mut writer) = stream.into_split();
         let mut line = String::new();

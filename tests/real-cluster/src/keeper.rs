@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::address::Addresses;
+use crate::inside::INSIDE;
 use crate::{bed, network};
 
 /// The line that the keeper prints when the router works.
@@ -31,7 +32,7 @@ impl Keeper {
         let child = Command::new("unshare")
             .args(["--net", "--"])
             .arg(program)
-            .args(["keeper", &addresses.index.to_string()])
+            .args([INSIDE, "keeper", &addresses.index.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // A signal of the terminal is the owner's.
@@ -77,6 +78,8 @@ pub fn run(index: u8) -> Result<()> {
     let mut ignored = [0; 64];
     let mut input = std::io::stdin();
     while input.read(&mut ignored).is_ok_and(|count| count > 0) {}
+    // Connections to nodes that were killed can keep the namespace for minutes; the machine's device must not wait for it.
+    network::disconnect_machine();
     bed::remove_leaked(index)?;
     bed::forget(index)
 }

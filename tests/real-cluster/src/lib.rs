@@ -2,7 +2,7 @@
 //!
 //! Each node has its own network, mount, pid, host name, IPC and cgroup namespaces. The control plane runs in the network
 //! namespace of a router between nodes, which this machine is connected with. All processes end with their owner; the
-//! network and all mounts are parts of namespaces and end with these; the [`keeper`] removes cgroups and folders.
+//! network and all mounts are parts of namespaces and end with these; the keeper removes cgroups and folders.
 
 #![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]
 
@@ -15,10 +15,12 @@ pub mod control;
 mod fabric;
 pub mod http;
 pub mod images;
-pub mod keeper;
+pub mod inside;
+mod keeper;
+pub mod load;
 mod managers;
 mod network;
-pub mod node;
+mod node;
 pub mod programs;
 pub mod requirements;
 

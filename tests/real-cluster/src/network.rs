@@ -17,11 +17,13 @@ const NAMESPACE_DEADLINE: Duration = Duration::from_secs(30);
 const BRIDGE: &str = "br0";
 
 /// Kernel settings of the router's network namespace. The first must exist.
-const ROUTER_SETTINGS: [(&str, &str); 6] = [
+const ROUTER_SETTINGS: [(&str, &str); 7] = [
     ("ipv4/ip_forward", "1"),
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/all/send_redirects", "0"),
     ("ipv4/conf/default/send_redirects", "0"),
+    // Connections to a node that was killed end soon.
+    ("ipv4/tcp_orphan_retries", "1"),
     // Connections to a load balancer are spread by address and port.
     ("ipv4/fib_multipath_hash_policy", "1"),
     // Frames between nodes are not filtered as if they were routed.
@@ -66,6 +68,11 @@ route add {} via {}
         addresses.balancers(),
         addresses.gateway()
     ))
+}
+
+/// Removes the cable to this machine, from the router's end, if it is there.
+pub fn disconnect_machine() {
+    let _ = command::run("ip", &["link", "delete", "machine"]);
 }
 
 /// Lays a cable from a cluster's router to a node, whose namespaces `process` has just made or is about to make.

@@ -1,6 +1,9 @@
 //! `cargo xtask cluster`: a real cluster on this machine, managed by kcm and ccm.
 
+pub mod felt;
 mod programs;
+pub mod smoke;
+pub mod web;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::interrupt::Interrupted;
 
-pub use programs::{Manager, setup};
+pub use programs::{Manager, check_machine, setup};
 
 /// How often processes are checked.
 const CHECK_PERIOD: Duration = Duration::from_millis(500);
@@ -49,6 +52,10 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH")]
     cloud_manager: Option<PathBuf>,
 
+    /// Test that a cluster comes up and serves real traffic, and end it
+    #[arg(long)]
+    smoke: bool,
+
     /// Build our managers for release: slower to build, faster to run
     #[arg(long)]
     release: bool,
@@ -81,6 +88,9 @@ pub fn run(arguments: Arguments) -> Result<()> {
     }
     programs::check_machine()?;
     let setup = setup(arguments.nodes, &arguments.manager, arguments.cloud_manager.as_deref(), arguments.release)?;
+    if arguments.smoke {
+        return smoke::run(setup);
+    }
     tokio::runtime::Runtime::new()?.block_on(serve(setup))
 }
 

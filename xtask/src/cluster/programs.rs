@@ -1,6 +1,7 @@
 //! The programs that a cluster is started with: built by cargo, given by path, or upstream's.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -20,6 +21,16 @@ pub enum Manager {
     Upstream,
     /// Any program with upstream's flags.
     Path(PathBuf),
+}
+
+impl fmt::Display for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ours => f.write_str("ours"),
+            Self::Upstream => f.write_str("upstream"),
+            Self::Path(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 impl FromStr for Manager {
@@ -57,7 +68,13 @@ pub fn setup(nodes: u8, manager: &Manager, cloud_manager: Option<&Path>, release
         Some(path) => path.canonicalize().with_context(|| format!("find {}", path.display()))?,
         None => cargo::build("ccm", &[&["--no-default-features"], profile].concat())?,
     };
-    Ok(Setup { nodes, manager: manager.program(release)?, cloud_manager, inside: cargo::build("real-cluster", &[])? })
+    Ok(Setup {
+        nodes,
+        manager: manager.program(release)?,
+        cloud_manager,
+        inside: std::env::current_exe().context("find this program")?,
+        images: Vec::new(),
+    })
 }
 
 #[cfg(test)]

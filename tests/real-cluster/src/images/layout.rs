@@ -121,18 +121,60 @@ impl Layout {
     }
 }
 
-/// The content of a layer that is a program in the root folder and folders that programs expect.
+/// A file, folder or link of a layer; paths have no leading slash.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// A folder with its permissions.
+    Folder(String, u32),
+    /// A file with its permissions and content.
+    File(String, u32, Vec<u8>),
+    /// A symbolic link and its target.
+    Link(String, String),
+    /// A second name of a file that came before.
+    HardLink(String, String),
+}
+
+impl Entry {
+    /// Folders that every user may read.
+    pub fn folders(paths: &[&str]) -> Vec<Self> {
+        paths.iter().map(|path| Self::Folder((*path).to_owned(), 0o755)).collect()
+    }
+}
+
+/// The content of a layer.
+///
+/// # Errors
+/// When a path is too long for a tar file.
+pub fn layer(entries: &[Entry]) -> Result<Vec<u8>> {
+    let mut layer = Builder::new(Vec::new());
+    for entry in entries {
+        match entry {
+            Entry::Folder(path, mode) => append_folder(&mut layer, &format!("{path}/"), *mode)?,
+            Entry::File(path, mode, bytes) => append(&mut layer, path, *mode, bytes)?,
+            Entry::Link(path, target) => append_link(&mut layer, EntryType::Symlink, path, target)?,
+            Entry::HardLink(path, target) => append_link(&mut layer, EntryType::Link, path, target)?,
+        }
+    }
+    layer.into_inner().context("pack a layer")
+}
+
+/// The content of a layer that is a program and what programs expect.
 ///
 /// # Errors
 /// When the program cannot be read.
 pub fn program_layer(path: &str, program: &Path) -> Result<Vec<u8>> {
     let bytes = std::fs::read(program).with_context(|| format!("read {}", program.display()))?;
-    let mut layer = Builder::new(Vec::new());
-    append_folder(&mut layer, "tmp/", 0o1777)?;
-    append_folder(&mut layer, "etc/", 0o755)?;
-    append(&mut layer, "etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n")?;
-    append(&mut layer, path.trim_start_matches('/'), 0o755, &bytes)?;
-    layer.into_inner().context("pack a layer")
+    layer(&[
+        Entry::Folder("tmp".into(), 0o1777),
+        Entry::Folder("etc".into(), 0o755),
+        Entry::File("etc/passwd".into(), 0o644, b"root:x:0:0:root:/root:/bin/sh\n".to_vec()),
+        Entry::File(path.trim_start_matches('/').into(), 0o755, bytes),
+    ])
+}
+
+fn append_link<W: Write>(tar: &mut Builder<W>, kind: EntryType, path: &str, target: &str) -> Result<()> {
+    let mut header = header(kind, 0o777, 0);
+    tar.append_link(&mut header, path, target).with_context(|| format!("pack {path}"))
 }
 
 fn append_folder<W: Write>(tar: &mut Builder<W>, path: &str, mode: u32) -> Result<()> {

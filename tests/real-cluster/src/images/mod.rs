@@ -1,6 +1,7 @@
 //! The images that every cluster has, made from the programs: no registry is needed.
 
 mod layout;
+pub mod suite;
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,6 +10,9 @@ use anyhow::{Context, Result};
 
 use crate::programs::Programs;
 use layout::{Layout, Start, program_layer};
+
+/// The name of the file in the folder of programs.
+pub const FILE: &str = "images.tar";
 
 /// The image that holds a pod's namespaces.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
@@ -26,7 +30,7 @@ const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.15.0";
 /// # Errors
 /// When a program cannot be read, or the file not be written.
 pub fn file(programs: &Programs) -> Result<PathBuf> {
-    let path = programs.path("images.tar");
+    let path = programs.path(FILE);
     if path.is_file() {
         return Ok(path);
     }

@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 pub use config::{NodeConfig, OWN};
 
 use crate::cgroups::Layout;
+use crate::inside::INSIDE;
 use crate::network;
 
 /// Joins the node's cgroups and goes on as [`run_inside`] in a cgroup namespace of its own.
@@ -26,7 +27,7 @@ pub fn run(config: &Path) -> Result<()> {
     let error = Command::new("unshare")
         .args(["--cgroup", "--"])
         .arg(std::env::current_exe().context("find this program")?)
-        .arg("node-inside")
+        .args([INSIDE, "node-inside"])
         .arg(config)
         .exec();
     Err(error).context("run unshare")
