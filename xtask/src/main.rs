@@ -8,6 +8,8 @@
 mod aws;
 mod bench;
 mod cargo;
+mod cluster;
+mod conformance;
 mod control_plane;
 mod demo;
 mod differential;
@@ -32,6 +34,8 @@ struct Arguments {
 enum Command {
     Aws(aws::Arguments),
     Bench(bench::Arguments),
+    Cluster(cluster::Arguments),
+    Conformance(conformance::Arguments),
     ControlPlane(control_plane::Arguments),
     Demo(demo::Arguments),
     Differential(differential::Arguments),
@@ -42,9 +46,17 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<()> {
+    let given: Vec<String> = std::env::args_os().map(|text| text.to_string_lossy().into_owned()).collect();
+    if let [_, first, rest @ ..] = given.as_slice()
+        && first == real_cluster::inside::INSIDE
+    {
+        return real_cluster::inside::run(rest);
+    }
     match Arguments::parse().command {
         Command::Aws(arguments) => aws::run(&arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Cluster(arguments) => cluster::run(arguments),
+        Command::Conformance(arguments) => conformance::run(arguments),
         Command::ControlPlane(arguments) => control_plane::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
         Command::Differential(arguments) => differential::run(arguments),

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -22,6 +21,9 @@ use crate::{Identity, audit, flags, nodes, removal};
 
 /// Maximum time for a start on a busy host.
 const START_DEADLINE: Duration = Duration::from_secs(90);
+
+/// How long a process may take to end in an orderly way.
+const STOP_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Number of attempts with another port if another process took the first.
 const PORT_ATTEMPTS: u32 = 5;
@@ -46,8 +48,24 @@ pub struct Options {
     pub scheduler: bool,
     /// Lease duration of fake kubelets in seconds; it is renewed four times as often. Default 40, as for kubelets.
     pub node_lease_seconds: u32,
+    /// The network that it runs in. Default: this machine's loopback device.
+    pub network: Option<Network>,
     /// Additional flags for the API server, each as `--name=value`.
     pub extra_apiserver_flags: Vec<String>,
+}
+
+/// A network namespace for a control plane that real kubelets connect to.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// The namespace's file, which must last as long as the control plane.
+    pub namespace: PathBuf,
+    /// The API server's address there; its port is [`Network::PORT`].
+    pub address: Ipv4Addr,
+}
+
+impl Network {
+    /// The API server's port in a network of its own.
+    pub const PORT: u16 = 6443;
 }
 
 impl Default for Options {
@@ -58,6 +76,7 @@ impl Default for Options {
             kwok: true,
             scheduler: true,
             node_lease_seconds: 40,
+            network: None,
             extra_apiserver_flags: Vec::new(),
         }
     }
@@ -71,11 +90,10 @@ impl Default for Options {
 pub struct ControlPlane {
     processes: Processes,
     pki: Pki,
+    address: Ipv4Addr,
     port: u16,
     assets: Assets,
     audit: bool,
-    /// The API server's flags.
-    apiserver: OnceLock<Vec<String>>,
 }
 
 impl ControlPlane {
@@ -109,15 +127,16 @@ impl ControlPlane {
 
     async fn launch(assets: Assets, options: &Options) -> Result<Self> {
         let keep = std::env::var_os("KEEP_CONTROL_PLANE").is_some_and(|value| value != "0" && !value.is_empty());
-        let processes = Processes::new(keep)?;
+        let network = options.network.as_ref();
+        let processes = Processes::new(keep, network.map(|network| network.namespace.clone()))?;
         let folder = processes.folder().to_owned();
         let certificates = folder.join("pki");
         fs::create_dir(&certificates).with_context(|| format!("make the folder {}", certificates.display()))?;
         let cluster = Self {
-            pki: Pki::create(certificates)?,
-            port: free_port()?,
+            pki: Pki::create(certificates, network.map(|network| network.address))?,
+            address: network.map_or(Ipv4Addr::LOCALHOST, |network| network.address),
+            port: network.map_or_else(free_port, |_| Ok(Network::PORT))?,
             audit: options.audit,
-            apiserver: OnceLock::new(),
             processes,
             assets,
         };
@@ -129,7 +148,7 @@ impl ControlPlane {
 
         cluster.start_program(Program::Etcd, &flags::etcd(&folder))?;
         let arguments = flags::apiserver(&folder, &cluster.pki, cluster.port, audit, options);
-        cluster.start_program(Program::KubeApiserver, cluster.apiserver.get_or_init(|| arguments))?;
+        cluster.start_program(Program::KubeApiserver, &arguments)?;
         cluster.until_ready().await?;
         if options.scheduler {
             let kubeconfig = cluster.kubeconfig(Identity::Scheduler)?;
@@ -148,15 +167,6 @@ impl ControlPlane {
     fn start_program(&self, program: Program, arguments: &[String]) -> Result<()> {
         self.processes.start(program.file_name(), self.assets.path(program)?, arguments)?;
         Ok(())
-    }
-
-    /// Kills the API server and starts it again with the same flags, so that it reads its files again. Waits until it
-    /// answers.
-    pub async fn restart_apiserver(&self) -> Result<()> {
-        self.kill(Program::KubeApiserver.file_name())?;
-        let arguments = self.apiserver.get().context("the API server was never started")?;
-        self.start_program(Program::KubeApiserver, arguments)?;
-        self.until_ready().await
     }
 
     async fn until_ready(&self) -> Result<()> {
@@ -183,7 +193,7 @@ impl ControlPlane {
 
     /// Returns the API server's URL.
     pub fn server(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
+        format!("https://{}:{}", self.address, self.port)
     }
 
     /// Returns the temporary folder: logs, kubeconfigs, `pki`, etcd's data.
@@ -307,6 +317,20 @@ impl ControlPlane {
     /// `etcd`. The name is free again.
     pub fn kill(&self, name: &str) -> Result<()> {
         self.processes.kill(name)
+    }
+
+    /// Terminates (SIGTERM) a process by its name, as an orderly end, and waits for its end. It is killed if it takes
+    /// longer than half a minute.
+    pub async fn stop(&self, name: &str) -> Result<()> {
+        let mut child = self.processes.terminate(name)?;
+        let deadline = Instant::now() + STOP_DEADLINE;
+        while child.try_wait().with_context(|| format!("wait for {name}"))?.is_none() {
+            if Instant::now() > deadline {
+                return child.kill().and_then(|()| child.wait().map(drop)).with_context(|| format!("kill {name}"));
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
     }
 
     /// Fails with its last output if a process has ended by itself.

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use crate::cluster::Options;
+use crate::cluster::{Network, Options};
 use crate::pki::{FRONT_PROXY_CLIENT, Pki};
 
 /// The cluster addresses of services.
@@ -58,11 +58,7 @@ pub(crate) fn apiserver(
     let issuer = "https://kubernetes.default.svc.cluster.local";
     let mut all = flags([
         ("etcd-servers", etcd_url(folder, ETCD_SOCKET)),
-        ("bind-address", "127.0.0.1".into()),
-        ("advertise-address", "127.0.0.1".into()),
         ("secure-port", port.to_string()),
-        // Endpoints may not contain a loopback address, so that there are none to maintain.
-        ("endpoint-reconciler-type", "none".into()),
         ("service-cluster-ip-range", SERVICE_RANGE.into()),
         ("tls-cert-file", file("apiserver.crt")),
         ("tls-private-key-file", file("apiserver.key")),
@@ -82,6 +78,7 @@ pub(crate) fn apiserver(
         ("allow-privileged", "true".into()),
         ("profiling", "false".into()),
     ]);
+    all.extend(listening(pki, options.network.as_ref()));
     if let Some((policy, log)) = audit {
         all.extend(flags([
             ("audit-policy-file", path(policy)),
@@ -92,6 +89,28 @@ pub(crate) fn apiserver(
     }
     all.extend(options.extra_apiserver_flags.iter().cloned());
     all
+}
+
+/// Where the API server listens, and how it calls kubelets if there are real ones.
+fn listening(pki: &Pki, network: Option<&Network>) -> Vec<String> {
+    let Some(network) = network else {
+        return flags([
+            ("bind-address", "127.0.0.1".into()),
+            ("advertise-address", "127.0.0.1".into()),
+            // Endpoints may not contain a loopback address, so that there are none to maintain.
+            ("endpoint-reconciler-type", "none".into()),
+        ]);
+    };
+    flags([
+        ("bind-address", "0.0.0.0".into()),
+        ("advertise-address", network.address.to_string()),
+        ("kubelet-client-certificate", path(pki.path("apiserver-kubelet-client.crt"))),
+        ("kubelet-client-key", path(pki.path("apiserver-kubelet-client.key"))),
+        ("kubelet-preferred-address-types", "InternalIP".into()),
+        ("enable-admission-plugins", "NodeRestriction".into()),
+        // Aggregated API servers are reached by their pods' addresses: the control plane has no kube-proxy.
+        ("enable-aggregator-routing", "true".into()),
+    ])
 }
 
 /// Returns the arguments of a single scheduler that serves no port.

@@ -33,5 +33,5 @@ mod pki;
 mod processes;
 mod removal;
 
-pub use cluster::{ControlPlane, Options};
+pub use cluster::{ControlPlane, Network, Options};
 pub use identity::Identity;

@@ -3,6 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,9 @@ const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
 /// The common name of the API server's proxy client.
 pub(crate) const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
 
+/// The common name that the API server calls kubelets with.
+const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+
 /// A certificate authority and the folder with its certificates.
 pub(crate) struct Pki {
     folder: PathBuf,
@@ -34,16 +38,23 @@ struct Authority {
 }
 
 impl Pki {
-    /// Creates the authorities, the API server's serving certificate, the service account keys and the front proxy's
-    /// client certificate in `folder`, which must exist.
-    pub(crate) fn create(folder: PathBuf) -> Result<Self> {
+    /// Makes the authorities, the API server's serving certificate, its client
+    /// certificate for kubelets, the service account keys and the front proxy's
+    /// client certificate in `folder`, which must exist. `address` is the API
+    /// server's, besides the loopback address.
+    pub(crate) fn create(folder: PathBuf, address: Option<Ipv4Addr>) -> Result<Self> {
         let authority = Authority::create(&folder, "ca", "kubernetes")?;
         let front_proxy = Authority::create(&folder, "front-proxy-ca", "front-proxy-ca")?;
 
         let (certificate, key) =
-            authority.sign(serving_names(), "kube-apiserver", &[], ExtendedKeyUsagePurpose::ServerAuth)?;
+            authority.sign(serving_names(address), "kube-apiserver", &[], ExtendedKeyUsagePurpose::ServerAuth)?;
         write(&folder, "apiserver.crt", &certificate)?;
         write(&folder, "apiserver.key", &key)?;
+
+        let (certificate, key) =
+            authority.sign(Vec::new(), KUBELET_CLIENT, &["system:masters"], ExtendedKeyUsagePurpose::ClientAuth)?;
+        write(&folder, "apiserver-kubelet-client.crt", &certificate)?;
+        write(&folder, "apiserver-kubelet-client.key", &key)?;
 
         let (certificate, key) =
             front_proxy.sign(Vec::new(), FRONT_PROXY_CLIENT, &[], ExtendedKeyUsagePurpose::ClientAuth)?;
@@ -130,8 +141,8 @@ fn params(names: Vec<String>, common_name: &str, validity: Duration) -> Result<C
     Ok(params)
 }
 
-fn serving_names() -> Vec<String> {
-    [
+fn serving_names(address: Option<Ipv4Addr>) -> Vec<String> {
+    let names = [
         "127.0.0.1",
         crate::flags::SERVICE_ADDRESS,
         "localhost",
@@ -140,8 +151,8 @@ fn serving_names() -> Vec<String> {
         "kubernetes.default.svc",
         "kubernetes.default.svc.cluster.local",
     ]
-    .map(String::from)
-    .to_vec()
+    .map(String::from);
+    names.into_iter().chain(address.map(|address| address.to_string())).collect()
 }
 
 /// Writes a file that only its owner may read.
@@ -165,7 +176,7 @@ mod tests {
     #[test]
     fn three_groups_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let pki = Pki::create(folder.path().to_owned()).unwrap();
+        let pki = Pki::create(folder.path().to_owned(), None).unwrap();
         let with = |groups: &[&str]| Identity::User {
             name: "ann".into(),
             groups: groups.iter().map(ToString::to_string).collect(),

@@ -14,6 +14,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Arguments: the process group, the folder, `keep` or `remove`.
 const REAPER: &str = r#"
@@ -38,6 +39,8 @@ const LAST_LINES: usize = 15;
 /// The running processes of one control plane and the folder they work in.
 pub(crate) struct Processes {
     folder: PathBuf,
+    /// The file of the network namespace that programs run in; the owner's without.
+    network: Option<PathBuf>,
     keep: bool,
     anchor: Child,
     reaper: Child,
@@ -45,8 +48,9 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Makes a temporary folder, which is kept at the end if `keep`.
-    pub(crate) fn new(keep: bool) -> Result<Self> {
+    /// Makes a temporary folder, which is kept at the end if `keep`. Programs run in the network namespace of the file
+    /// `network`, or in the owner's.
+    pub(crate) fn new(keep: bool, network: Option<PathBuf>) -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("control-plane-")
             .tempdir()
@@ -70,7 +74,7 @@ impl Processes {
             let _ = anchor.kill();
             let _ = anchor.wait();
         }
-        Ok(Self { reaper: reaper?, anchor, folder: folder.keep(), keep, running: Mutex::default() })
+        Ok(Self { reaper: reaper?, anchor, folder: folder.keep(), network, keep, running: Mutex::default() })
     }
 
     /// Returns the folder that the processes work in.
@@ -91,7 +95,7 @@ impl Processes {
             bail!("a process called {name:?} runs already: stop it first, or choose another name");
         }
         let log = File::options().create(true).append(true).open(self.log(name))?;
-        let child = Command::new(program)
+        let child = in_network(self.network.as_deref(), program)
             .args(arguments)
             .current_dir(&self.folder)
             .stdin(Stdio::null())
@@ -115,6 +119,19 @@ impl Processes {
         let (_, mut child) = running.swap_remove(index);
         child.kill().and_then(|()| child.wait()).with_context(|| format!("kill {name}"))?;
         Ok(())
+    }
+
+    /// Asks the process called `name` to end, and takes it off the list: the caller waits for it.
+    pub(crate) fn terminate(&self, name: &str) -> Result<Child> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = running
+            .iter()
+            .position(|(other, _)| other == name)
+            .ok_or_else(|| anyhow!("no process called {name:?} was started"))?;
+        let (_, child) = running.swap_remove(index);
+        let process = Pid::from_raw(child.id().try_into()?).context("a process without a number")?;
+        kill_process(process, Signal::TERM).with_context(|| format!("terminate {name}"))?;
+        Ok(child)
     }
 
     /// Fails with the last lines of its log if a process has ended by itself.
@@ -159,6 +176,14 @@ impl Drop for Processes {
     }
 }
 
+/// A command that runs a program in a network namespace. It stays one process, so that its id is the program's.
+fn in_network(namespace: Option<&Path>, program: &Path) -> Command {
+    let Some(namespace) = namespace else { return Command::new(program) };
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", namespace.display())).arg("--").arg(program);
+    command
+}
+
 fn ended(name: &str, status: ExitStatus, log: &Path) -> anyhow::Error {
     anyhow!("{name} ended by itself ({status}); its last lines:\n{}", last_lines(log))
 }
@@ -185,7 +210,7 @@ mod tests {
 
     #[test]
     fn end_of_the_owner_ends_processes_and_folder() {
-        let processes = Processes::new(false).unwrap();
+        let processes = Processes::new(false, None).unwrap();
         let folder = processes.folder().to_owned();
         let id = processes.start("sleeper", Path::new("sh"), &sh("sleep 600")).unwrap();
         let id = rustix::process::Pid::from_raw(id.try_into().unwrap()).unwrap();
@@ -197,7 +222,7 @@ mod tests {
 
     #[test]
     fn ended_process_is_reported_with_its_last_output() {
-        let processes = Processes::new(false).unwrap();
+        let processes = Processes::new(false, None).unwrap();
         processes.start("talker", Path::new("sh"), &sh("echo goodbye; exit 3")).unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         let error = loop {
@@ -213,7 +238,7 @@ mod tests {
 
     #[test]
     fn name_is_free_after_a_kill() {
-        let processes = Processes::new(false).unwrap();
+        let processes = Processes::new(false, None).unwrap();
         let sleeper = || processes.start("sleeper", Path::new("sh"), &sh("sleep 600"));
         sleeper().unwrap();
         assert!(sleeper().is_err());

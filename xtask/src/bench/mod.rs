@@ -31,6 +31,7 @@ use serde_json::Value;
 
 use crate::aws::Cloud;
 use crate::cargo::cargo;
+use crate::cluster::{Manager, felt};
 use churn::Churn;
 use crowd::{Crowd, Who};
 use estate::Estate;
@@ -59,6 +60,7 @@ use subject::{Binaries, Mode, Subject};
   cargo xtask bench --quick                          # is it still fast? a few minutes
   cargo xtask bench --scenario memory,cold-start     # the pods that are there already
   cargo xtask bench --scenario endpoint-lag --mode raised --profile quick
+  cargo xtask bench --real                           # real servers under load, what users feel; as root
   cargo xtask bench aws                              # ccm beside upstream's AWS manager, on moto
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
 pub struct Arguments {
@@ -69,6 +71,10 @@ pub struct Arguments {
     /// Our cloud controller manager's binary, instead of building it
     #[arg(long, value_name = "PATH", requires = "cloud")]
     ccm: Option<PathBuf>,
+
+    /// Measure what users feel instead: real servers under load, on a real cluster, as root
+    #[arg(long, conflicts_with_all = ["cloud", "scenario", "mode", "pods", "only", "runs", "assert"])]
+    real: bool,
 
     /// What to measure; everything by default
     #[arg(long, value_name = "SCENARIO", value_delimiter = ',')]
@@ -197,6 +203,11 @@ const ESTATES: [Scenario; 4] =
 pub fn run(arguments: Arguments) -> Result<()> {
     if let Some(Cloud::Aws) = arguments.cloud {
         return crate::aws::bench(arguments.ccm.as_deref(), arguments.quick, arguments.assert);
+    }
+    if arguments.real {
+        let ours = arguments.kcm.map_or(Manager::Ours, Manager::Path);
+        let folder = arguments.report.unwrap_or_else(|| crate::cargo::workspace().join("target/bench/real"));
+        return felt::bench(&ours, arguments.profile == "release", &folder);
     }
     let upstream = match arguments.only {
         Some(Subject::Ours) => PathBuf::new(),

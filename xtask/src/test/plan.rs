@@ -29,6 +29,8 @@ pub enum Selector {
     Cluster,
     /// Crashes and faults on a real control plane
     Faults,
+    /// A real cluster with real kubelets, on machines that can run one
+    Real,
 }
 
 /// The requested tests.
@@ -55,6 +57,8 @@ pub enum Work {
     Tests(Vec<String>),
     /// The programs of the control plane.
     Programs,
+    /// The smoke test of a real cluster.
+    RealCluster,
 }
 
 /// One line of the closing table.
@@ -108,6 +112,12 @@ pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
         };
         stages.push(Stage { name: "faults", work: tests(on_a_cluster(), &[], &names) });
     }
+    if asked(Selector::Real) || wanted(Selector::Real) && wish.names.is_empty() {
+        if !cluster && !faults {
+            stages.push(Stage { name: "programs", work: Work::Programs });
+        }
+        stages.push(Stage { name: "real", work: Work::RealCluster });
+    }
     Ok(stages)
 }
 
@@ -146,7 +156,7 @@ mod tests {
     fn line(stage: &Stage) -> String {
         match &stage.work {
             Work::Cargo(arguments) | Work::CargoDeny(arguments) | Work::Tests(arguments) => arguments.join(" "),
-            Work::Programs => String::new(),
+            Work::Programs | Work::RealCluster => String::new(),
         }
     }
 
@@ -164,9 +174,10 @@ mod tests {
 
     #[test]
     fn selectors_choose_stages() {
-        let all = ["fmt", "clippy", "deny", "doc", "unit", "programs", "cluster", "faults"];
+        let all = ["fmt", "clippy", "deny", "doc", "unit", "programs", "cluster", "faults", "real"];
         assert_eq!(names(&[], &[]), all);
-        assert_eq!(names(&[Selector::Faults, Selector::Unit, Selector::Lints, Selector::Cluster], &[]), all);
+        assert_eq!(names(&[Selector::Faults, Selector::Unit, Selector::Lints, Selector::Cluster], &[]), all[..8]);
+        assert_eq!(names(&[Selector::Real], &[]), ["programs", "real"]);
         assert_eq!(names(&[Selector::Lints], &[]), ["fmt", "clippy", "deny", "doc"]);
         assert_eq!(names(&[Selector::Unit], &[]), ["unit"]);
         assert_eq!(names(&[Selector::Cluster], &[]), ["programs", "cluster"]);
@@ -204,7 +215,7 @@ mod tests {
     fn missing_package_is_skipped_or_an_error() {
         let packages = ["kinds", "control-plane"];
         let stages = planned(&[], &[], &packages).unwrap();
-        assert_eq!(stages.last().unwrap().1, "test --no-fail-fast --package control-plane -- --skip faults::");
+        assert_eq!(stages[stages.len() - 2].1, "test --no-fail-fast --package control-plane -- --skip faults::");
         assert!(planned(&[Selector::Faults], &[], &packages).is_err());
     }
 }

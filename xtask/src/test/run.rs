@@ -15,6 +15,7 @@ use super::plan::{Stage, Work};
 use super::sources::Rules;
 use super::tally::{Sum, Tally};
 use crate::cargo::{cargo, workspace};
+use crate::cluster::smoke;
 
 /// The module that determines the version of upstream's files.
 const GO_MODULE: &str = "tests/control-plane";
@@ -27,6 +28,8 @@ const PROTO_MODULES: [(&str, &str); 2] =
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Passed,
+    /// This machine cannot run it: why.
+    LeftOut(String),
     Failed(String),
 }
 
@@ -34,6 +37,7 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Outcome::Passed => f.write_str("passed"),
+            Outcome::LeftOut(why) => write!(f, "left out: {why}"),
             Outcome::Failed(why) => write!(f, "FAILED: {why}"),
         }
     }
@@ -106,8 +110,22 @@ fn work(work: &Work) -> Result<(Outcome, Option<Sum>)> {
         }
         Work::CargoDeny(arguments) => Ok((deny(arguments)?, None)),
         Work::Tests(arguments) => tests(arguments).map(|(outcome, sum)| (outcome, Some(sum))),
+        Work::RealCluster => Ok((real_cluster()?, None)),
         Work::Programs => Assets::base()?.charts().map(|_| (Outcome::Passed, None)),
     }
+}
+
+/// Runs the smoke test of a real cluster in a process of its own, so that its end is the cluster's.
+fn real_cluster() -> Result<Outcome> {
+    if let Some(why) = smoke::obstacle()? {
+        return Ok(Outcome::LeftOut(why));
+    }
+    let program = env::current_exe().context("find this program")?;
+    let status = Command::new(program).args(["cluster", "--smoke"]).status().context("run the smoke test")?;
+    Ok(match status.success() {
+        true => Outcome::Passed,
+        false => Outcome::Failed(format!("the smoke test ended with {status}")),
+    })
 }
 
 fn rustdoc_flags() -> String {

@@ -1,20 +1,11 @@
-//! Builds one part of the programs with Go: under a lock, in a separate folder, and moved into the cache by a rename,
-//! so that the cache is always consistent.
+//! The parts of the control plane's programs, and how Go builds each of them.
 
-use std::fs::{self, File};
-use std::io::ErrorKind;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use rustix::fs::{FlockOperation, flock, statvfs};
-use rustix::io::Errno;
+use anyhow::Result;
 
 use super::Program;
-use crate::processes::last_lines;
+use super::go::{self, LINKER_FLAGS, Recipe};
 
 /// The folder of the Go module.
 const MODULE: &str = env!("CARGO_MANIFEST_DIR");
@@ -60,20 +51,6 @@ const KWOK: &str = "sigs.k8s.io/kwok/cmd/kwok@v0.8.0";
 
 /// Upstream's cloud controller manager for AWS.
 const AWS: &str = "k8s.io/cloud-provider-aws/cmd/aws-cloud-controller-manager@v1.37.0";
-
-/// Without a version the scheduler and kwok refuse the API server's.
-const LINKER_FLAGS: &str = "-s -w \
-    -X k8s.io/component-base/version.gitVersion=v1.37.0 \
-    -X k8s.io/component-base/version.gitMajor=1 \
-    -X k8s.io/component-base/version.gitMinor=37 \
-    -X k8s.io/component-base/version.gitTreeState=clean \
-    -X k8s.io/component-base/version.gitCommit=0000000000000000000000000000000000000000 \
-    -X k8s.io/component-base/version.buildDate=2026-08-26T00:00:00Z";
-
-/// Free bytes that a first build needs, most of them in Go's own caches.
-const SPACE: u64 = 6 << 30;
-
-const PROGRESS: Duration = Duration::from_secs(5);
 
 /// The result of one call of Go: a binary and its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,9 +180,8 @@ impl Part {
     }
 }
 
-/// Returns the name of a part's version: a hash (FNV-1a) of all inputs of the build, and the platform.
+/// Returns the name of a part's version.
 pub(super) fn version(part: Part) -> String {
-    let machine = [std::env::consts::OS, std::env::consts::ARCH];
     let sources: &[&str] = match part {
         Part::Cloud => &CLOUD_SOURCES,
         Part::Charts => &CHART_SOURCES,
@@ -215,122 +191,20 @@ pub(super) fn version(part: Part) -> String {
         Part::CsiProvisioner => &CSI_PROVISIONER_SOURCES,
         Part::Kube | Part::Etcd | Part::Kwok | Part::Upstream => &SOURCES,
     };
-    let bytes = sources.iter().chain(&machine).flat_map(|text| text.bytes().chain([0]));
-    let hash = bytes
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    format!("{hash:016x}")
+    go::version(sources)
 }
 
 /// Builds a part into the cache, unless another process has just done so.
 pub(super) fn build(part: Part, cache: &Path) -> Result<()> {
-    fs::create_dir_all(cache).with_context(|| format!("make the folder {}", cache.display()))?;
-    let _lock = lock(&cache.join("lock"))?;
-    if cache.join(part.binary()).is_file() {
-        return link(part, cache);
-    }
-    let go_cache = go_cache()?;
-    for place in [cache, &go_cache] {
-        let free = free_space(place)?;
-        if free < SPACE {
-            bail!(
-                "building {} needs {} GB of free disk space, and {} has {:.1}: free some, or set KCM_TEST_ASSETS and GOCACHE to another disk",
-                part.title(),
-                SPACE >> 30,
-                place.display(),
-                free as f64 / f64::from(1 << 30),
-            );
-        }
-    }
-    let folder = cache.join("building");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("remove {}, left by a build", folder.display()))?;
-    }
-    fs::create_dir(&folder).with_context(|| format!("make the folder {}", folder.display()))?;
-    run_go(part, &folder)?;
-    fs::rename(folder.join(part.binary()), cache.join(part.binary()))
-        .with_context(|| format!("move {} into {}", part.binary(), cache.display()))?;
-    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
-    link(part, cache)
-}
-
-fn link(part: Part, cache: &Path) -> Result<()> {
-    for name in part.links() {
-        match symlink(part.binary(), cache.join(name)) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(error).with_context(|| format!("link {name} in {}", cache.display()));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Takes a lock that lasts as long as the file is open, even if the process is killed.
-fn lock(path: &Path) -> Result<File> {
-    let file = File::create(path).with_context(|| format!("open {}", path.display()))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => {
-            eprintln!("control-plane: another process builds the programs; waiting for it");
-            flock(&file, FlockOperation::LockExclusive)
-        }
-        other => other,
-    }
-    .with_context(|| format!("lock {}", path.display()))?;
-    Ok(file)
-}
-
-/// Returns Go's build cache, or the nearest existing folder above it.
-fn go_cache() -> Result<PathBuf> {
-    let output = match Command::new("go").args(["env", "GOCACHE"]).output() {
-        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "the control plane's programs are not there and Go is not installed to build them: install Go 1.26 or later (https://go.dev/dl), or set KUBEBUILDER_ASSETS to a folder with kube-apiserver, kube-scheduler, kubectl, etcd and kwok"
-        ),
-        output => output.context("run go env GOCACHE")?,
+    let recipe = Recipe {
+        title: part.title(),
+        binary: part.binary(),
+        links: part.links(),
+        module: part.module(),
+        arguments: part.arguments(&go::folder(cache)),
+        cgo: false,
     };
-    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    let there = path.ancestors().find(|path| path.is_dir());
-    Ok(there.unwrap_or(Path::new("/")).to_owned())
-}
-
-fn free_space(place: &Path) -> Result<u64> {
-    let disk = statvfs(place).with_context(|| format!("look for free disk space at {}", place.display()))?;
-    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
-}
-
-/// Runs Go to its end and prints the elapsed time every few seconds.
-fn run_go(part: Part, folder: &Path) -> Result<()> {
-    let log = folder.join("go.log");
-    let output = File::create(&log).with_context(|| format!("open {}", log.display()))?;
-    let mut go = Command::new("go")
-        .args(part.arguments(folder))
-        .current_dir(part.module())
-        .env("CGO_ENABLED", "0")
-        .env("GOFLAGS", "-mod=readonly")
-        .env("GOBIN", folder)
-        .stdin(Stdio::null())
-        .stdout(output.try_clone()?)
-        .stderr(output)
-        .spawn()
-        .context("run go")?;
-    let title = part.title();
-    eprintln!("control-plane: building {title} with Go (once; the first build takes some ten minutes)");
-    let start = Instant::now();
-    let mut said = start;
-    let status = loop {
-        if let Some(status) = go.try_wait().context("wait for go")? {
-            break status;
-        }
-        if said.elapsed() >= PROGRESS {
-            said = Instant::now();
-            eprintln!("control-plane: building {title}: {} s", start.elapsed().as_secs());
-        }
-        sleep(Duration::from_millis(100));
-    };
-    if !status.success() {
-        bail!("go could not build {title} ({status}); its last lines:\n{}", last_lines(&log));
-    }
-    eprintln!("control-plane: built {title} in {} s", start.elapsed().as_secs());
-    Ok(())
+    go::build(&recipe, cache)
 }
 
 #[cfg(test)]
@@ -358,26 +232,5 @@ mod tests {
             let name = program.file_name();
             assert!(part.binary() == name || part.links().contains(&name), "{name}");
         }
-    }
-
-    #[test]
-    fn lock_excludes_others_until_dropped() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lock");
-        let attempt = || flock(File::create(&path).unwrap(), FlockOperation::NonBlockingLockExclusive);
-        let held = lock(&path).unwrap();
-        assert_eq!(attempt(), Err(Errno::WOULDBLOCK));
-        drop(held);
-        assert_eq!(attempt(), Ok(()));
-    }
-
-    #[test]
-    fn linking_again_changes_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("kube"), "program").unwrap();
-        for _ in 0..2 {
-            link(Part::Kube, folder.path()).unwrap();
-        }
-        assert_eq!(fs::read_to_string(folder.path().join("kubectl")).unwrap(), "program");
     }
 }

@@ -9,6 +9,7 @@
 //!   who need the same programs wait for it.
 
 mod build;
+pub mod go;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -173,13 +174,20 @@ fn locate(program: Program, given: Option<&Path>, cache: &Path) -> Result<PathBu
 
 /// Returns the cache folder of this version of a part.
 fn cache(part: Part) -> Result<PathBuf> {
+    Ok(cache_root()?.join(build::version(part)))
+}
+
+/// The folder of all programs that were built.
+///
+/// # Errors
+/// When the environment names no place for it.
+pub fn cache_root() -> Result<PathBuf> {
     let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty());
     let root = variable("KCM_TEST_ASSETS")
         .or_else(|| variable("XDG_CACHE_HOME").map(|path| path.join("kcm-control-plane")))
         .or_else(|| variable("HOME").map(|path| path.join(".cache/kcm-control-plane")))
         .context("no place for the control plane's programs: set KCM_TEST_ASSETS to a folder")?;
-    let root = std::path::absolute(&root).with_context(|| format!("resolve {}", root.display()))?;
-    Ok(root.join(build::version(part)))
+    std::path::absolute(&root).with_context(|| format!("resolve {}", root.display()))
 }
 
 #[cfg(test)]

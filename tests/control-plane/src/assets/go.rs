@@ -1,0 +1,212 @@
+//! Building a program with Go: under a lock, in a folder of its own, and put into the cache by a rename, so that what is
+//! there is whole.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{FlockOperation, flock, statvfs};
+use rustix::io::Errno;
+
+use crate::processes::last_lines;
+
+/// The linker's flags of every program of Kubernetes. Without a version the scheduler and kwok
+/// refuse the API server's.
+pub const LINKER_FLAGS: &str = "-s -w \
+    -X k8s.io/component-base/version.gitVersion=v1.37.0 \
+    -X k8s.io/component-base/version.gitMajor=1 \
+    -X k8s.io/component-base/version.gitMinor=37 \
+    -X k8s.io/component-base/version.gitTreeState=clean \
+    -X k8s.io/component-base/version.gitCommit=0000000000000000000000000000000000000000 \
+    -X k8s.io/component-base/version.buildDate=2026-08-26T00:00:00Z";
+
+/// Free bytes that a first build needs, most of them in Go's own caches.
+const SPACE: u64 = 6 << 30;
+
+const PROGRESS: Duration = Duration::from_secs(5);
+
+/// One call of Go and the file that it leaves.
+#[derive(Clone, Debug)]
+pub struct Recipe<'a> {
+    /// Its name in progress and errors.
+    pub title: &'a str,
+    /// The file that Go makes.
+    pub binary: &'a str,
+    /// The names that the binary has in the cache, besides its own.
+    pub links: &'a [&'a str],
+    /// The folder of the Go module that it is built from.
+    pub module: PathBuf,
+    /// The arguments of Go, which leave the binary in [`folder`].
+    pub arguments: Vec<String>,
+    /// Whether it needs a C compiler.
+    pub cgo: bool,
+}
+
+/// A hash (FNV-1a) of all that decides what is built, and for which machine.
+pub fn version(sources: &[&str]) -> String {
+    let machine = [std::env::consts::OS, std::env::consts::ARCH];
+    let bytes = sources.iter().chain(&machine).flat_map(|text| text.bytes().chain([0]));
+    let hash = bytes
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    format!("{hash:016x}")
+}
+
+/// The folder that a build works in; it is removed at its end.
+pub fn folder(cache: &Path) -> PathBuf {
+    cache.join("building")
+}
+
+/// Builds a program into the cache, unless another process has just done so.
+///
+/// # Errors
+/// When Go is missing, fails, or the disk has too little space; the error says what to do.
+pub fn build(recipe: &Recipe, cache: &Path) -> Result<()> {
+    fs::create_dir_all(cache).with_context(|| format!("make the folder {}", cache.display()))?;
+    let _lock = lock(&cache.join("lock"))?;
+    if cache.join(recipe.binary).is_file() {
+        return link(recipe, cache);
+    }
+    let go_cache = go_cache()?;
+    for place in [cache, &go_cache] {
+        let free = free_space(place)?;
+        if free < SPACE {
+            bail!(
+                "building {} needs {} GB of free disk space, and {} has {:.1}: free some, or set KCM_TEST_ASSETS and GOCACHE to another disk",
+                recipe.title,
+                SPACE >> 30,
+                place.display(),
+                free as f64 / f64::from(1 << 30),
+            );
+        }
+    }
+    let folder = folder(cache);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("remove {}, left by a build", folder.display()))?;
+    }
+    fs::create_dir(&folder).with_context(|| format!("make the folder {}", folder.display()))?;
+    run_go(recipe, &folder)?;
+    fs::rename(folder.join(recipe.binary), cache.join(recipe.binary))
+        .with_context(|| format!("move {} into {}", recipe.binary, cache.display()))?;
+    fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    link(recipe, cache)
+}
+
+fn link(recipe: &Recipe, cache: &Path) -> Result<()> {
+    for name in recipe.links {
+        match symlink(recipe.binary, cache.join(name)) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| format!("link {name} in {}", cache.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Takes the lock that lasts as long as the file is open, even if the process
+/// is killed.
+fn lock(path: &Path) -> Result<File> {
+    let file = File::create(path).with_context(|| format!("open {}", path.display()))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {
+            eprintln!("control-plane: another process builds the programs; waiting for it");
+            flock(&file, FlockOperation::LockExclusive)
+        }
+        other => other,
+    }
+    .with_context(|| format!("lock {}", path.display()))?;
+    Ok(file)
+}
+
+/// Where Go keeps what it compiled, or the nearest folder above that exists.
+fn go_cache() -> Result<PathBuf> {
+    let output = match Command::new("go").args(["env", "GOCACHE"]).output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
+            "the control plane's programs are not there and Go is not installed to build them: install Go 1.26 or later (https://go.dev/dl), or set KUBEBUILDER_ASSETS to a folder with kube-apiserver, kube-scheduler, kubectl, etcd and kwok"
+        ),
+        output => output.context("run go env GOCACHE")?,
+    };
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let there = path.ancestors().find(|path| path.is_dir());
+    Ok(there.unwrap_or(Path::new("/")).to_owned())
+}
+
+fn free_space(place: &Path) -> Result<u64> {
+    let disk = statvfs(place).with_context(|| format!("look for free disk space at {}", place.display()))?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// Runs Go to its end, saying every few seconds how long it has taken.
+fn run_go(recipe: &Recipe, folder: &Path) -> Result<()> {
+    let log = folder.join("go.log");
+    let output = File::create(&log).with_context(|| format!("open {}", log.display()))?;
+    let mut go = Command::new("go")
+        .args(&recipe.arguments)
+        .current_dir(&recipe.module)
+        .env("CGO_ENABLED", if recipe.cgo { "1" } else { "0" })
+        .env("GOFLAGS", "-mod=readonly")
+        .env("GOBIN", folder)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()
+        .context("run go")?;
+    let title = recipe.title;
+    eprintln!("control-plane: building {title} with Go (once; the first build takes some ten minutes)");
+    let start = Instant::now();
+    let mut said = start;
+    let status = loop {
+        if let Some(status) = go.try_wait().context("wait for go")? {
+            break status;
+        }
+        if said.elapsed() >= PROGRESS {
+            said = Instant::now();
+            eprintln!("control-plane: building {title}: {} s", start.elapsed().as_secs());
+        }
+        sleep(Duration::from_millis(100));
+    };
+    if !status.success() {
+        bail!("go could not build {title} ({status}); its last lines:\n{}", last_lines(&log));
+    }
+    eprintln!("control-plane: built {title} in {} s", start.elapsed().as_secs());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_keeps_others_out_until_it_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let attempt = || flock(File::create(&path).unwrap(), FlockOperation::NonBlockingLockExclusive);
+        let held = lock(&path).unwrap();
+        assert_eq!(attempt(), Err(Errno::WOULDBLOCK));
+        drop(held);
+        assert_eq!(attempt(), Ok(()));
+    }
+
+    #[test]
+    fn linking_again_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("kube"), "program").unwrap();
+        let recipe = Recipe {
+            title: "kube",
+            binary: "kube",
+            links: &["kube-apiserver", "kubectl"],
+            module: PathBuf::new(),
+            arguments: Vec::new(),
+            cgo: false,
+        };
+        for _ in 0..2 {
+            link(&recipe, folder.path()).unwrap();
+        }
+        assert_eq!(fs::read_to_string(folder.path().join("kubectl")).unwrap(), "program");
+    }
+}

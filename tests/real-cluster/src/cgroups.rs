@@ -1,0 +1,211 @@
+//! The cgroups of a cluster: one branch in each hierarchy, with a branch for each node.
+//!
+//! Both layouts are supported: the single hierarchy of cgroup v2, and the hierarchies of v1, one for each controller.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Where programs look for cgroups.
+pub const ROOT: &str = "/sys/fs/cgroup";
+
+/// Controllers without which a kubelet does not start.
+pub const NEEDED: [&str; 4] = ["cpu", "cpuset", "memory", "pids"];
+
+/// How long processes that were killed may take to leave their cgroup.
+const REMOVAL_DEADLINE: Duration = Duration::from_secs(20);
+
+/// How this machine arranges cgroups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One hierarchy at [`ROOT`].
+    V2,
+    /// A hierarchy for each set of controllers.
+    V1(Vec<Hierarchy>),
+}
+
+/// A hierarchy of cgroup v1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// The mount options that name it, such as `cpu,cpuacct` or `none,name=systemd`.
+    pub options: String,
+}
+
+impl Layout {
+    /// The layout of this machine.
+    ///
+    /// # Errors
+    /// When the list of mounts cannot be read.
+    pub fn of_machine() -> Result<Self> {
+        Ok(Self::parse(&fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?))
+    }
+
+    /// The layout in a list of mounts as `/proc/self/mountinfo` has it.
+    fn parse(mounts: &str) -> Self {
+        let mut hierarchies = Vec::new();
+        for line in mounts.lines() {
+            let Some((left, right)) = line.split_once(" - ") else { continue };
+            let (Some(mount), mut right) = (left.split(' ').nth(4), right.split(' ')) else { continue };
+            match (right.next(), right.nth(1)) {
+                (Some("cgroup2"), _) if mount == ROOT => return Self::V2,
+                (Some("cgroup"), Some(options)) => {
+                    let hierarchy = Hierarchy { mount: mount.into(), options: name_of_hierarchy(options) };
+                    if !hierarchies.contains(&hierarchy) {
+                        hierarchies.push(hierarchy);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Self::V1(hierarchies)
+    }
+
+    /// Controllers of [`NEEDED`] that this machine does not offer.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let offered: Vec<String> = match self {
+            Self::V2 => {
+                let text = fs::read_to_string(Path::new(ROOT).join("cgroup.controllers")).unwrap_or_default();
+                text.split_whitespace().map(String::from).collect()
+            }
+            Self::V1(hierarchies) => {
+                hierarchies.iter().flat_map(|one| one.options.split(',')).map(String::from).collect()
+            }
+        };
+        NEEDED.into_iter().filter(|needed| !offered.iter().any(|offered| offered == needed)).collect()
+    }
+
+    fn mounts(&self) -> Vec<&Path> {
+        match self {
+            Self::V2 => vec![Path::new(ROOT)],
+            Self::V1(hierarchies) => hierarchies.iter().map(|one| one.mount.as_path()).collect(),
+        }
+    }
+
+    /// A cluster's branches that exist.
+    pub fn branches(&self, cluster: &str) -> Vec<PathBuf> {
+        let branches = self.mounts().into_iter().map(|mount| mount.join(cluster));
+        branches.filter(|branch| branch.exists()).collect()
+    }
+
+    /// Makes a node's branch, `<cluster>/<node>`, and moves this process into it.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn join(&self, cluster: &str, node: &str) -> Result<()> {
+        for mount in self.mounts() {
+            let (parent, branch) = (mount.join(cluster), mount.join(cluster).join(node));
+            fs::create_dir_all(&branch).with_context(|| format!("make the cgroup {}", branch.display()))?;
+            match self {
+                Self::V2 => {
+                    delegate(mount)?;
+                    delegate(&parent)?;
+                }
+                // A new cpuset of v1 is empty, and takes no process.
+                Self::V1(_) if mount.join("cpuset.cpus").exists() => {
+                    for (from, to) in [(mount, parent.as_path()), (&parent, &branch)] {
+                        inherit(from, to, "cpuset.cpus")?;
+                        inherit(from, to, "cpuset.mems")?;
+                    }
+                }
+                Self::V1(_) => {}
+            }
+            write(&branch.join("cgroup.procs"), "0")?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes all of a group's controllers available to its children.
+///
+/// # Errors
+/// When the kernel refuses, as it does for a group with processes that is not the root.
+pub fn delegate(group: &Path) -> Result<()> {
+    let path = group.join("cgroup.controllers");
+    let controllers = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let all: Vec<String> = controllers.split_whitespace().map(|name| format!("+{name}")).collect();
+    write(&group.join("cgroup.subtree_control"), &all.join(" "))
+}
+
+/// Kills all processes in a cluster's branches and removes these.
+///
+/// # Errors
+/// When a branch is still there after [`REMOVAL_DEADLINE`].
+pub fn remove(layout: &Layout, cluster: &str) -> Result<()> {
+    let deadline = Instant::now() + REMOVAL_DEADLINE;
+    for branch in layout.mounts().into_iter().map(|mount| mount.join(cluster)) {
+        while branch.exists() {
+            match remove_branch(&branch) {
+                Err(error) if Instant::now() > deadline => {
+                    return Err(error).with_context(|| format!("remove the cgroup {}", branch.display()));
+                }
+                _ => sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn remove_branch(branch: &Path) -> std::io::Result<()> {
+    let members = fs::read_to_string(branch.join("cgroup.procs")).unwrap_or_default();
+    for process in members.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        let _ = kill_process(process, Signal::KILL);
+    }
+    for entry in fs::read_dir(branch)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            // Its error is met again when its parent is removed.
+            let _ = remove_branch(&entry.path());
+        }
+    }
+    fs::remove_dir(branch)
+}
+
+fn inherit(from: &Path, to: &Path, file: &str) -> Result<()> {
+    let path = from.join(file);
+    let value = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    write(&to.join(file), value.trim())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("write {text:?} to {}", path.display()))
+}
+
+/// The mount options that identify a hierarchy of v1, without those of the file system.
+fn name_of_hierarchy(options: &str) -> String {
+    let named = options.split(',').filter(|option| {
+        !matches!(*option, "rw" | "ro" | "xattr" | "clone_children" | "noprefix")
+            && !option.starts_with("release_agent=")
+    });
+    let named = named.collect::<Vec<_>>().join(",");
+    if named.starts_with("name=") { format!("none,{named}") } else { named }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layout_is_v2_when_its_root_is_mounted_as_v2() {
+        let mounts =
+            "24 1 0:22 / /proc rw - proc proc rw\n30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate";
+        assert_eq!(Layout::parse(mounts), Layout::V2);
+    }
+
+    #[test]
+    fn layout_lists_hierarchies_of_v1_with_their_identifying_options() {
+        let mounts = "30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw
+31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+32 30 0:28 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
+33 30 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+        let expected = [("/sys/fs/cgroup/cpu,cpuacct", "cpu,cpuacct"), ("/sys/fs/cgroup/systemd", "none,name=systemd")];
+        let expected = expected.map(|(mount, options)| Hierarchy { mount: mount.into(), options: options.into() });
+        assert_eq!(Layout::parse(mounts), Layout::V1(expected.to_vec()));
+        assert_eq!(Layout::parse(mounts).missing(), ["cpuset", "memory", "pids"]);
+    }
+}

@@ -1,0 +1,269 @@
+//! A running cluster: control plane, managers and nodes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use control_plane::{ControlPlane, Identity, Network, Options};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, api::ListParams};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+
+use crate::address::{Addresses, CLOUD_PORT, node_name};
+use crate::bed::{self, Bed};
+use crate::fabric::Fabric;
+use crate::inside::INSIDE;
+use crate::keeper::Keeper;
+use crate::managers::{self, MANAGER};
+use crate::node::NodeConfig;
+use crate::programs::Programs;
+use crate::{images, requirements};
+
+/// How long nodes may take to join on a machine that is busy with other work.
+const JOIN_DEADLINE: Duration = Duration::from_secs(180);
+
+const BOOTSTRAP: &str = include_str!("../manifests/bootstrap.yaml");
+const DNS: &str = include_str!("../manifests/dns.yaml");
+
+/// The token with which kubelets join. It is as public as the cluster is temporary.
+const TOKEN: (&str, &str) = ("bedbed", "0123456789abcdef");
+
+/// The programs under test, and the number of nodes.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The number of nodes.
+    pub nodes: u8,
+    /// The controller manager: kcm, or any other with upstream's flags.
+    pub manager: PathBuf,
+    /// ccm.
+    pub cloud_manager: PathBuf,
+    /// The program that calls [`crate::inside::run`] when its first argument is [`INSIDE`].
+    pub inside: PathBuf,
+    /// More image files in the folder of programs, for each node.
+    pub images: Vec<String>,
+}
+
+/// A cluster. Dropping it removes everything of it; so does any other end of the process that owns it.
+pub struct RealCluster {
+    // Dropped in this order: the network outlives the processes that use it, the claim outlives all.
+    _fabric: Fabric,
+    control_plane: ControlPlane,
+    keeper: Keeper,
+    bed: Bed,
+    setup: Setup,
+    programs: Programs,
+}
+
+impl RealCluster {
+    /// Starts a cluster and waits until its nodes are Ready. The first call on a machine builds programs, for some
+    /// fifteen minutes; later ones take less than a minute. `report` gets a line for each step.
+    ///
+    /// # Errors
+    /// When this machine lacks something (all of it is listed), or a program fails (with the last lines of its log).
+    pub async fn start(setup: Setup, report: impl Fn(&str)) -> Result<Self> {
+        ensure!(
+            (1..=Addresses::NODES).contains(&setup.nodes),
+            "{} nodes: choose 1 to {}",
+            setup.nodes,
+            Addresses::NODES
+        );
+        let programs = spawn_blocking(prepare).await??;
+        let bed = spawn_blocking(Bed::claim).await??;
+        let addresses = Addresses { index: bed.index };
+        let keeper = Keeper::start(&setup.inside, addresses)?;
+        report("network is up");
+        let network = Network { namespace: keeper.router(), address: addresses.gateway() };
+        let options = Options { kwok: false, network: Some(network), ..Options::default() };
+        let control_plane = ControlPlane::start(options).await?;
+        if std::env::var_os("KEEP_CONTROL_PLANE").is_none_or(|value| value == "0" || value.is_empty()) {
+            bed.record_data(control_plane.folder())?;
+        }
+        report("control plane is up");
+        managers::start_manager(&control_plane, &setup.manager)?;
+        managers::start_cloud_manager(&control_plane, &setup.cloud_manager, addresses, setup.nodes)?;
+        let fabric = Fabric::start((addresses.gateway(), CLOUD_PORT).into(), keeper.router());
+        let cluster = Self { _fabric: fabric, control_plane, keeper, bed, setup, programs };
+        let bootstrap = BOOTSTRAP.replace("TOKEN_ID", TOKEN.0).replace("TOKEN_SECRET", TOKEN.1);
+        cluster.control_plane.kubectl_with_input(&["apply", "--filename=-"], &bootstrap)?;
+        for number in 1..=cluster.setup.nodes {
+            cluster.start_node(number)?;
+        }
+        report("managers and nodes are started");
+        cluster.control_plane.kubectl_with_input(&["apply", "--filename=-"], DNS)?;
+        cluster.wait_for_nodes().await?;
+        report("nodes are Ready");
+        cluster.wait_for_dns().await?;
+        report("cluster DNS is available");
+        Ok(cluster)
+    }
+
+    /// The control plane, whose kubeconfigs and clients work from this machine.
+    pub fn control_plane(&self) -> &ControlPlane {
+        &self.control_plane
+    }
+
+    /// The cluster's addresses.
+    pub fn addresses(&self) -> Addresses {
+        Addresses { index: self.bed.index }
+    }
+
+    /// The socket on which it takes commands.
+    pub fn control(&self) -> PathBuf {
+        self.bed.control()
+    }
+
+    /// The file of the router's network namespace, where the control plane runs.
+    pub fn router(&self) -> PathBuf {
+        self.keeper.router()
+    }
+
+    /// The folder of the nodes' programs.
+    pub fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
+    /// Ends the controller manager as a rollout does, and starts another one in its place.
+    ///
+    /// # Errors
+    /// When it cannot be ended, or the other one not be started.
+    pub async fn replace_manager(&self, program: &Path) -> Result<()> {
+        self.control_plane.stop(MANAGER).await?;
+        managers::start_manager(&self.control_plane, program)
+    }
+
+    /// Kills the controller manager, without a chance to finish, and starts one in its place.
+    ///
+    /// # Errors
+    /// As [`RealCluster::replace_manager`].
+    pub fn kill_manager(&self, successor: &Path) -> Result<()> {
+        self.control_plane.kill(MANAGER)?;
+        managers::start_manager(&self.control_plane, successor)
+    }
+
+    /// What is left of the cluster with this index: nothing, once it has ended.
+    pub fn leaks(index: u8) -> Vec<String> {
+        bed::leaks(index)
+    }
+
+    /// Kills a node with all that runs on it, as a loss of power does.
+    ///
+    /// # Errors
+    /// When there is no such node.
+    pub fn kill_node(&self, number: u8) -> Result<()> {
+        self.control_plane.kill(&node_name(number))
+    }
+
+    /// Starts a node. One that was killed before starts with an empty disk.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or a file cannot be written.
+    pub fn start_node(&self, number: u8) -> Result<()> {
+        let name = node_name(number);
+        let addresses = self.addresses();
+        let folder = self.control_plane.folder().join(&name);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        let node = NodeConfig {
+            name: name.clone(),
+            address: addresses.node(number),
+            gateway: addresses.gateway(),
+            branch: bed::branch(self.bed.index),
+            folder: folder.clone(),
+            programs: self.programs.folder.clone(),
+            images: [images::FILE.to_owned()].into_iter().chain(self.setup.images.clone()).collect(),
+        };
+        self.write_credentials(&folder)?;
+        let config = folder.join("node.json");
+        fs::write(&config, serde_json::to_vec(&node)?).with_context(|| format!("write {}", config.display()))?;
+        let flags = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--propagation=private"];
+        let command =
+            [self.setup.inside.display().to_string(), INSIDE.into(), "node".into(), config.display().to_string()];
+        let arguments: Vec<String> = flags.map(String::from).into_iter().chain(["--".into()]).chain(command).collect();
+        let process = self.control_plane.run(&name, Path::new("unshare"), &arguments)?;
+        crate::network::connect_node(&self.keeper.router(), &name, process)
+            .with_context(|| format!("connect {name} with the router"))
+    }
+
+    fn write_credentials(&self, folder: &Path) -> Result<()> {
+        let cluster = &self.control_plane;
+        let copy = |from: &Path, name: &str| {
+            fs::copy(from, folder.join(name)).with_context(|| format!("copy {}", from.display())).map(drop)
+        };
+        copy(&cluster.ca_certificate(), NodeConfig::AUTHORITY)?;
+        let proxy = Identity::User { name: "system:kube-proxy".into(), groups: Vec::new() };
+        copy(&cluster.kubeconfig(proxy)?, NodeConfig::PROXY)?;
+        let bootstrap = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "bootstrap",
+            "clusters": [{
+                "name": "bootstrap",
+                "cluster": { "server": cluster.server(), "certificate-authority": format!("{}/{}", crate::node::OWN, NodeConfig::AUTHORITY) },
+            }],
+            "users": [{ "name": "bootstrap", "user": { "token": format!("{}.{}", TOKEN.0, TOKEN.1) } }],
+            "contexts": [{ "name": "bootstrap", "context": { "cluster": "bootstrap", "user": "bootstrap" } }],
+        });
+        fs::write(folder.join(NodeConfig::BOOTSTRAP), bootstrap.to_string()).context("write the bootstrap kubeconfig")
+    }
+
+    async fn wait_for_nodes(&self) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.control_plane.client(Identity::Admin).await?);
+        let deadline = Instant::now() + JOIN_DEADLINE;
+        loop {
+            self.control_plane.check()?;
+            let list = nodes.list(&ListParams::default()).await.context("list nodes")?;
+            let unusable: Vec<String> = list.iter().filter_map(obstacle).collect();
+            if list.items.len() == usize::from(self.setup.nodes) && unusable.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "{} of {} nodes joined in {} s; {}; logs are in {} (KEEP_CONTROL_PLANE=1 keeps them)",
+                    list.items.len(),
+                    self.setup.nodes,
+                    JOIN_DEADLINE.as_secs(),
+                    unusable.join("; "),
+                    self.control_plane.folder().display()
+                );
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn wait_for_dns(&self) -> Result<()> {
+        let kubeconfig = self.control_plane.kubeconfig(Identity::Admin)?;
+        let kubectl = self.control_plane.assets().path(control_plane::assets::Program::Kubectl)?.to_owned();
+        spawn_blocking(move || {
+            let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+            let arguments =
+                [&kubeconfig, "--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=180s"];
+            crate::command::run(&kubectl.to_string_lossy(), &arguments).map(drop)
+        })
+        .await?
+    }
+}
+
+/// Checks the machine, and makes everything that nodes are started from.
+fn prepare() -> Result<Programs> {
+    let programs = Programs::locate()?;
+    requirements::check(&programs)?;
+    programs.build()?;
+    images::file(&programs)?;
+    Ok(programs)
+}
+
+/// Why pods are not scheduled to a node, or `None`.
+fn obstacle(node: &Node) -> Option<String> {
+    let name = node.metadata.name.clone().unwrap_or_default();
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    match ready {
+        Some(condition) if condition.status == "True" => {}
+        Some(condition) => return Some(format!("{name}: {}", condition.message.clone().unwrap_or_default())),
+        None => return Some(format!("{name} has not reported")),
+    }
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.into_iter().next().map(|taint| format!("{name} has the taint {}", taint.key))
+}

@@ -1,0 +1,94 @@
+//! Commands to a running cluster: a line on a socket, answered by a line.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+
+use crate::RealCluster;
+use crate::bed;
+
+/// The answer to a command that was carried out.
+const DONE: &str = "done";
+
+/// The first word of the command that replaces the controller manager.
+const SWAP: &str = "swap";
+
+/// Takes commands for a cluster until the future is dropped. `report` gets a line for each.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub async fn serve(cluster: &RealCluster, report: impl Fn(&str)) -> Result<()> {
+    let path = cluster.control();
+    let listener = UnixListener::bind(&path).with_context(|| format!("listen on {}", path.display()))?;
+    loop {
+        // A client that disconnects before it is served needs no answer.
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let (reader, mut writer) = stream.into_split();
+        let mut line = String::new();
+        if tokio::io::BufReader::new(reader).read_line(&mut line).await.is_err() {
+            continue;
+        }
+        let answer = match carry_out(cluster, line.trim(), &report).await {
+            Ok(()) => DONE.to_owned(),
+            Err(error) => format!("{error:#}").replace('\n', " "),
+        };
+        let _ = writer.write_all(format!("{answer}\n").as_bytes()).await;
+    }
+}
+
+async fn carry_out(cluster: &RealCluster, command: &str, report: &impl Fn(&str)) -> Result<()> {
+    match command.split_once(' ') {
+        Some((SWAP, program)) => {
+            cluster.replace_manager(Path::new(program)).await?;
+            report(&format!("the controller manager is now {program}"));
+            Ok(())
+        }
+        _ => bail!("{command:?} is no command: use \"{SWAP} PATH\""),
+    }
+}
+
+/// Replaces the controller manager of a running cluster.
+///
+/// # Errors
+/// When no cluster runs, several do and none is chosen, or the cluster refuses.
+pub fn swap(cluster: Option<u8>, program: &Path) -> Result<()> {
+    let index = choose(cluster, &bed::running())?;
+    let program: PathBuf = program.canonicalize().with_context(|| format!("find {}", program.display()))?;
+    let path = bed::control(index);
+    let mut stream = UnixStream::connect(&path).with_context(|| format!("connect to {}", path.display()))?;
+    writeln!(stream, "{SWAP} {}", program.display()).context("write the command")?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).context("read the answer")?;
+    ensure!(answer.trim() == DONE, "cluster {index}: {}", answer.trim());
+    Ok(())
+}
+
+fn choose(wanted: Option<u8>, running: &[u8]) -> Result<u8> {
+    match (wanted, running) {
+        (Some(index), _) if running.contains(&index) => Ok(index),
+        (Some(index), _) => bail!("cluster {index} does not run; running are {running:?}"),
+        (None, [index]) => Ok(*index),
+        (None, []) => bail!("no cluster runs on this machine: start one with cargo xtask cluster"),
+        (None, _) => bail!("several clusters run on this machine: choose one of {running:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_cluster_is_chosen_when_none_is_named() {
+        assert_eq!(choose(None, &[3]).unwrap(), 3);
+        assert_eq!(choose(Some(1), &[1, 3]).unwrap(), 1);
+        for (wanted, running, reason) in
+            [(None, &[][..], "no cluster runs"), (None, &[1, 2], "several"), (Some(4), &[1], "does not run")]
+        {
+            assert!(choose(wanted, running).unwrap_err().to_string().contains(reason), "{reason}");
+        }
+    }
+}

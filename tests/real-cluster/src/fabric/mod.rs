@@ -1,0 +1,88 @@
+//! Makes the mock cloud's routes and load balancers work: the cluster's router does what the cloud says.
+//!
+//! Packets to a pod on another node, and packets to a load balancer, pass the router. It has a route for each pod range in
+//! the cloud, and one for each load balancer to those targets that are healthy. On a node, kube-proxy takes over. The cloud
+//! lives in ccm: while ccm does not run, routes stay as they are.
+
+mod cloud;
+mod decide;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use tokio::time::sleep;
+
+use crate::{http, network};
+use cloud::Cloud;
+use decide::{Check, Table};
+
+/// How often the cloud is read.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// How long a health check may take. A node that exceeds it gets no traffic until it responds again.
+const CHECK_DEADLINE: Duration = Duration::from_secs(1);
+
+/// The running task. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Fabric {
+    task: JoinHandle<()>,
+}
+
+impl Fabric {
+    /// Starts it for the cloud at `server` and the router in a network namespace.
+    pub fn start(server: SocketAddr, router: PathBuf) -> Self {
+        let task = tokio::spawn(async move {
+            let mut table = Table::new();
+            let mut last_error = String::new();
+            loop {
+                let error = match synchronize(server, &router, &mut table).await {
+                    Ok(()) => String::new(),
+                    Err(error) => format!("{error:#}"),
+                };
+                if error != last_error && !error.is_empty() {
+                    eprintln!("cluster: routes of the cloud are not up to date: {error}");
+                }
+                last_error = error;
+                sleep(PERIOD).await;
+            }
+        });
+        Self { task }
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn synchronize(server: SocketAddr, router: &Path, table: &mut Table) -> Result<()> {
+    // No cloud is no news: ccm is not up yet, or is being replaced.
+    let Ok(state) = http::get(server, "/state", CHECK_DEADLINE).await else { return Ok(()) };
+    let cloud: Cloud = serde_json::from_str(&state).context("read the state of the mock cloud")?;
+    let healthy = healthy(decide::checks(&cloud)).await;
+    let desired = decide::routes(&cloud, |check| healthy.contains(&check));
+    let commands = decide::changes(table, &desired);
+    if !commands.is_empty() {
+        let router = router.to_owned();
+        spawn_blocking(move || network::ip_in(&router, &commands)).await??;
+        *table = desired;
+    }
+    Ok(())
+}
+
+/// Those of the checks that succeed.
+async fn healthy(checks: BTreeSet<Check>) -> BTreeSet<Check> {
+    let mut running = JoinSet::new();
+    for (node, port) in checks {
+        running.spawn(async move {
+            let response = http::get((node, port).into(), "/healthz", CHECK_DEADLINE).await;
+            response.is_ok().then_some((node, port))
+        });
+    }
+    running.join_all().await.into_iter().flatten().collect()
+}

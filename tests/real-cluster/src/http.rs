@@ -1,0 +1,35 @@
+//! Single HTTP requests over plain TCP, for the mock cloud, health checks and test traffic.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// The largest response that is read, in bytes.
+const LARGEST: u64 = 16 << 20;
+
+/// Gets a path within a time; returns the response's body.
+///
+/// # Errors
+/// When there is no response in time, or its status is not 200.
+pub async fn get(server: SocketAddr, path: &str, deadline: Duration) -> Result<String> {
+    timeout(deadline, request(server, path))
+        .await
+        .with_context(|| format!("no response of {server} in {deadline:?}"))?
+}
+
+async fn request(server: SocketAddr, path: &str) -> Result<String> {
+    let mut connection = TcpStream::connect(server).await.with_context(|| format!("connect to {server}"))?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await.with_context(|| format!("write to {server}"))?;
+    let mut response = Vec::new();
+    connection.take(LARGEST).read_to_end(&mut response).await.with_context(|| format!("read from {server}"))?;
+    let text = String::from_utf8_lossy(&response);
+    let (head, body) = text.split_once("\r\n\r\n").with_context(|| format!("{server} closed the connection"))?;
+    let status = head.lines().next().unwrap_or_default();
+    ensure!(status.split(' ').nth(1) == Some("200"), "{server}{path}: {status:?}");
+    Ok(body.to_owned())
+}

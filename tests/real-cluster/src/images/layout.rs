@@ -1,0 +1,200 @@
+//! A tar file with an OCI layout, as container runtimes import it: layers, configs and manifests, called by their digests.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tar::{Builder, EntryType, Header};
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+
+/// Where commands without a slash are looked up, as in upstream's images.
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A layer in the layout.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    digest: String,
+    size: usize,
+}
+
+/// How an image is started.
+#[derive(Clone, Debug, Default)]
+pub struct Start<'a> {
+    /// The program.
+    pub entrypoint: &'a [&'a str],
+    /// Its arguments, which a pod may replace.
+    pub command: &'a [&'a str],
+    /// The user; root if empty.
+    pub user: &'a str,
+}
+
+/// A layout that is being written.
+pub struct Layout {
+    tar: Builder<File>,
+    blobs: BTreeSet<String>,
+    manifests: Vec<Value>,
+}
+
+impl Layout {
+    /// A layout in a new file.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path).with_context(|| format!("make {}", path.display()))?;
+        Ok(Self { tar: Builder::new(file), blobs: BTreeSet::new(), manifests: Vec::new() })
+    }
+
+    /// Adds a layer, which is a tar file.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn layer(&mut self, bytes: &[u8]) -> Result<Layer> {
+        Ok(Layer { digest: self.blob(bytes)?, size: bytes.len() })
+    }
+
+    /// Adds an image under its full names.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn image(&mut self, names: &[&str], layers: &[Layer], start: &Start) -> Result<()> {
+        for name in names {
+            let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+            let config = json!({
+                "architecture": architecture, "os": "linux",
+                // The name makes images with the same content differ, as the originals do.
+                "config": {
+                    "User": start.user, "Env": [PATH], "Entrypoint": start.entrypoint, "Cmd": start.command,
+                    "Labels": { "name": name },
+                },
+                "rootfs": {
+                    "type": "layers", "diff_ids": layers.iter().map(|layer| &layer.digest).collect::<Vec<_>>(),
+                },
+            });
+            let config = self.descriptor(CONFIG, &config)?;
+            let layers: Vec<Value> = layers
+                .iter()
+                .map(|layer| json!({ "mediaType": LAYER, "digest": layer.digest, "size": layer.size }))
+                .collect();
+            let manifest = json!({ "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers });
+            let mut manifest = self.descriptor(MANIFEST, &manifest)?;
+            let tag = name.rsplit_once(':').map_or(*name, |(_, tag)| tag);
+            manifest["annotations"] =
+                json!({ "io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag });
+            self.manifests.push(manifest);
+        }
+        Ok(())
+    }
+
+    /// Writes the index, which completes the layout.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn finish(mut self) -> Result<()> {
+        let index = json!({
+            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": self.manifests,
+        });
+        append(&mut self.tar, "oci-layout", 0o644, json!({ "imageLayoutVersion": "1.0.0" }).to_string().as_bytes())?;
+        append(&mut self.tar, "index.json", 0o644, index.to_string().as_bytes())?;
+        self.tar.into_inner().and_then(|mut file| file.flush()).context("write an image layout")
+    }
+
+    fn descriptor(&mut self, media_type: &str, document: &Value) -> Result<Value> {
+        let bytes = document.to_string().into_bytes();
+        Ok(json!({ "mediaType": media_type, "digest": self.blob(&bytes)?, "size": bytes.len() }))
+    }
+
+    /// Adds a blob, once; returns its digest.
+    fn blob(&mut self, bytes: &[u8]) -> Result<String> {
+        let hash: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        if self.blobs.insert(hash.clone()) {
+            append(&mut self.tar, &format!("blobs/sha256/{hash}"), 0o644, bytes)?;
+        }
+        Ok(format!("sha256:{hash}"))
+    }
+}
+
+/// A file, folder or link of a layer; paths have no leading slash.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// A folder with its permissions.
+    Folder(String, u32),
+    /// A file with its permissions and content.
+    File(String, u32, Vec<u8>),
+    /// A symbolic link and its target.
+    Link(String, String),
+    /// A second name of a file that came before.
+    HardLink(String, String),
+}
+
+impl Entry {
+    /// Folders that every user may read.
+    pub fn folders(paths: &[&str]) -> Vec<Self> {
+        paths.iter().map(|path| Self::Folder((*path).to_owned(), 0o755)).collect()
+    }
+}
+
+/// The content of a layer.
+///
+/// # Errors
+/// When a path is too long for a tar file.
+pub fn layer(entries: &[Entry]) -> Result<Vec<u8>> {
+    let mut layer = Builder::new(Vec::new());
+    for entry in entries {
+        match entry {
+            Entry::Folder(path, mode) => append_folder(&mut layer, &format!("{path}/"), *mode)?,
+            Entry::File(path, mode, bytes) => append(&mut layer, path, *mode, bytes)?,
+            Entry::Link(path, target) => append_link(&mut layer, EntryType::Symlink, path, target)?,
+            Entry::HardLink(path, target) => append_link(&mut layer, EntryType::Link, path, target)?,
+        }
+    }
+    layer.into_inner().context("pack a layer")
+}
+
+/// The content of a layer that is a program and what programs expect.
+///
+/// # Errors
+/// When the program cannot be read.
+pub fn program_layer(path: &str, program: &Path) -> Result<Vec<u8>> {
+    let bytes = std::fs::read(program).with_context(|| format!("read {}", program.display()))?;
+    layer(&[
+        Entry::Folder("tmp".into(), 0o1777),
+        Entry::Folder("etc".into(), 0o755),
+        Entry::File("etc/passwd".into(), 0o644, b"root:x:0:0:root:/root:/bin/sh\n".to_vec()),
+        Entry::File(path.trim_start_matches('/').into(), 0o755, bytes),
+    ])
+}
+
+fn append_link<W: Write>(tar: &mut Builder<W>, kind: EntryType, path: &str, target: &str) -> Result<()> {
+    let mut header = header(kind, 0o777, 0);
+    tar.append_link(&mut header, path, target).with_context(|| format!("pack {path}"))
+}
+
+fn append_folder<W: Write>(tar: &mut Builder<W>, path: &str, mode: u32) -> Result<()> {
+    let mut header = header(EntryType::Directory, mode, 0);
+    tar.append_data(&mut header, path, &b""[..]).with_context(|| format!("pack {path}"))
+}
+
+fn append<W: Write>(tar: &mut Builder<W>, path: &str, mode: u32, bytes: &[u8]) -> Result<()> {
+    let mut header = header(EntryType::Regular, mode, bytes.len() as u64);
+    tar.append_data(&mut header, path, bytes).with_context(|| format!("pack {path}"))
+}
+
+/// Owners and times are fixed, so that the same content has the same digest.
+fn header(kind: EntryType, mode: u32, size: u64) -> Header {
+    let mut header = Header::new_ustar();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(size);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
+}

@@ -1,0 +1,49 @@
+//! The images that every cluster has, made from the programs: no registry is needed.
+
+mod layout;
+pub mod suite;
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::programs::Programs;
+use layout::{Layout, Start, program_layer};
+
+/// The name of the file in the folder of programs.
+pub const FILE: &str = "images.tar";
+
+/// The image that holds a pod's namespaces.
+pub const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
+
+/// An HTTP server for tests: upstream's agnhost, without the tools of its usual image.
+pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
+
+/// The same server under another name, so that a Deployment can be updated.
+pub const AGNHOST_OLD: &str = "registry.k8s.io/e2e-test-images/agnhost:2.55";
+
+const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.15.0";
+
+/// The tar file with the images, made from the programs if it is not there.
+///
+/// # Errors
+/// When a program cannot be read, or the file not be written.
+pub fn file(programs: &Programs) -> Result<PathBuf> {
+    let path = programs.path(FILE);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let unfinished = programs.path(&format!("images.{}.tar", std::process::id()));
+    let mut layout = Layout::create(&unfinished)?;
+    let pause = layout.layer(&program_layer("/pause", &programs.path("pause"))?)?;
+    layout.image(&[PAUSE], &[pause], &Start { entrypoint: &["/pause"], user: "65535:65535", ..Start::default() })?;
+    let coredns = layout.layer(&program_layer("/coredns", &programs.path("coredns"))?)?;
+    layout.image(&[COREDNS], &[coredns], &Start { entrypoint: &["/coredns"], ..Start::default() })?;
+    let agnhost = layout.layer(&program_layer("/agnhost", &programs.path("agnhost"))?)?;
+    let start = Start { entrypoint: &["/agnhost"], command: &["pause"], ..Start::default() };
+    layout.image(&[AGNHOST, AGNHOST_OLD], &[agnhost], &start)?;
+    layout.finish()?;
+    fs::rename(&unfinished, &path).with_context(|| format!("move the images to {}", path.display()))?;
+    Ok(path)
+}

@@ -1,0 +1,23 @@
+//! Processes inside a cluster: its keeper, and the first process of each node. The owner runs itself to start them.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{keeper, node};
+
+/// The first argument of the owner's program when it is one of these processes.
+pub const INSIDE: &str = "cluster-process";
+
+/// Is such a process: takes the arguments after [`INSIDE`].
+///
+/// # Errors
+/// When there is no such process, or it fails.
+pub fn run(arguments: &[String]) -> Result<()> {
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["keeper", index] => keeper::run(index.parse().context("read the cluster's index")?),
+        ["node", config] => node::run(Path::new(config)),
+        ["node-inside", config] => node::run_inside(Path::new(config)),
+        _ => bail!("only a cluster starts this"),
+    }
+}

@@ -1,0 +1,27 @@
+//! A real Kubernetes cluster on one Linux machine: stock kubelets, kube-proxies and containers, on a control plane of tests.
+//!
+//! Each node has its own network, mount, pid, host name, IPC and cgroup namespaces. The control plane runs in the network
+//! namespace of a router between nodes, which this machine is connected with. All processes end with their owner; the
+//! network and all mounts are parts of namespaces and end with these; the keeper removes cgroups and folders.
+
+#![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]
+
+pub mod address;
+mod bed;
+mod cgroups;
+mod cluster;
+mod command;
+pub mod control;
+mod fabric;
+pub mod http;
+pub mod images;
+pub mod inside;
+mod keeper;
+pub mod load;
+mod managers;
+mod network;
+mod node;
+pub mod programs;
+pub mod requirements;
+
+pub use cluster::{RealCluster, Setup};

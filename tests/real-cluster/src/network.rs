@@ -1,0 +1,150 @@
+//! Network devices: the router's bridge, and the cables from it to nodes and to this machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::address::Addresses;
+use crate::{bed, command};
+
+/// How long a process may take to make its network namespace.
+const NAMESPACE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The bridge between nodes.
+const BRIDGE: &str = "br0";
+
+/// Kernel settings of the router's network namespace. The first must exist.
+const ROUTER_SETTINGS: [(&str, &str); 7] = [
+    ("ipv4/ip_forward", "1"),
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/all/send_redirects", "0"),
+    ("ipv4/conf/default/send_redirects", "0"),
+    // Connections to a node that was killed end soon.
+    ("ipv4/tcp_orphan_retries", "1"),
+    // Connections to a load balancer are spread by address and port.
+    ("ipv4/fib_multipath_hash_policy", "1"),
+    // Frames between nodes are not filtered as if they were routed.
+    ("bridge/bridge-nf-call-iptables", "0"),
+];
+
+/// The file of a process' network namespace.
+pub fn namespace(process: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{process}/ns/net"))
+}
+
+/// Makes this process' network namespace the router of a cluster.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn set_up_router(addresses: Addresses) -> Result<()> {
+    ip(&format!(
+        "link set lo up
+link add {BRIDGE} type bridge
+address add {}/24 dev {BRIDGE}
+link set {BRIDGE} up
+",
+        addresses.gateway()
+    ))?;
+    set(&ROUTER_SETTINGS)
+}
+
+/// Connects this machine with a cluster's router, and routes the range of its load balancers there.
+///
+/// # Errors
+/// When the kernel refuses, for instance because the addresses are in use.
+pub fn connect_machine(addresses: Addresses, router: &Path, process: u32) -> Result<()> {
+    let device = bed::device(addresses.index);
+    ip(&format!("link add {device} type veth peer name machine netns {process}\n"))?;
+    ip_in(router, &format!("link set machine master {BRIDGE} up\n"))?;
+    ip(&format!(
+        "address add {}/24 dev {device}
+link set {device} up
+route add {} via {}
+",
+        addresses.machine(),
+        addresses.balancers(),
+        addresses.gateway()
+    ))
+}
+
+/// Removes the cable to this machine, from the router's end, if it is there.
+pub fn disconnect_machine() {
+    let _ = command::run("ip", &["link", "delete", "machine"]);
+}
+
+/// Lays a cable from a cluster's router to a node, whose namespaces `process` has just made or is about to make.
+///
+/// # Errors
+/// When the namespace does not appear, or the kernel refuses.
+pub fn connect_node(router: &Path, name: &str, process: u32) -> Result<()> {
+    wait_for_namespace(router, process)?;
+    ip_in(
+        router,
+        &format!("link add {name} type veth peer name eth0 netns {process}\nlink set {name} master {BRIDGE} up\n"),
+    )
+}
+
+/// Sets up the node's end of the cable in this process' network namespace, once it is there.
+///
+/// # Errors
+/// When there is no cable, or the kernel refuses.
+pub fn set_up_node(address: std::net::Ipv4Addr, gateway: std::net::Ipv4Addr) -> Result<()> {
+    let deadline = Instant::now() + NAMESPACE_DEADLINE;
+    while !Path::new("/sys/class/net/eth0").exists() {
+        if Instant::now() > deadline {
+            bail!("this node got no network device in {} s", NAMESPACE_DEADLINE.as_secs());
+        }
+        sleep(Duration::from_millis(20));
+    }
+    ip(&format!(
+        "link set lo up
+address add {address}/24 dev eth0
+link set eth0 up
+route add default via {gateway}
+"
+    ))?;
+    set(&[("ipv4/ip_forward", "1"), ("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/default/rp_filter", "0")])
+}
+
+/// Waits until a process has a network namespace that is neither this process' nor the router's.
+fn wait_for_namespace(router: &Path, process: u32) -> Result<()> {
+    let link = |path: &Path| fs::read_link(path).with_context(|| format!("read {}", path.display()));
+    let others = [link(&namespace(std::process::id()))?, link(router)?];
+    let deadline = Instant::now() + NAMESPACE_DEADLINE;
+    while others.contains(&link(&namespace(process))?) {
+        if Instant::now() > deadline {
+            bail!("process {process} made no network namespace in {} s", NAMESPACE_DEADLINE.as_secs());
+        }
+        sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Runs commands of `ip`, one per line, in a network namespace.
+///
+/// # Errors
+/// When one of them fails.
+pub fn ip_in(namespace: &Path, commands: &str) -> Result<()> {
+    let net = format!("--net={}", namespace.display());
+    command::run_with_input("nsenter", &[&net, "--", "ip", "-batch", "-"], commands)?;
+    Ok(())
+}
+
+fn ip(commands: &str) -> Result<()> {
+    command::run_with_input("ip", &["-batch", "-"], commands)?;
+    Ok(())
+}
+
+/// Writes settings of this process' network namespace; those that the kernel does not have are left out.
+fn set(settings: &[(&str, &str)]) -> Result<()> {
+    for (name, value) in settings {
+        let path = Path::new("/proc/sys/net").join(name);
+        if path.exists() {
+            fs::write(&path, value).with_context(|| format!("write {value} to {}", path.display()))?;
+        }
+    }
+    Ok(())
+}

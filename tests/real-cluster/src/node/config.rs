@@ -1,0 +1,51 @@
+//! What distinguishes a node from others, and where its files are.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// The node's own folder, as seen from inside.
+pub const OWN: &str = "/run/bed/node";
+
+/// The folder of programs, as seen from inside.
+pub const PROGRAMS: &str = "/run/bed/programs";
+
+/// A node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeConfig {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// The router's address.
+    pub gateway: Ipv4Addr,
+    /// The cluster's branch of cgroups.
+    pub branch: String,
+    /// Its folder, with [`NodeConfig::AUTHORITY`], [`NodeConfig::BOOTSTRAP`] and [`NodeConfig::PROXY`] in it.
+    pub folder: PathBuf,
+    /// The folder of programs and images.
+    pub programs: PathBuf,
+    /// Image files in the folder of programs, imported before the kubelet starts.
+    pub images: Vec<String>,
+}
+
+impl NodeConfig {
+    /// The certificate of the cluster's authority.
+    pub const AUTHORITY: &str = "ca.crt";
+    /// The kubeconfig with which the kubelet asks for its certificate.
+    pub const BOOTSTRAP: &str = "bootstrap.conf";
+    /// The kubeconfig of kube-proxy.
+    pub const PROXY: &str = "proxy.conf";
+
+    /// Reads it from a file.
+    ///
+    /// # Errors
+    /// When the file is not there or not what it should be.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))
+    }
+}

@@ -1,0 +1,160 @@
+//! The configuration files of the node's programs.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::config::{NodeConfig, OWN, PROGRAMS};
+use crate::address::{DNS, PODS};
+use crate::images::PAUSE;
+
+/// The file names in [`OWN`].
+pub const CONTAINERD: &str = "containerd.toml";
+/// The kubelet's configuration.
+pub const KUBELET: &str = "kubelet.json";
+/// kube-proxy's configuration.
+pub const KUBE_PROXY: &str = "kube-proxy.json";
+/// The template of the pod network's configuration, which containerd fills in with the node's range.
+const POD_NETWORK: &str = "pod-network.template";
+/// The file of DNS servers for pods without cluster DNS: empty, as nothing outside the cluster is reached.
+const RESOLVER: &str = "resolv.conf";
+
+/// The socket of containerd.
+pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
+
+/// The bit of CAP_SYS_RESOURCE in the sets of capabilities.
+const SYS_RESOURCE: u64 = 1 << 24;
+
+/// Writes all files.
+pub(super) fn write(node: &NodeConfig) -> Result<()> {
+    let may_raise_priority = capabilities()? & SYS_RESOURCE != 0;
+    own(CONTAINERD, &containerd(may_raise_priority))?;
+    own(POD_NETWORK, &pod_network().to_string())?;
+    own(KUBELET, &kubelet().to_string())?;
+    own(KUBE_PROXY, &kube_proxy(&node.name).to_string())?;
+    own(RESOLVER, "")?;
+    let machine_id = fs::read_to_string("/proc/sys/kernel/random/uuid").context("read a random number")?;
+    etc("machine-id", &machine_id.replace('-', ""))?;
+    etc("hostname", &format!("{}\n", node.name))?;
+    etc("hosts", &format!("127.0.0.1 localhost\n{} {}\n", node.address, node.name))?;
+    etc("resolv.conf", "")?;
+    for folder in ["/etc/kubernetes/manifests", "/etc/cni/net.d", "/var/lib/kubelet", "/var/log/pods"] {
+        fs::create_dir_all(folder).with_context(|| format!("make {folder}"))?;
+    }
+    Ok(())
+}
+
+fn own(name: &str, text: &str) -> Result<()> {
+    let path = Path::new(OWN).join(name);
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// Replaces a file of `/etc`, which may be a link to a place that the node does not have.
+fn etc(name: &str, text: &str) -> Result<()> {
+    let path = Path::new("/etc").join(name);
+    let _ = fs::remove_file(&path);
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// The capabilities of this process.
+fn capabilities() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:")).context("no capabilities in the status")?;
+    u64::from_str_radix(set.trim(), 16).context("read the capabilities")
+}
+
+fn containerd(may_raise_priority: bool) -> String {
+    format!(
+        r#"version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+[grpc]
+  address = "{CONTAINERD_SOCKET}"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "{PAUSE}"
+[plugins."io.containerd.cri.v1.runtime"]
+  # Without the capability, a pod cannot have a lower score than containerd itself.
+  restrict_oom_score_adj = {}
+  enable_unprivileged_ports = true
+  enable_unprivileged_icmp = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["{PROGRAMS}"]
+    conf_dir = "/etc/cni/net.d"
+    conf_template = "{OWN}/{POD_NETWORK}"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      BinaryName = "{PROGRAMS}/runc"
+      SystemdCgroup = false
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+"#,
+        !may_raise_priority
+    )
+}
+
+fn pod_network() -> Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": "pods",
+        "plugins": [
+            {
+                "type": "ptp",
+                "mtu": 1500,
+                "ipam": {
+                    "type": "host-local",
+                    "dataDir": "/var/lib/cni/networks",
+                    "ranges": [[{ "subnet": "{{.PodCIDR}}" }]],
+                    "routes": [{ "dst": "0.0.0.0/0" }],
+                },
+            },
+            { "type": "portmap", "backend": "nftables", "capabilities": { "portMappings": true } },
+        ],
+    })
+}
+
+fn kubelet() -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "x509": { "clientCAFile": format!("{OWN}/{}", NodeConfig::AUTHORITY) },
+            "webhook": { "enabled": true },
+            "anonymous": { "enabled": false },
+        },
+        "authorization": { "mode": "Webhook" },
+        "cgroupDriver": "cgroupfs",
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "clusterDomain": "cluster.local",
+        "clusterDNS": [DNS],
+        "resolvConf": format!("{OWN}/{RESOLVER}"),
+        "containerRuntimeEndpoint": format!("unix://{CONTAINERD_SOCKET}"),
+        "staticPodPath": "/etc/kubernetes/manifests",
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        "rotateCertificates": true,
+        "makeIPTablesUtilChains": false,
+        "serializeImagePulls": false,
+        // Images come from a file and cannot be pulled again; the disk is the machine's.
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "evictionHard": { "memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%" },
+    })
+}
+
+fn kube_proxy(node: &str) -> Value {
+    json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "clientConnection": { "kubeconfig": format!("{OWN}/{}", NodeConfig::PROXY) },
+        "mode": "nftables",
+        "clusterCIDR": PODS,
+        "hostnameOverride": node,
+        // The limit of connections is the machine's.
+        "conntrack": { "maxPerCore": 0, "min": 0 },
+    })
+}

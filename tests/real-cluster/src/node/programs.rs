@@ -1,0 +1,106 @@
+//! The node's programs: containerd, kubelet and kube-proxy, started in this order and watched.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{WaitOptions, wait};
+
+use super::config::{NodeConfig, OWN, PROGRAMS};
+use super::files::{CONTAINERD, CONTAINERD_SOCKET, KUBE_PROXY, KUBELET};
+use crate::command;
+
+/// How long containerd may take to start.
+const CONTAINERD_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Runs the programs until one of them ends.
+pub(super) fn run(node: &NodeConfig) -> Result<()> {
+    let containerd = start("containerd", &["--config".into(), format!("{OWN}/{CONTAINERD}")])?;
+    wait_for_containerd()?;
+    for image in &node.images {
+        let file = format!("{PROGRAMS}/{image}");
+        let ctr = format!("{PROGRAMS}/ctr");
+        command::run(&ctr, &["--namespace", "k8s.io", "images", "import", "--local", &file])
+            .with_context(|| format!("import {image}"))?;
+    }
+    let kubelet = start("kubelet", &kubelet_flags(node))?;
+    let kube_proxy = start("kube-proxy", &[format!("--config={OWN}/{KUBE_PROXY}")])?;
+    let own = [(containerd, "containerd"), (kubelet, "kubelet"), (kube_proxy, "kube-proxy")];
+    loop {
+        // This is the first process of a pid namespace: orphans are its children too.
+        match wait(WaitOptions::empty()) {
+            Ok(Some((process, _))) => {
+                if let Some((_, name)) =
+                    own.iter().find(|(id, _)| u32::try_from(process.as_raw_nonzero().get()) == Ok(*id))
+                {
+                    bail!("{name} ended; the last lines of {name}.log:\n{}", last_lines(name));
+                }
+            }
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(anyhow!(error)).context("wait for processes"),
+        }
+    }
+}
+
+fn kubelet_flags(node: &NodeConfig) -> Vec<String> {
+    [
+        ("config", format!("{OWN}/{KUBELET}")),
+        ("bootstrap-kubeconfig", format!("{OWN}/{}", NodeConfig::BOOTSTRAP)),
+        ("kubeconfig", format!("{OWN}/kubelet.conf")),
+        ("cert-dir", "/var/lib/kubelet/pki".into()),
+        ("hostname-override", node.name.clone()),
+        ("node-ip", node.address.to_string()),
+        ("cloud-provider", "external".into()),
+    ]
+    .map(|(name, value)| format!("--{name}={value}"))
+    .into()
+}
+
+/// Starts a program with its output in a file of its name; returns its process id.
+fn start(name: &str, arguments: &[String]) -> Result<u32> {
+    let log = File::create(log(name)).with_context(|| format!("make the log of {name}"))?;
+    let path = format!("{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    let child = Command::new(format!("{PROGRAMS}/{name}"))
+        .args(arguments)
+        .env("PATH", path)
+        .current_dir(OWN)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("start {name}"))?;
+    Ok(child.id())
+}
+
+fn wait_for_containerd() -> Result<()> {
+    let ctr = format!("{PROGRAMS}/ctr");
+    let deadline = Instant::now() + CONTAINERD_DEADLINE;
+    loop {
+        let answer = if Path::new(CONTAINERD_SOCKET).exists() {
+            command::run(&ctr, &["version"])
+        } else {
+            Err(anyhow!("it has no socket"))
+        };
+        match answer {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() > deadline => {
+                let last = last_lines("containerd");
+                return Err(error.context(format!("containerd was not ready; the last lines of its log:\n{last}")));
+            }
+            Err(_) => sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+fn log(name: &str) -> String {
+    format!("{OWN}/{name}.log")
+}
+
+fn last_lines(name: &str) -> String {
+    let text = std::fs::read_to_string(log(name)).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(10)..].join("\n")
+}

@@ -1,0 +1,147 @@
+//! `cargo xtask cluster`: a real cluster on this machine, managed by kcm and ccm.
+
+pub mod felt;
+mod programs;
+pub mod smoke;
+pub mod web;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use control_plane::Identity;
+use control_plane::assets::Program;
+use real_cluster::{RealCluster, control};
+use tokio::time::sleep;
+
+use crate::interrupt::Interrupted;
+
+pub use programs::{Manager, check_machine, setup};
+
+/// How often processes are checked.
+const CHECK_PERIOD: Duration = Duration::from_millis(500);
+
+/// Start a real Kubernetes cluster on this machine, managed by kcm and ccm, until Ctrl-C.
+///
+/// Each node is a set of namespaces with a stock kubelet, kube-proxy, containerd and runc; pods are real containers.
+/// ccm runs with the mock cloud, whose routes and load balancers work: the address of a Service of type LoadBalancer
+/// is reached from this machine. The kubeconfig that is printed works from this machine too.
+///
+/// Needs Linux and root. What else is missing is listed. The nodes' programs are built once with Go, for some fifteen
+/// minutes, and cached outside the checkout. Nothing of the cluster is left when this command ends, even if it is killed.
+#[derive(clap::Args)]
+#[command(after_long_help = "Examples:
+  cargo xtask cluster                               # two nodes, managed by kcm
+  cargo xtask cluster --nodes 3 --manager upstream
+  cargo xtask cluster --manager ./my-manager        # any manager with upstream's flags
+  cargo xtask cluster swap upstream                 # replace the manager of the running cluster
+  KEEP_CONTROL_PLANE=1 cargo xtask cluster          # keep folder and logs at the end")]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    /// Number of nodes
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    nodes: u8,
+
+    /// The controller manager: ours, upstream, or the path of a program with upstream's flags
+    #[arg(long, default_value = "ours", value_name = "MANAGER")]
+    manager: Manager,
+
+    /// ccm, instead of building it
+    #[arg(long, value_name = "PATH")]
+    cloud_manager: Option<PathBuf>,
+
+    /// Test that a cluster comes up and serves real traffic, and end it
+    #[arg(long)]
+    smoke: bool,
+
+    /// Build our managers for release: slower to build, faster to run
+    #[arg(long)]
+    release: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Replace the controller manager of a running cluster
+    Swap {
+        /// The new one: ours, upstream, or the path of a program with upstream's flags
+        manager: Manager,
+
+        /// The cluster's index, if there are several
+        #[arg(long, value_name = "INDEX")]
+        cluster: Option<u8>,
+
+        /// Build ours for release
+        #[arg(long)]
+        release: bool,
+    },
+}
+
+/// Starts a cluster and serves it until it is interrupted, or replaces the manager of a running one.
+pub fn run(arguments: Arguments) -> Result<()> {
+    if let Some(Command::Swap { manager, cluster, release }) = arguments.command {
+        let program = manager.program(release)?;
+        control::swap(cluster, &program)?;
+        println!("the controller manager is now {}", program.display());
+        return Ok(());
+    }
+    programs::check_machine()?;
+    let setup = setup(arguments.nodes, &arguments.manager, arguments.cloud_manager.as_deref(), arguments.release)?;
+    if arguments.smoke {
+        return smoke::run(setup);
+    }
+    tokio::runtime::Runtime::new()?.block_on(serve(setup))
+}
+
+async fn serve(setup: real_cluster::Setup) -> Result<()> {
+    let mut interrupted = Interrupted::listen()?;
+    let start = Instant::now();
+    let report = |step: &str| println!("{:6.1} s  {step}", start.elapsed().as_secs_f64());
+    let nodes = setup.nodes;
+    let cluster = tokio::select! {
+        cluster = RealCluster::start(setup, report) => cluster?,
+        () = interrupted.wait() => {
+            println!("ending before the cluster was up");
+            return Ok(());
+        }
+    };
+    introduce(&cluster, nodes)?;
+    tokio::select! {
+        ended = watch(&cluster) => ended?,
+        served = control::serve(&cluster, report) => served?,
+        () = interrupted.wait() => println!("ending"),
+    }
+    Ok(())
+}
+
+fn introduce(cluster: &RealCluster, nodes: u8) -> Result<()> {
+    let control_plane = cluster.control_plane();
+    println!(
+        "
+Kubernetes 1.37 at {} with {nodes} nodes. Folder with the logs: {}
+
+  export KUBECONFIG={}
+  {} get pods --all-namespaces
+
+Load balancers get addresses of {}, reached from this machine. Images that need no registry:
+  {}  (an HTTP server: command /agnhost, arguments netexec --http-port=8080)
+The manager can be replaced: cargo xtask cluster swap upstream
+Ctrl-C ends the cluster and removes everything.",
+        control_plane.server(),
+        control_plane.folder().display(),
+        control_plane.kubeconfig(Identity::Admin)?.display(),
+        control_plane.assets().path(Program::Kubectl)?.display(),
+        cluster.addresses().balancers(),
+        real_cluster::images::AGNHOST,
+    );
+    Ok(())
+}
+
+/// Fails when a process of the cluster ends by itself.
+async fn watch(cluster: &RealCluster) -> Result<()> {
+    loop {
+        cluster.control_plane().check()?;
+        sleep(CHECK_PERIOD).await;
+    }
+}

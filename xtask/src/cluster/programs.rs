@@ -1,0 +1,92 @@
+//! The programs that a cluster is started with: built by cargo, given by path, or upstream's.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result};
+use control_plane::assets::{Assets, Program};
+use real_cluster::programs::Programs;
+use real_cluster::{Setup, requirements};
+
+use crate::cargo;
+
+/// A controller manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Manager {
+    /// This project's kcm.
+    Ours,
+    /// Upstream's kube-controller-manager.
+    Upstream,
+    /// Any program with upstream's flags.
+    Path(PathBuf),
+}
+
+impl fmt::Display for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ours => f.write_str("ours"),
+            Self::Upstream => f.write_str("upstream"),
+            Self::Path(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Manager {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text {
+            "ours" => Self::Ours,
+            "upstream" => Self::Upstream,
+            path => Self::Path(path.into()),
+        })
+    }
+}
+
+impl Manager {
+    /// The path of its program, which is built if it must be.
+    pub fn program(&self, release: bool) -> Result<PathBuf> {
+        match self {
+            Self::Ours => cargo::build("kcm", if release { &["--release"] } else { &[] }),
+            Self::Upstream => Assets::of(&[Program::Etcd])?.upstream_manager(),
+            Self::Path(path) => path.canonicalize().with_context(|| format!("find the manager {}", path.display())),
+        }
+    }
+}
+
+/// Fails with everything that this machine lacks for a real cluster, before anything is built.
+pub fn check_machine() -> Result<()> {
+    requirements::check(&Programs::locate()?)
+}
+
+/// Builds what is needed of a cluster's programs. Without a path, ccm is built without the SDKs of clouds.
+pub fn setup(nodes: u8, manager: &Manager, cloud_manager: Option<&Path>, release: bool) -> Result<Setup> {
+    let profile: &[&str] = if release { &["--release"] } else { &[] };
+    let cloud_manager = match cloud_manager {
+        Some(path) => path.canonicalize().with_context(|| format!("find {}", path.display()))?,
+        None => cargo::build("ccm", &[&["--no-default-features"], profile].concat())?,
+    };
+    Ok(Setup {
+        nodes,
+        manager: manager.program(release)?,
+        cloud_manager,
+        inside: std::env::current_exe().context("find this program")?,
+        images: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manager_is_a_word_or_a_path() {
+        for (text, manager) in
+            [("ours", Manager::Ours), ("upstream", Manager::Upstream), ("./kcm", Manager::Path("./kcm".into()))]
+        {
+            assert_eq!(text.parse(), Ok(manager));
+        }
+    }
+}

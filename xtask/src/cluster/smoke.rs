@@ -1,0 +1,67 @@
+//! The smoke test of a real cluster: it comes up, a Deployment is rolled while requests are served, nothing is left.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use real_cluster::load::Load;
+use real_cluster::programs::Programs;
+use real_cluster::{RealCluster, Setup, images, requirements};
+use tokio::time::Instant;
+
+use super::web::{PATH, Web};
+
+/// Runs the smoke test where the nodes' programs are not built yet, which takes some fifteen minutes.
+pub const ALWAYS: &str = "KCM_REAL_CLUSTER";
+
+/// The number of servers that are rolled.
+const SERVERS: u32 = 4;
+
+/// Requests per second are ten times as many.
+const CLIENTS: u32 = 4;
+
+/// How long a step may take on a machine that is busy with other work.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+/// Why the smoke test does not run on this machine, or `None`.
+pub fn obstacle() -> Result<Option<String>> {
+    let programs = Programs::locate()?;
+    let missing = requirements::missing(&programs);
+    if !missing.is_empty() {
+        return Ok(Some(format!("this machine cannot run a real cluster: {}", missing.join("; "))));
+    }
+    let is_wanted = std::env::var_os(ALWAYS).is_some_and(|value| value != "0" && !value.is_empty());
+    Ok((!programs.are_built() && !is_wanted)
+        .then(|| format!("the nodes' programs are not built: cargo xtask cluster builds them once, or set {ALWAYS}=1")))
+}
+
+/// Plays it. Fails with the first thing that is not as it should be.
+pub fn run(setup: Setup) -> Result<()> {
+    let index = tokio::runtime::Runtime::new()?.block_on(play(setup))?;
+    let leaks = RealCluster::leaks(index);
+    ensure!(leaks.is_empty(), "the cluster left behind: {}", leaks.join(", "));
+    println!("the cluster left nothing behind");
+    Ok(())
+}
+
+/// Returns the cluster's index, once it has ended.
+async fn play(setup: Setup) -> Result<u8> {
+    let start = Instant::now();
+    let report = |step: &str| println!("{:6.1} s  {step}", start.elapsed().as_secs_f64());
+    let cluster = RealCluster::start(setup, report).await?;
+    let web = Web::create(cluster.control_plane(), SERVERS).await?;
+    web.wait_for_rollout(DEADLINE).await?;
+    let server = web.wait_for_response(DEADLINE).await?;
+    report(&format!("{SERVERS} servers respond at {server}, the load balancer of their Service"));
+    let load = Load::start(server, PATH, CLIENTS, Duration::from_millis(100));
+    let update = Instant::now();
+    web.update(images::AGNHOST).await?;
+    web.wait_for_rollout(DEADLINE).await.context("roll the Deployment")?;
+    let (requests, failed) = load.count_since(update);
+    report(&format!("the Deployment was updated; {failed} of {requests} requests failed"));
+    ensure!(requests > 0 && failed * 20 <= requests, "{failed} of {requests} requests failed during the update");
+    web.wait_for_response(DEADLINE).await?;
+    web.delete().await?;
+    report("Deployment and Service are deleted");
+    cluster.control_plane().check()?;
+    Ok(cluster.addresses().index)
+}

@@ -1,0 +1,179 @@
+//! A Deployment of real HTTP servers behind a Service of type LoadBalancer.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use control_plane::{ControlPlane, Identity};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use real_cluster::{http, images};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+/// The name of both objects.
+const NAME: &str = "web";
+
+/// The path at which a server responds with its pod's name.
+pub const PATH: &str = "/hostname";
+
+/// How often objects are read.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// How long a server goes on after its pod is deleted, in seconds: longer than it takes to send requests elsewhere.
+const DRAIN_SECONDS: u32 = 5;
+
+/// The servers.
+pub struct Web {
+    deployments: Api<Deployment>,
+    services: Api<Service>,
+}
+
+impl Web {
+    /// Creates both objects.
+    pub async fn create(cluster: &ControlPlane, replicas: u32) -> Result<Self> {
+        let client = cluster.client(Identity::Admin).await?;
+        let web =
+            Self { deployments: Api::default_namespaced(client.clone()), services: Api::default_namespaced(client) };
+        let deployment: Deployment = serde_json::from_value(json!({
+            "metadata": { "name": NAME },
+            "spec": {
+                "replicas": replicas,
+                "selector": { "matchLabels": { "app": NAME } },
+                "template": {
+                    "metadata": { "labels": { "app": NAME } },
+                    "spec": {
+                        "terminationGracePeriodSeconds": 2 * DRAIN_SECONDS,
+                        "containers": [{
+                            "name": NAME,
+                            "image": images::AGNHOST_OLD,
+                            "imagePullPolicy": "IfNotPresent",
+                            "command": ["/agnhost", "netexec", "--http-port=8080"],
+                            "readinessProbe": { "httpGet": { "path": "/healthz", "port": 8080 }, "periodSeconds": 1 },
+                            "lifecycle": { "preStop": { "sleep": { "seconds": DRAIN_SECONDS } } },
+                        }],
+                    },
+                },
+            },
+        }))?;
+        let service: Service = serde_json::from_value(json!({
+            "metadata": { "name": NAME },
+            "spec": {
+                "type": "LoadBalancer",
+                "selector": { "app": NAME },
+                "ports": [{ "port": 80, "targetPort": 8080 }],
+            },
+        }))?;
+        let parameters = PostParams::default();
+        web.deployments.create(&parameters, &deployment).await.context("create the Deployment")?;
+        web.services.create(&parameters, &service).await.context("create the Service")?;
+        Ok(web)
+    }
+
+    /// Waits until the load balancer has an address and a server responds at it; returns the address.
+    pub async fn wait_for_response(&self, deadline: Duration) -> Result<SocketAddr> {
+        let end = Instant::now() + deadline;
+        let mut last = "the load balancer has no address".to_owned();
+        while Instant::now() < end {
+            let service = self.services.get(NAME).await.context("get the Service")?;
+            let status = service.status.and_then(|status| status.load_balancer);
+            let ingress = status.and_then(|balancer| balancer.ingress).unwrap_or_default();
+            let address = ingress.into_iter().find_map(|one| one.ip?.parse::<IpAddr>().ok());
+            if let Some(address) = address {
+                let server = SocketAddr::new(address, 80);
+                match http::get(server, PATH, Duration::from_secs(1)).await {
+                    Ok(_) => return Ok(server),
+                    Err(error) => last = format!("{error:#}"),
+                }
+            }
+            sleep(PERIOD).await;
+        }
+        bail!("the Service did not respond in {} s: {last}", deadline.as_secs())
+    }
+
+    /// Changes the image of all servers to a newer one, or back.
+    pub async fn update(&self, image: &str) -> Result<()> {
+        let patch = json!({ "spec": { "template": { "spec": { "containers": [{ "name": NAME, "image": image }] } } } });
+        self.patch(&patch).await
+    }
+
+    /// Changes the number of servers.
+    pub async fn scale(&self, replicas: u32) -> Result<()> {
+        self.patch(&json!({ "spec": { "replicas": replicas } })).await
+    }
+
+    async fn patch(&self, patch: &serde_json::Value) -> Result<()> {
+        let parameters = PatchParams::default();
+        self.deployments
+            .patch(NAME, &parameters, &Patch::Strategic(patch))
+            .await
+            .context("patch the Deployment")
+            .map(drop)
+    }
+
+    /// Waits until all servers have the current template and are available, and no others are left; returns how long it
+    /// took.
+    pub async fn wait_for_rollout(&self, deadline: Duration) -> Result<Duration> {
+        let start = Instant::now();
+        loop {
+            let deployment = self.deployments.get(NAME).await.context("get the Deployment")?;
+            if is_complete(&deployment) {
+                return Ok(start.elapsed());
+            }
+            if start.elapsed() > deadline {
+                let status = serde_json::to_string(&deployment.status)?;
+                bail!("the rollout was not complete after {} s: {status}", deadline.as_secs());
+            }
+            sleep(PERIOD).await;
+        }
+    }
+
+    /// Deletes both objects, and waits until they no longer exist.
+    pub async fn delete(&self) -> Result<()> {
+        let parameters = kube::api::DeleteParams::foreground();
+        self.deployments.delete(NAME, &parameters).await.context("delete the Deployment")?;
+        self.services.delete(NAME, &parameters).await.context("delete the Service")?;
+        while self.deployments.get_opt(NAME).await?.is_some() || self.services.get_opt(NAME).await?.is_some() {
+            sleep(PERIOD).await;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a rollout is complete, as `kubectl rollout status` judges it.
+fn is_complete(deployment: &Deployment) -> bool {
+    let desired = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let Some(status) = &deployment.status else { return false };
+    let count = |number: Option<i32>| number.unwrap_or(0);
+    status.observed_generation >= deployment.metadata.generation
+        && count(status.updated_replicas) == desired
+        && count(status.replicas) == desired
+        && count(status.available_replicas) == desired
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rollout_is_complete_when_only_updated_available_replicas_are_left() {
+        let deployment = |status| -> Deployment {
+            serde_json::from_value(json!({
+                "metadata": { "generation": 2 },
+                "spec": { "replicas": 2, "selector": {}, "template": {} },
+                "status": status,
+            }))
+            .unwrap()
+        };
+        let complete = json!({ "observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2 });
+        assert!(is_complete(&deployment(complete.clone())));
+        for (field, value) in
+            [("observedGeneration", 1), ("replicas", 3), ("updatedReplicas", 1), ("availableReplicas", 1)]
+        {
+            let mut status = complete.clone();
+            status[field] = value.into();
+            assert!(!is_complete(&deployment(status)), "{field}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! `cargo xtask conformance`: upstream's conformance suite on a real cluster, for our manager and for upstream's.
+
+mod report;
+mod suite;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use real_cluster::RealCluster;
+use real_cluster::images::suite as suite_images;
+use real_cluster::programs::Programs;
+
+use crate::cluster::{self, Manager};
+use report::Results;
+
+/// Run upstream's conformance suite on a real cluster, for our manager and for upstream's, and compare.
+///
+/// Each manager gets a cluster of its own, one after the other. The specs are those of upstream's e2e.test with
+/// `[Conformance]` and without `[Serial]` in their names, unless chosen otherwise. The report (Markdown, the logs and JSON of
+/// the suite) goes to a folder that is printed. Fails if a spec passes with upstream's manager and not with ours.
+///
+/// Needs what `cargo xtask cluster` needs, and the Debian packages debootstrap and busybox-static, from which the images of
+/// the suite are made. A full run takes about 15 minutes for each manager on an idle machine.
+#[derive(clap::Args)]
+#[command(after_long_help = "Examples:
+  cargo xtask conformance                                     # both managers, all parallel conformance specs
+  cargo xtask conformance --manager ours --focus 'Deployment.*Conformance'
+  cargo xtask conformance --focus '\\[sig-apps\\]' --skip '\\[Slow\\]|\\[Serial\\]'")]
+pub struct Arguments {
+    /// Managers to run the suite with: ours, upstream, or the path of a program with upstream's flags
+    #[arg(long, value_delimiter = ',', default_value = "upstream,ours", value_name = "MANAGERS")]
+    manager: Vec<Manager>,
+
+    /// Specs to run: a regular expression of Go
+    #[arg(long, default_value = r"\[Conformance\]", value_name = "REGEX")]
+    focus: String,
+
+    /// Specs to leave out: a regular expression of Go
+    #[arg(long, default_value = r"\[Serial\]", value_name = "REGEX")]
+    skip: String,
+
+    /// Number of specs that run at the same time
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    procs: u32,
+
+    /// Minutes after which the suite is ended
+    #[arg(long, default_value_t = 60, value_name = "MINUTES")]
+    timeout: u32,
+
+    /// Build our managers without --release
+    #[arg(long)]
+    debug: bool,
+
+    /// ccm, instead of building it
+    #[arg(long, value_name = "PATH")]
+    cloud_manager: Option<PathBuf>,
+
+    /// Folder of the report [default: target/conformance]
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+}
+
+/// Runs the suite for each manager and writes the report.
+pub fn run(arguments: Arguments) -> Result<()> {
+    cluster::check_machine()?;
+    let programs = Programs::locate()?;
+    programs.build()?;
+    programs.build_conformance()?;
+    suite_images::file(&programs)?;
+    let folder = arguments.report.clone().unwrap_or_else(|| crate::cargo::workspace().join("target/conformance"));
+    let folder = std::path::absolute(&folder).with_context(|| format!("resolve {}", folder.display()))?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let mut all = Vec::new();
+    for manager in &arguments.manager {
+        println!("==> {manager}");
+        let own = folder.join(manager.to_string().replace('/', "_"));
+        std::fs::create_dir_all(&own).with_context(|| format!("make {}", own.display()))?;
+        let results = runtime.block_on(measure(&arguments, manager, &own))?;
+        println!("{manager}: {}", results.summary());
+        all.push((manager.to_string(), results));
+    }
+    let text = report::markdown(&all);
+    let path = folder.join("report.md");
+    std::fs::write(&path, &text).with_context(|| format!("write {}", path.display()))?;
+    print!("\n{text}\nThe report is {}\n", path.display());
+    let worse = report::regressions(&all);
+    ensure!(worse.is_empty(), "{} specs pass with upstream's manager only", worse.len());
+    Ok(())
+}
+
+async fn measure(arguments: &Arguments, manager: &Manager, folder: &std::path::Path) -> Result<Results> {
+    let mut setup = cluster::setup(2, manager, arguments.cloud_manager.as_deref(), !arguments.debug)?;
+    setup.images.push(suite_images::FILE.to_owned());
+    let cluster = RealCluster::start(setup, |step| println!("{step}")).await?;
+    let choice = suite::Choice {
+        focus: &arguments.focus,
+        skip: &arguments.skip,
+        procs: arguments.procs,
+        minutes: arguments.timeout,
+    };
+    suite::run(&cluster, &choice, folder).await
+}
