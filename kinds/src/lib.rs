@@ -1,7 +1,7 @@
 //! Lean records of Kubernetes objects, decoded straight from protobuf.
 //!
-//! A record holds what controllers decide on and nothing else: a decoded pod takes some 300 bytes, the full typed
-//! object 27 KB and more. Each kind has one file; none of them does IO and none holds policy.
+//! A record contains only the fields that controllers read: a decoded pod takes about 300 bytes, the full typed object
+//! 27 KB and more. Each kind has one file. No file does IO or contains policy.
 //!
 //! From the bottom up; a module imports only modules above it in this list:
 //!
@@ -10,11 +10,12 @@
 //!    one list of field numbers; a test compares it with upstream's `generated.proto` files.
 //! 2. [`intern`] shares equal strings, label sets, owner lists and raw templates between records.
 //! 3. `value`: quantities, label selectors, IP addresses, times, conditions.
-//! 4. `decode`: what a decoder is given, and its errors. [`meta`], then [`Kind`] and [`metadata_edit`], then
+//! 4. `decode`: the context of decoders, and their errors. [`meta`], then [`Kind`] and [`metadata_edit`], then
 //!    [`envelope`]: metadata, the trait of all kinds, and the messages around objects.
 //! 5. [`template`] and `scheduling`: the parts that several workloads have in common.
-//! 6. One folder for each API group. `core` comes after most of them, because its kinds refer to others; `storage`, whose
-//!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and [`Pod`].
+//! 6. One folder per API group. `core` comes after most of them, because its kinds refer to others; `storage`, whose
+//!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and
+//!    [`Pod`].
 
 mod apiserverinternal;
 mod apps;
@@ -34,6 +35,7 @@ mod policy;
 mod rbac;
 mod resource;
 mod scheduling;
+mod scheduling_api;
 mod storage;
 pub mod template;
 mod value;
@@ -47,16 +49,20 @@ pub use crate::certificates::{certificate_signing_request, cluster_trust_bundle,
 pub use crate::coordination::lease;
 pub use crate::core::pod::gated as gated_pod;
 pub use crate::core::{
-    config_map, endpoints, namespace, namespace_deletion as namespace_ending, node, node_cloud, persistent_volume,
-    persistent_volume_claim, persistent_volume_claim_usage as storage_claim, pod, replicationcontroller,
-    resource_quota, secret, service, service_account,
+    config_map, endpoints, namespace, namespace_deletion as namespace_ending, node, node_cloud, node_volumes,
+    persistent_volume, persistent_volume_claim, persistent_volume_claim_usage as storage_claim, pod,
+    replicationcontroller, resource_quota, secret, service, service_account,
 };
 pub use crate::metadata_edit as head;
 pub use crate::networking::{endpoint, endpoint_slice, ip_address, service_cidr};
 pub use crate::policy::pod_disruption_budget;
 pub use crate::rbac::cluster_role;
-pub use crate::resource::{device_allocation as allocation, device_taint_rule, resource_claim, resource_slice};
-pub use crate::scheduling::{node_selector, placement, taint};
+pub use crate::resource::{
+    claim_edit, claim_state, device_allocation as allocation, device_taint_rule, resource_claim,
+    resource_claim_template, resource_slice,
+};
+pub use crate::scheduling::{claim_entry, node_selector, placement, taint};
+pub use crate::scheduling_api::pod_group;
 pub use crate::storage::{csi_driver, csi_node, storage_class, volume_attachment, volume_attributes_class};
 pub use crate::template::{pod_edit, raw_object as workload};
 pub use crate::value::{
@@ -100,8 +106,11 @@ pub use crate::networking::service_cidr::ServiceCidr;
 pub use crate::policy::pod_disruption_budget::PodDisruptionBudget;
 pub use crate::rbac::cluster_role::ClusterRole;
 pub use crate::resource::device_taint_rule::DeviceTaintRule;
+pub use crate::resource::resource_claim::ResourceClaim;
+pub use crate::resource::resource_claim_template::ResourceClaimTemplate;
 pub use crate::resource::resource_slice::ResourceSlice;
 pub use crate::scheduling::taint::{Taint, Toleration, Tolerations};
+pub use crate::scheduling_api::pod_group::PodGroup;
 pub use crate::storage::csi_driver::CsiDriver;
 pub use crate::storage::csi_node::CsiNode;
 pub use crate::storage::storage_class::StorageClass;

@@ -1,4 +1,4 @@
-//! The one list of protobuf field numbers, by message.
+//! The list of protobuf field numbers, by message.
 //!
 //! Each message names the `generated.proto` file that it comes from, and each constant the field's name there, so that
 //! a test can compare the whole list with upstream's files.
@@ -57,14 +57,18 @@ messages! {
     pod_spec "PodSpec" "api/core/v1" {
         ACTIVE_DEADLINE_SECONDS "activeDeadlineSeconds" = 5, PRIORITY_CLASS_NAME "priorityClassName" = 24,
         RESTART_POLICY "restartPolicy" = 3, TERMINATION_GRACE_PERIOD_SECONDS "terminationGracePeriodSeconds" = 4, HOSTNAME "hostname" = 16,
-        RESOURCE_CLAIMS "resourceClaims" = 39,
+        RESOURCE_CLAIMS "resourceClaims" = 39, SCHEDULING_GROUP "schedulingGroup" = 43,
         VOLUMES "volumes" = 1, CONTAINERS "containers" = 2, NODE_NAME "nodeName" = 10, SUBDOMAIN "subdomain" = 17, INIT_CONTAINERS "initContainers" = 20,
         NODE_SELECTOR "nodeSelector" = 7, HOST_NETWORK "hostNetwork" = 11, AFFINITY "affinity" = 18,
         TOLERATIONS "tolerations" = 22, OVERHEAD "overhead" = 32, RESOURCES "resources" = 40,
-        IMAGE_PULL_SECRETS "imagePullSecrets" = 15,
+        IMAGE_PULL_SECRETS "imagePullSecrets" = 15, SECURITY_CONTEXT "securityContext" = 14,
         EPHEMERAL_CONTAINERS "ephemeralContainers" = 34, READINESS_GATES "readinessGates" = 28,
     }
-    container "Container" "api/core/v1" { NAME "name" = 1, PORTS "ports" = 6, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19 }
+    container "Container" "api/core/v1" { NAME "name" = 1, PORTS "ports" = 6, ENV "env" = 7, RESOURCES "resources" = 8, RESTART_POLICY "restartPolicy" = 24, ENV_FROM "envFrom" = 19, VOLUME_MOUNTS "volumeMounts" = 9, SECURITY_CONTEXT "securityContext" = 15 }
+    volume_mount "VolumeMount" "api/core/v1" { NAME "name" = 1 }
+    security_context "SecurityContext" "api/core/v1" { SE_LINUX_OPTIONS "seLinuxOptions" = 3 }
+    pod_security_context "PodSecurityContext" "api/core/v1" { SE_LINUX_OPTIONS "seLinuxOptions" = 1, SE_LINUX_CHANGE_POLICY "seLinuxChangePolicy" = 13 }
+    se_linux_options "SELinuxOptions" "api/core/v1" { USER "user" = 1, ROLE "role" = 2, TYPE "type" = 3, LEVEL "level" = 4 }
     pod_status "PodStatus" "api/core/v1" {
         PHASE "phase" = 1, CONDITIONS "conditions" = 2, POD_IP "podIP" = 6, START_TIME "startTime" = 7, CONTAINER_STATUSES "containerStatuses" = 8,
         INIT_CONTAINER_STATUSES "initContainerStatuses" = 10, EPHEMERAL_CONTAINER_STATUSES "ephemeralContainerStatuses" = 13, REASON "reason" = 4, POD_IPS "podIPs" = 12, QOS_CLASS "qosClass" = 9,
@@ -166,6 +170,12 @@ messages! {
     pod_resource_claim "PodResourceClaim" "api/core/v1" { NAME "name" = 1, RESOURCE_CLAIM_NAME "resourceClaimName" = 3, RESOURCE_CLAIM_TEMPLATE_NAME "resourceClaimTemplateName" = 4 }
     pod_resource_claim_status "PodResourceClaimStatus" "api/core/v1" { NAME "name" = 1, RESOURCE_CLAIM_NAME "resourceClaimName" = 2 }
     pod_extended_resource_claim_status "PodExtendedResourceClaimStatus" "api/core/v1" { NAME "resourceClaimName" = 2 }
+    pod_scheduling_group "PodSchedulingGroup" "api/core/v1" { POD_GROUP_NAME "podGroupName" = 1 }
+    pod_group "PodGroup" "api/scheduling/v1beta1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    pod_group_spec "PodGroupSpec" "api/scheduling/v1beta1" { RESOURCE_CLAIMS "resourceClaims" = 5 }
+    pod_group_status "PodGroupStatus" "api/scheduling/v1beta1" { RESOURCE_CLAIM_STATUSES "resourceClaimStatuses" = 2 }
+    pod_group_resource_claim "PodGroupResourceClaim" "api/scheduling/v1beta1" { NAME "name" = 1, RESOURCE_CLAIM_NAME "resourceClaimName" = 2, RESOURCE_CLAIM_TEMPLATE_NAME "resourceClaimTemplateName" = 3 }
+    pod_group_resource_claim_status "PodGroupResourceClaimStatus" "api/scheduling/v1beta1" { NAME "name" = 1, RESOURCE_CLAIM_NAME "resourceClaimName" = 2 }
     resource_quota "ResourceQuota" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     resource_quota_spec "ResourceQuotaSpec" "api/core/v1" { HARD "hard" = 1, SCOPES "scopes" = 2, SCOPE_SELECTOR "scopeSelector" = 3 }
     resource_quota_status "ResourceQuotaStatus" "api/core/v1" { HARD "hard" = 1, USED "used" = 2 }
@@ -205,6 +215,17 @@ messages! {
     flex_persistent_volume_source "FlexPersistentVolumeSource" "api/core/v1" { DRIVER "driver" = 1 }
     host_path_volume_source "HostPathVolumeSource" "api/core/v1" { PATH "path" = 1 }
     nfs_volume_source "NFSVolumeSource" "api/core/v1" { SERVER "server" = 1, PATH "path" = 2 }
+    aws_elastic_block_store "AWSElasticBlockStoreVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
+    gce_persistent_disk "GCEPersistentDiskVolumeSource" "api/core/v1" { PD_NAME "pdName" = 1 }
+    cinder_persistent_volume_source "CinderPersistentVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
+    azure_disk "AzureDiskVolumeSource" "api/core/v1" { DISK_URI "diskURI" = 2, KIND "kind" = 6 }
+    azure_file_persistent_volume_source "AzureFilePersistentVolumeSource" "api/core/v1" {
+        SECRET_NAME "secretName" = 1, SHARE_NAME "shareName" = 2, SECRET_NAMESPACE "secretNamespace" = 4,
+    }
+    vsphere_volume "VsphereVirtualDiskVolumeSource" "api/core/v1" { VOLUME_PATH "volumePath" = 1 }
+    portworx_volume "PortworxVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
+    fc_volume_source "FCVolumeSource" "api/core/v1" { TARGET_WWNS "targetWWNs" = 1, LUN "lun" = 2, WWIDS "wwids" = 5 }
+    iscsi_persistent_volume_source "ISCSIPersistentVolumeSource" "api/core/v1" { TARGET_PORTAL "targetPortal" = 1, IQN "iqn" = 2, LUN "lun" = 3 }
     storage_class "StorageClass" "api/storage/v1" {
         METADATA "metadata" = 1, PROVISIONER "provisioner" = 2, RECLAIM_POLICY "reclaimPolicy" = 4, MOUNT_OPTIONS "mountOptions" = 5,
         ALLOW_VOLUME_EXPANSION "allowVolumeExpansion" = 6, VOLUME_BINDING_MODE "volumeBindingMode" = 7,
@@ -222,6 +243,8 @@ messages! {
     volume_attributes_class "VolumeAttributesClass" "api/storage/v1" { METADATA "metadata" = 1, DRIVER_NAME "driverName" = 2 }
     modify_volume_status "ModifyVolumeStatus" "api/core/v1" { TARGET_VOLUME_ATTRIBUTES_CLASS_NAME "targetVolumeAttributesClassName" = 1 }
     resource_claim "ResourceClaim" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
+    resource_claim_template "ResourceClaimTemplate" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    resource_claim_template_spec "ResourceClaimTemplateSpec" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
     resource_claim_status "ResourceClaimStatus" "api/resource/v1" { ALLOCATION "allocation" = 1, RESERVED_FOR "reservedFor" = 2 }
     claim_consumer "ResourceClaimConsumerReference" "api/resource/v1" { API_GROUP "apiGroup" = 1, RESOURCE "resource" = 3, NAME "name" = 4, UID "uid" = 5 }
     allocation_result "AllocationResult" "api/resource/v1" { DEVICES "devices" = 1 }
@@ -242,7 +265,7 @@ messages! {
     resource_claim_spec "ResourceClaimSpec" "api/resource/v1" { DEVICES "devices" = 1 }
     device_claim "DeviceClaim" "api/resource/v1" { REQUESTS "requests" = 1 }
     device_request "DeviceRequest" "api/resource/v1" { EXACTLY "exactly" = 2, FIRST_AVAILABLE "firstAvailable" = 3 }
-    exact_device_request "ExactDeviceRequest" "api/resource/v1" { DEVICE_CLASS_NAME "deviceClassName" = 1, ALLOCATION_MODE "allocationMode" = 3, COUNT "count" = 4 }
+    exact_device_request "ExactDeviceRequest" "api/resource/v1" { DEVICE_CLASS_NAME "deviceClassName" = 1, ALLOCATION_MODE "allocationMode" = 3, COUNT "count" = 4, ADMIN_ACCESS "adminAccess" = 5 }
     device_sub_request "DeviceSubRequest" "api/resource/v1" { DEVICE_CLASS_NAME "deviceClassName" = 2, ALLOCATION_MODE "allocationMode" = 4, COUNT "count" = 5 }
     device_class "DeviceClass" "api/resource/v1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
     device_class_spec "DeviceClassSpec" "api/resource/v1" { EXTENDED_RESOURCE_NAME "extendedResourceName" = 4 }
@@ -331,7 +354,11 @@ messages! {
     }
     node "Node" "api/core/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     node_spec "NodeSpec" "api/core/v1" { POD_CIDR "podCIDR" = 1, PROVIDER_ID "providerID" = 3, UNSCHEDULABLE "unschedulable" = 4, TAINTS "taints" = 5, POD_CIDRS "podCIDRs" = 7 }
-    node_status "NodeStatus" "api/core/v1" { ALLOCATABLE "allocatable" = 2, CONDITIONS "conditions" = 4, ADDRESSES "addresses" = 5, NODE_INFO "nodeInfo" = 7 }
+    node_status "NodeStatus" "api/core/v1" {
+        ALLOCATABLE "allocatable" = 2, CONDITIONS "conditions" = 4, ADDRESSES "addresses" = 5, NODE_INFO "nodeInfo" = 7,
+        VOLUMES_IN_USE "volumesInUse" = 9, VOLUMES_ATTACHED "volumesAttached" = 10,
+    }
+    attached_volume "AttachedVolume" "api/core/v1" { NAME "name" = 1, DEVICE_PATH "devicePath" = 2 }
     node_address "NodeAddress" "api/core/v1" { TYPE "type" = 1, ADDRESS "address" = 2 }
     node_system_info "NodeSystemInfo" "api/core/v1" { SYSTEM_UUID "systemUUID" = 2 }
     node_condition "NodeCondition" "api/core/v1" {

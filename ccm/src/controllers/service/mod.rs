@@ -204,8 +204,8 @@ impl Reconcile for ServiceBalancers {
 
 impl ServiceBalancers {
     async fn service(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let (queue, again) = (self.queue.clone(), Key::Service(key.clone()));
-        if !self.balancers.kubernetes.caught_up(key, move || queue.add(again)) {
+        let wake = self.queue.waker(&Key::Service(key.clone()));
+        if !self.balancers.kubernetes.caught_up(key, wake) {
             return Ok(Outcome::WaitingForCache);
         }
         let outcome = self.balancers.sync(key).await;

@@ -78,7 +78,7 @@ pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> 
 
 /// Whether a pod uses a claim: it names it, or it was made for it, and the claim is reserved for it
 /// (k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod).
-pub fn uses(pod: &Pod, used: &UsedClaim, claim: &ResourceClaim) -> bool {
+pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim) -> bool {
     let is_its_own = || claim.meta.controller().is_some_and(|owner| owner.uid == pod.meta.uid);
     let mut pods = claim.allocation.iter().flat_map(|allocation| &allocation.pods);
     (!used.is_made || is_its_own()) && pods.any(|(_, uid)| *uid == pod.meta.uid)
@@ -87,10 +87,10 @@ pub fn uses(pod: &Pod, used: &UsedClaim, claim: &ResourceClaim) -> bool {
 /// That a pod has to go, if so: with the first of its claims. One that is on no node stays (podEvictionTime).
 pub fn of_pod(
     pod: &Pod,
-    claim: impl Fn(&UsedClaim) -> Option<Arc<ResourceClaim>>,
+    claim: impl Fn(UsedClaim<'_>) -> Option<Arc<ResourceClaim>>,
     of_claim: impl Fn(&ResourceClaim) -> Option<Eviction>,
 ) -> Option<Eviction> {
-    let used = pod.devices.iter().filter(|_| !pod.node.is_empty()).flat_map(|devices| &devices.claims);
+    let used = pod.devices.iter().filter(|_| !pod.node.is_empty()).flat_map(|devices| devices.claims());
     let evictions = used.filter_map(|used| {
         let claim = claim(used).filter(|claim| uses(pod, used, claim))?;
         of_claim(&claim)

@@ -1,83 +1,65 @@
-//! The ResourceClaims that a pod uses, by their names.
+//! The ResourceClaims that a pod uses, by name.
 
 use crate::intern::{Interner, Str};
-use crate::wire::schema::{pod_resource_claim as claim, pod_resource_claim_status as status, pod_spec, pod_status};
-use crate::wire::{WireError, fields};
+use crate::scheduling::claim_entry::{ClaimEntry, EntryFields, ResolvedClaim};
+use crate::wire::schema::{pod_extended_resource_claim_status as extended, pod_scheduling_group, pod_spec, pod_status};
+use crate::wire::{WireError, find};
 
 /// The ResourceClaims that a pod uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Devices {
-    /// Those that it names, and those that were made from its templates so far.
-    pub claims: Box<[UsedClaim]>,
+    /// `spec.resourceClaims`, with their entries in the status.
+    pub entries: Box<[ClaimEntry]>,
+    /// The claim that the scheduler created for extended resources.
+    pub extended: Option<Str>,
+    /// The PodGroup that the pod belongs to.
+    pub group: Option<Str>,
 }
 
 /// A ResourceClaim that a pod uses.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UsedClaim {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsedClaim<'a> {
     /// Its name.
-    pub name: Str,
+    pub name: &'a Str,
     /// It was made for this pod from a template, so that the pod has to be its owner.
     pub is_made: bool,
 }
 
-/// Reads the claims that a pod uses (k8s.io/dynamic-resource-allocation/resourceclaim, Name); `None` without any.
-pub(super) fn read(interner: &Interner, spec: &[u8], pod_status: &[u8]) -> Result<Option<Box<Devices>>, WireError> {
-    let mut used = Vec::new();
-    for field in fields(spec) {
-        let field = field?;
-        if field.number != pod_spec::RESOURCE_CLAIMS {
-            continue;
-        }
-        let (mut entry, mut named, mut from_template) = ("", None, false);
-        for field in fields(field.value.bytes()) {
-            let field = field?;
-            match field.number {
-                claim::NAME => entry = field.value.str(),
-                claim::RESOURCE_CLAIM_NAME => named = Some(field.value.str()),
-                claim::RESOURCE_CLAIM_TEMPLATE_NAME => from_template = true,
-                _ => {}
-            }
-        }
-        let found = match named {
-            Some(name) => Some((name, false)),
-            None if from_template => made(pod_status, entry)?.map(|name| (name, true)),
-            None => None,
-        };
-        used.extend(found.map(|(name, is_made)| UsedClaim { name: interner.str(name), is_made }));
+impl Devices {
+    /// Those that the pod names, and those that were made from its templates so far.
+    pub fn claims(&self) -> impl Iterator<Item = UsedClaim<'_>> {
+        self.entries.iter().filter_map(|entry| match entry.resolve() {
+            ResolvedClaim::Shared(name) => Some(UsedClaim { name, is_made: false }),
+            ResolvedClaim::Generated(name) => Some(UsedClaim { name, is_made: true }),
+            ResolvedClaim::NotNeeded | ResolvedClaim::NotCreated | ResolvedClaim::Unsupported => None,
+        })
     }
-    Ok((!used.is_empty()).then(|| Box::new(Devices { claims: used.into() })))
 }
 
-/// The claim that was made for an entry of the pod's list.
-fn made<'a>(pod_status: &'a [u8], entry: &str) -> Result<Option<&'a str>, WireError> {
-    for field in fields(pod_status) {
-        let field = field?;
-        if field.number != pod_status::RESOURCE_CLAIM_STATUSES {
-            continue;
-        }
-        let (mut of, mut name) = ("", None);
-        for field in fields(field.value.bytes()) {
-            let field = field?;
-            match field.number {
-                status::NAME => of = field.value.str(),
-                status::RESOURCE_CLAIM_NAME => name = Some(field.value.str()),
-                _ => {}
-            }
-        }
-        if of == entry {
-            return Ok(name);
-        }
+/// Reads the claims that a pod uses; `None` without any.
+pub(super) fn read(interner: &Interner, spec: &[u8], status: &[u8]) -> Result<Option<Box<Devices>>, WireError> {
+    let listed = (spec, pod_spec::RESOURCE_CLAIMS);
+    let entries = ClaimEntry::read(interner, listed, (status, pod_status::RESOURCE_CLAIM_STATUSES), EntryFields::POD)?;
+    let name = |message: &[u8], number| {
+        let name = std::str::from_utf8(find(message, number)).unwrap_or_default();
+        (!name.is_empty()).then(|| interner.str(name))
+    };
+    let extended = name(find(status, pod_status::EXTENDED_RESOURCE_CLAIM_STATUS), extended::NAME);
+    if entries.is_empty() && extended.is_none() {
+        return Ok(None);
     }
-    Ok(None)
+    let group = name(find(spec, pod_spec::SCHEDULING_GROUP), pod_scheduling_group::POD_GROUP_NAME);
+    Ok(Some(Box::new(Devices { entries, extended, group })))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::wire::Put;
+    use crate::wire::schema::{pod_resource_claim as claim, pod_resource_claim_status as of_entry};
 
     #[test]
-    fn named_claims_and_those_made_from_templates_are_used() {
+    fn used_claims_are_named_or_created_from_templates() {
         let (mut spec, mut reported) = (Vec::new(), Vec::new());
         for (entry, number, name) in [
             ("a", claim::RESOURCE_CLAIM_NAME, "mine"),
@@ -92,15 +74,32 @@ mod tests {
         }
         for (entry, name) in [("b", Some("made-b")), ("d", None)] {
             reported.put_message(pod_status::RESOURCE_CLAIM_STATUSES, |message| {
-                message.put_str(status::NAME, entry);
+                message.put_str(of_entry::NAME, entry);
                 if let Some(name) = name {
-                    message.put_str(status::RESOURCE_CLAIM_NAME, name);
+                    message.put_str(of_entry::RESOURCE_CLAIM_NAME, name);
                 }
             });
         }
         let used = read(&Interner::default(), &spec, &reported).expect("well-formed").expect("some");
-        let used: Vec<_> = used.claims.iter().map(|claim| (&*claim.name, claim.is_made)).collect();
-        assert_eq!(used, [("mine", false), ("made-b", true)]);
+        let claims: Vec<_> = used.claims().map(|claim| (&**claim.name, claim.is_made)).collect();
+        assert_eq!(claims, [("mine", false), ("made-b", true)]);
+        assert_eq!((&used.extended, &used.group), (&None, &None));
         assert_eq!(read(&Interner::default(), &[], &reported), Ok(None));
+    }
+
+    #[test]
+    fn claim_for_extended_resources_is_read_without_any_entry() {
+        let (mut spec, mut status) = (Vec::new(), Vec::new());
+        spec.put_message(pod_spec::SCHEDULING_GROUP, |group| {
+            group.put_str(pod_scheduling_group::POD_GROUP_NAME, "gang")
+        });
+        assert_eq!(read(&Interner::default(), &spec, &status), Ok(None));
+        status.put_message(pod_status::EXTENDED_RESOURCE_CLAIM_STATUS, |message| {
+            message.put_str(extended::NAME, "web-extended-resources-x");
+        });
+        let used = read(&Interner::default(), &spec, &status).expect("well-formed").expect("some");
+        assert_eq!(used.extended.as_deref(), Some("web-extended-resources-x"));
+        assert_eq!(used.group.as_deref(), Some("gang"));
+        assert!(used.entries.is_empty());
     }
 }

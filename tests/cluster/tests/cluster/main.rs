@@ -58,6 +58,12 @@ fn main() -> std::process::ExitCode {
             first_consumer_gets_its_ephemeral_volume_and_runs,
         },
         storage::expander::{expansion_is_left_to_external_resizers},
+        storage::attach_detach::{
+            volume_follows_its_pods_and_is_deleted_with_its_claim, volume_leaves_a_dead_node_once_it_is_out_of_service,
+            failures_of_the_driver_are_reported_and_retried, volumes_of_a_statefulset_follow_through_a_rolling_update,
+            volume_moves_once_wherever_the_manager_crashes, volume_moves_once_whichever_answer_is_lost,
+            old_caches_and_a_second_leader_attach_nothing_twice,
+        },
         workloads::pod_garbage_collector::{
             too_many_finished_pods_go_the_evicted_first, pods_of_a_node_that_is_gone_go_after_a_while,
             a_pod_that_was_never_bound_goes_also_after_a_crash,
@@ -108,6 +114,13 @@ fn main() -> std::process::ExitCode {
             a_pause_holds_a_rollout_and_no_scaling, a_stuck_rollout_is_told_of, scaling_in_the_middle_is_proportional,
             a_taken_name_is_a_collision, orphans_are_adopted_with_their_pods,
         },
+        devices::resource_claims::{
+            claim_lives_from_its_template_to_the_end_of_its_pod, shared_claim_is_deallocated_after_its_last_pod,
+            claim_being_deleted_is_freed_with_its_last_pod,
+            claim_for_extended_resources_is_deleted_with_the_end_of_its_pod, claim_of_another_owner_is_never_used,
+            missing_template_is_reported_until_it_exists, lost_answer_leads_to_no_second_claim,
+        },
+        devices::group_claims::{claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_need_the_gates},
         devices::taint_eviction::{
             a_taint_drives_away_who_does_not_bear_it, a_countdown_outlives_its_manager,
             a_rule_tells_what_it_would_do_and_what_it_does,
@@ -176,6 +189,7 @@ fn main() -> std::process::ExitCode {
             orphans_are_adopted_by_name, a_taken_name_of_a_revision_is_a_collision, a_stuck_update_names_the_way_out,
             ordinals_begin_where_they_are_told_to, an_update_keeps_within_its_bounds,
         },
+        storage::selinux_warning::{pods_with_different_labels_on_one_volume_are_warned},
         storage::binder::{
             static_volume_is_bound_with_four_writes, reservations_from_either_side_are_kept,
             claim_waits_for_its_pod_and_gets_a_volume_of_the_node, binding_is_completed_after_a_crash_at_each_write,
@@ -188,8 +202,9 @@ fn main() -> std::process::ExitCode {
     .into();
     cases.extend(cases![Ignored:
         cloud::takeover::{nodes_and_services_stay_under_the_other},
+        upstream::attach_takeover::{attachments_go_on_under_the_other},
         upstream::cluster_handover::{a_cluster_goes_on_under_the_other},
-        devices::taint_eviction::{evictions_go_on_under_the_other}, upstream::differential::{the_same_is_left_behind}, nodes::failure::{
+        devices::resource_claims::{claims_live_on_under_the_other}, devices::taint_eviction::{evictions_go_on_under_the_other}, upstream::differential::{the_same_is_left_behind}, nodes::failure::{
             failing_nodes_are_treated_alike, lost_nodes_come_back_under_the_other, crash_after_a_sample_of_writes,
         }, network::endpoints::{upstreams_slices_are_taken_over},
         upstream::handover::{work_goes_on_under_the_other},
@@ -200,6 +215,9 @@ fn main() -> std::process::ExitCode {
         upstream::statefulset_takeover::{updates_go_on_under_the_other, it_writes_less_than_upstream},
         upstream::takeover::{
             rollouts_go_on_under_the_other, daemons_stay_under_the_other, revisions_are_the_same_byte_for_byte,
+        },
+        upstream::volume_takeover::{
+            binding_continues_under_the_other, volumes_of_a_driver_live_on_under_the_other,
         },
     ]);
     cases.extend(robustness::crashes::cases());

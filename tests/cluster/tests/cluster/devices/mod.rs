@@ -1,3 +1,5 @@
 //! Devices of dynamic resource allocation.
 
+pub mod group_claims;
+pub mod resource_claims;
 pub mod taint_eviction;

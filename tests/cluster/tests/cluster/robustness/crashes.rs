@@ -13,7 +13,7 @@ use cluster_tests::{
 
 use crate::api::{garbage_collector, namespace, resourcequota};
 use crate::auth::serviceaccount;
-use crate::devices::taint_eviction;
+use crate::devices::{resource_claims, taint_eviction};
 use crate::robustness::faults;
 use crate::robustness::story::{Story, Told};
 use crate::workloads::{
@@ -21,7 +21,7 @@ use crate::workloads::{
     rollout, statefulset,
 };
 
-static STORIES: [Story; 16] = [
+static STORIES: [Story; 17] = [
     serviceaccount::STORY,
     cronjob::STORY,
     cronjob::BRIEF,
@@ -35,6 +35,7 @@ static STORIES: [Story; 16] = [
     horizontal_pod_autoscaler::STORY,
     pod_garbage_collector::STORY,
     replicationcontroller::STORY,
+    resource_claims::STORY,
     resourcequota::STORY,
     rollout::STORY,
     statefulset::STORY,

@@ -1,0 +1,192 @@
+//! One reconcile of a claim: consumers that no longer need it are dropped, then its allocation and its finalizer; a claim
+//! that was created for a pod that has finished is deleted.
+
+use std::collections::HashSet;
+
+use kinds::claim_edit::released;
+use kinds::claim_state::{ClaimState, Consumer, DELETE_PROTECTION};
+use kinds::meta::ObjectKey;
+use kinds::{DecodeError, Kind, Meta, Pod, PodGroup, Resource, ResourceClaim, Uid, metadata_edit};
+use runtime::worker::{Outcome, ReconcileError};
+use runtime::write::{Answer, WriteError};
+use tracing::{debug, info};
+
+use super::decide::{self, Release};
+use super::keys::Key;
+use super::reconciler::ResourceClaims;
+
+/// A claim as it is known last.
+struct Known {
+    meta: Meta,
+    /// Number of consumers that still need it.
+    remaining: usize,
+}
+
+impl ResourceClaims {
+    pub(super) async fn sync_claim(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        if !self.shows_claims(&self.claim_writes, key, &Key::Claim(key.clone())) {
+            return Ok(Outcome::WaitingForCache);
+        }
+        let Some(claim) = self.keys.claims.get(key) else {
+            self.claim_writes.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let Some(state) = &claim.state else { return Ok(Outcome::Done) };
+        let gone = self.gone_consumers(key, state).await?;
+        let remaining = state.consumers.len() - count(state, &gone);
+        let known = match decide::release(&claim.meta, state, remaining) {
+            Release::Nothing => Some(Known { meta: claim.meta.clone(), remaining }),
+            Release::Consumers { .. } | Release::Protection { .. } => match self.read(&claim).await? {
+                None => return Ok(Outcome::Done),
+                Some((answer, fresh)) => self.release(key, &answer, fresh, &gone).await?,
+            },
+        };
+        let Some(known) = known else { return Ok(Outcome::RequeueWithBackoff) };
+        if known.remaining > 0 || known.meta.is_deleting() || !self.has_done_owner(&known.meta).await? {
+            return Ok(Outcome::Done);
+        }
+        self.delete(key, &known.meta).await
+    }
+
+    /// Returns the consumers that no longer need the claim. A consumer that is neither a pod nor a PodGroup is kept.
+    async fn gone_consumers(&self, claim: &ObjectKey, state: &ClaimState) -> Result<HashSet<Consumer>, WriteError> {
+        let mut gone = HashSet::new();
+        for consumer in &state.consumers {
+            let key = ObjectKey { namespace: claim.namespace.clone(), name: consumer.name.clone() };
+            let is_gone = match () {
+                () if consumer.is_pod() => self.is_pod_gone(&key, &consumer.uid).await?,
+                () if consumer.is_pod_group() && self.keys.gates.group_claims => {
+                    self.is_group_gone(&key, &consumer.uid).await?
+                }
+                () => false,
+            };
+            if is_gone {
+                gone.insert(consumer.clone());
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Reports whether a pod has finished, or does not exist.
+    ///
+    /// Differs from upstream: another pod of the name in the cache does not prove that the cache is up to date.
+    async fn is_pod_gone(&self, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
+        match self.keys.pods.get(key).filter(|pod| pod.meta.uid == *uid) {
+            Some(pod) => Ok(decide::is_done(&pod)),
+            None => self.is_missing(&Pod::RESOURCE, key, uid).await,
+        }
+    }
+
+    async fn is_group_gone(&self, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
+        let cached = self.keys.groups.as_ref().and_then(|groups| groups.get(key));
+        if cached.is_some_and(|group| group.meta.uid == *uid) {
+            return Ok(false);
+        }
+        self.is_missing(&PodGroup::RESOURCE, key, uid).await
+    }
+
+    /// Reports whether an object that the cache does not have does not exist. Without a note of its deletion the cache may
+    /// be older than the reservation, so that only the API server can say.
+    async fn is_missing(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
+        if self.keys.deleted.contains(uid) {
+            return Ok(true);
+        }
+        match self.writer.get(resource, key).await {
+            Ok(answer) => Ok(answer.meta()?.uid != *uid),
+            // No object can have such a name.
+            Err(error) if error.is_not_found() || error.is_invalid_name() => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the claim from the API server; `None` if it does not exist, or is another one.
+    async fn read(&self, claim: &ResourceClaim) -> Result<Option<(Answer, ResourceClaim)>, WriteError> {
+        let answer = match self.writer.get(&ResourceClaim::RESOURCE, &claim.meta.key()).await {
+            Err(error) if error.is_not_found() => return Ok(None),
+            answer => answer?,
+        };
+        let fresh: ResourceClaim = answer.decode(self.keys.claims.decoding())?;
+        Ok((fresh.meta.uid == claim.meta.uid).then_some((answer, fresh)))
+    }
+
+    /// Decides again on the claim that the API server returned, and releases it. Returns `None` if it was changed in the
+    /// meantime.
+    async fn release(
+        &self,
+        key: &ObjectKey,
+        answer: &Answer,
+        fresh: ResourceClaim,
+        gone: &HashSet<Consumer>,
+    ) -> Result<Option<Known>, WriteError> {
+        let state = fresh.state.as_deref().cloned().unwrap_or_default();
+        let remaining = state.consumers.len() - count(&state, gone);
+        let (writes_status, deallocates) = match decide::release(&fresh.meta, &state, remaining) {
+            Release::Nothing => return Ok(Some(Known { meta: fresh.meta, remaining })),
+            Release::Consumers { deallocates } => (true, deallocates),
+            Release::Protection { deallocates } => (deallocates, deallocates),
+        };
+        let written = if writes_status {
+            let keeps = |consumer: &Consumer| !gone.contains(consumer);
+            let object = released(answer.object()?, keeps, deallocates).map_err(DecodeError::from)?;
+            let Some(written) = self.replace(key, Some("status"), &object).await? else { return Ok(None) };
+            info!(claim = %key, remaining, deallocated = deallocates, "released ResourceClaim");
+            Some(written)
+        } else {
+            None
+        };
+        let last = written.as_ref().unwrap_or(answer);
+        let claim: ResourceClaim = last.decode(self.keys.claims.decoding())?;
+        self.claim_writes.wrote(key, &self.keys.claims, claim.meta.version);
+        let is_allocated = claim.state.as_ref().is_some_and(|state| state.is_allocated);
+        if is_allocated || !decide::is_protected(&claim.meta) {
+            return Ok(Some(Known { meta: claim.meta, remaining }));
+        }
+        self.remove_finalizer(key, last, remaining).await
+    }
+
+    async fn remove_finalizer(
+        &self,
+        key: &ObjectKey,
+        answer: &Answer,
+        remaining: usize,
+    ) -> Result<Option<Known>, WriteError> {
+        let object = metadata_edit::without_finalizers(answer.object()?, &[DELETE_PROTECTION]);
+        let Some(written) = self.replace(key, None, &object.map_err(DecodeError::from)?).await? else {
+            return Ok(None);
+        };
+        debug!(claim = %key, "removed the finalizer of the ResourceClaim");
+        let meta = written.meta()?;
+        self.claim_writes.wrote(key, &self.keys.claims, meta.version);
+        Ok(Some(Known { meta, remaining }))
+    }
+
+    /// Reports whether the claim was created for a pod that has finished or was replaced. A claim of a pod that the cache
+    /// does not have is left to the garbage collector.
+    async fn has_done_owner(&self, claim: &Meta) -> Result<bool, WriteError> {
+        let Some(owner) = decide::owning_pod(claim) else { return Ok(false) };
+        let key = ObjectKey { namespace: claim.namespace.clone(), name: owner.name.clone() };
+        match self.keys.pods.get(&key) {
+            None => Ok(false),
+            Some(pod) if pod.meta.uid == owner.uid => Ok(decide::is_done(&pod)),
+            Some(_) => self.is_missing(&Pod::RESOURCE, &key, &owner.uid).await,
+        }
+    }
+
+    /// Deletes the claim unless it changed since the decision: the scheduler may just have reserved it.
+    async fn delete(&self, key: &ObjectKey, claim: &Meta) -> Result<Outcome, ReconcileError> {
+        match self.writer.delete_unchanged(&ResourceClaim::RESOURCE, key, claim).await {
+            Ok(()) => {
+                info!(claim = %key, "deleted unused ResourceClaim: its pod has finished");
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_gone() => Ok(Outcome::Done),
+            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
+            Err(error) => Err(ReconcileError::new(format!("delete unused generated claim {key}: {error}"))),
+        }
+    }
+}
+
+/// Number of a claim's consumers that are gone.
+fn count(state: &ClaimState, gone: &HashSet<Consumer>) -> usize {
+    state.consumers.iter().filter(|consumer| gone.contains(*consumer)).count()
+}

@@ -1,0 +1,257 @@
+//! One entry of a pod's or PodGroup's list: its claim is found, or created from the template.
+
+use kinds::claim_entry::{ClaimEntry, ClaimStatus, ResolvedClaim};
+use kinds::meta::{ObjectKey, OwnerRef};
+use kinds::{DecodeError, Kind, Meta, PodGroup, Resource, ResourceClaim, ResourceClaimTemplate, Str};
+use runtime::consistency::Consistency;
+use runtime::store::{by_controller, owned_by};
+use runtime::write::{WriteError, Writer};
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use super::decide;
+use super::names::name_prefix;
+use super::reconciler::ResourceClaims;
+use super::{metrics, takeover};
+
+/// Owner of the fields that this controller applies.
+const FIELD_MANAGER: &str = "ResourceClaimController";
+
+/// Why an entry has no claim, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub enum EntryError {
+    /// The entry has neither a claim nor a template.
+    #[error("checking for claim before creating it: {0}: none of the supported fields are set")]
+    Unsupported(String),
+    /// The claim in the status could not be read.
+    #[error("checking claim existence: {0}")]
+    Existence(WriteError),
+    /// An entry of the PodGroup cannot be understood.
+    #[error("{0}")]
+    Group(String),
+    /// The entry is the PodGroup's, and PodGroups have no claims.
+    #[error("claim {0} is a PodGroup claim but the DRAWorkloadResourceClaims feature is disabled")]
+    GroupClaimsDisabled(Str),
+    /// There is no such template.
+    #[error("resource claim template {0:?}: resourceclaimtemplate.resource.k8s.io {0:?} not found")]
+    NoTemplate(Str),
+    /// The template asks for something that is switched off.
+    #[error("admin access is requested, but the feature is disabled")]
+    AdminAccessDisabled,
+    /// The template asks for something that is switched off.
+    #[error("template includes a prioritized list of subrequests, but the feature is disabled")]
+    PrioritizedListDisabled,
+    /// The claim could not be created. Upstream prints the name, which is not known yet.
+    #[error("create ResourceClaim : {0}")]
+    Create(WriteError),
+    /// The template is not well-formed.
+    #[error(transparent)]
+    Template(DecodeError),
+}
+
+impl EntryError {
+    /// Reports whether a retry cannot succeed before something else changes.
+    pub fn is_terminal(&self) -> bool {
+        match self {
+            Self::GroupClaimsDisabled(_) => true,
+            Self::Create(error) => error.is_namespace_terminating(),
+            _ => false,
+        }
+    }
+}
+
+/// A pod or a PodGroup with claims.
+pub struct Owner<'a> {
+    /// Its metadata.
+    pub meta: &'a Meta,
+    /// Its kind.
+    pub resource: Resource,
+    /// Its entries.
+    pub entries: &'a [ClaimEntry],
+    /// What was written for it.
+    pub writes: &'a Consistency,
+}
+
+impl Owner<'_> {
+    /// The reference to it on its claims. It does not block its own deletion.
+    pub fn reference(&self) -> OwnerRef {
+        OwnerRef {
+            api_version: self.resource.api_version().into(),
+            kind: self.resource.kind.into(),
+            name: self.meta.name.clone(),
+            uid: self.meta.uid.clone(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        }
+    }
+
+    /// Reports whether a claim may have to be created.
+    fn may_lack_claims(&self) -> bool {
+        self.entries.iter().any(|entry| entry.claim.is_none() && entry.template.is_some())
+    }
+
+    /// Returns the status with these new names, to be applied: names that it has already are kept.
+    pub fn status(&self, new: &[(Str, Str)]) -> Value {
+        let known = self.entries.iter().filter_map(|entry| match &entry.status {
+            ClaimStatus::Named(claim) => Some((entry.name.clone(), claim.clone())),
+            ClaimStatus::Missing | ClaimStatus::NotNeeded => None,
+        });
+        let all: std::collections::BTreeMap<Str, Str> = known.chain(new.iter().cloned()).collect();
+        let statuses: Vec<Value> =
+            all.iter().map(|(entry, claim)| json!({"name": &**entry, "resourceClaimName": &**claim})).collect();
+        json!({
+            "apiVersion": self.resource.api_version(), "kind": self.resource.kind,
+            "metadata": {
+                "name": &*self.meta.name, "namespace": &*self.meta.namespace,
+                // A precondition: another object of this name does not get these claims.
+                "uid": self.meta.uid.to_string(),
+            },
+            "status": {"resourceClaimStatuses": statuses},
+        })
+    }
+}
+
+impl ResourceClaims {
+    /// Reports whether the cache is known to show all claims of the owner. Otherwise the owner's key has to be reconciled
+    /// again: the API server was read, or the cache is older than what was read.
+    pub(super) async fn knows_claims_of(&self, owner: &Owner<'_>) -> Result<bool, WriteError> {
+        if !owner.may_lack_claims() {
+            return Ok(true);
+        }
+        let (key, claims) = (owner.meta.key(), &self.keys.claims);
+        let version = if owner.writes.take_lost(&key) {
+            let newest = takeover::newest_version(&owner.meta.namespace, &self.writer).await;
+            Some(newest.inspect_err(|_| owner.writes.lost(&key))?)
+        } else {
+            self.takeover.required_version(owner.meta, (self.clock)(), claims.progress(), &self.writer).await?
+        };
+        let is_known = version.is_none_or(|version| claims.progress().version() >= version);
+        if let Some(version) = version.filter(|_| !is_known) {
+            owner.writes.wrote(&key, claims, version);
+        }
+        Ok(is_known)
+    }
+
+    /// Returns the name of the claim for an entry if the status does not have it yet. `group` is the pod's PodGroup.
+    pub(super) async fn ensure_claim(
+        &self,
+        owner: &Owner<'_>,
+        group: Option<&PodGroup>,
+        entry: &ClaimEntry,
+        is_owned: impl Fn(&Meta) -> Result<(), String>,
+    ) -> Result<Option<Str>, EntryError> {
+        match entry.resolve() {
+            ResolvedClaim::Unsupported => return Err(EntryError::Unsupported(describe(owner, entry))),
+            // A claim that the user names is the user's.
+            ResolvedClaim::NotNeeded | ResolvedClaim::Shared(_) => return Ok(None),
+            ResolvedClaim::NotCreated => {}
+            ResolvedClaim::Generated(name) => {
+                if self.is_usable(owner, name, is_owned).await.map_err(EntryError::Existence)? {
+                    return Ok(None);
+                }
+            }
+        }
+        let Some(template) = &entry.template else { return Ok(None) };
+        if decide::binds_to_group(entry, group).map_err(EntryError::Group)? {
+            let Some(group) = group else { return Ok(None) };
+            if !self.keys.gates.group_claims {
+                return Err(EntryError::GroupClaimsDisabled(entry.name.clone()));
+            }
+            // Until it exists there is nothing to do: its creation wakes the pod.
+            return Ok(self.created_earlier(&group.meta, entry));
+        }
+        if let Some(name) = self.created_earlier(owner.meta, entry) {
+            return Ok(Some(name));
+        }
+        self.create_claim(owner, entry, template).await.map(Some)
+    }
+
+    fn created_earlier(&self, owner: &Meta, entry: &ClaimEntry) -> Option<Str> {
+        let owned = self.keys.claims.by_index(&by_controller(), owned_by(&owner.uid));
+        let found = decide::created_earlier(&owner.uid, &owner.namespace, &entry.name, owned)?;
+        Some(found.meta.name.clone())
+    }
+
+    /// Reports whether the claim that the status names exists and belongs to the owner.
+    async fn is_usable(
+        &self,
+        owner: &Owner<'_>,
+        name: &Str,
+        is_owned: impl Fn(&Meta) -> Result<(), String>,
+    ) -> Result<bool, WriteError> {
+        let key = ObjectKey { namespace: owner.meta.namespace.clone(), name: name.clone() };
+        let meta = match self.keys.claims.get(&key) {
+            Some(claim) => claim.meta.clone(),
+            None => match self.writer.get(&ResourceClaim::RESOURCE, &key).await {
+                Ok(answer) => answer.meta()?,
+                Err(error) if error.is_not_found() || error.is_invalid_name() => return Ok(false),
+                Err(error) => return Err(error),
+            },
+        };
+        if let Err(reason) = is_owned(&meta) {
+            warn!(owner = %owner.meta.key(), claim = %key, reason, "claim in the status belongs to another owner");
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    async fn create_claim(&self, owner: &Owner<'_>, entry: &ClaimEntry, template: &Str) -> Result<Str, EntryError> {
+        let (namespace, gates) = (&owner.meta.namespace, self.keys.gates);
+        let key = ObjectKey { namespace: namespace.clone(), name: template.clone() };
+        let found = self.templates.get(&key).ok_or_else(|| EntryError::NoTemplate(template.clone()))?;
+        check_template(&found, gates)?;
+        let reference = owner.reference();
+        let prefix = name_prefix(&owner.meta.name, &entry.name);
+        let claim = found.claim(namespace, &prefix, &entry.name, &reference);
+        let claim = claim.map_err(|error| EntryError::Template(error.into()))?;
+        let created = self.writer.create(&ResourceClaim::RESOURCE, namespace, &claim, false).await;
+        let created = created.and_then(|answer| Ok(answer.meta()?));
+        self.created.add(metrics::creation(created.is_ok(), found.has_admin_access, &reference));
+        match created {
+            Ok(meta) => {
+                info!(owner = %owner.meta.key(), claim = %meta.key(), "created ResourceClaim");
+                owner.writes.wrote(&owner.meta.key(), &self.keys.claims, meta.version);
+                Ok(meta.name)
+            }
+            Err(error) => {
+                if error.is_lost() {
+                    owner.writes.lost(&owner.meta.key());
+                }
+                Err(EntryError::Create(error))
+            }
+        }
+    }
+
+    /// Applies the names of new claims to the owner's status. Returns the version of the owner; `None` if it was deleted,
+    /// also if another object has its name.
+    pub(super) async fn apply_status(&self, owner: &Owner<'_>, new: &[(Str, Str)]) -> Result<Option<u64>, WriteError> {
+        apply(&self.writer, owner, &owner.status(new)).await
+    }
+}
+
+async fn apply(writer: &Writer, owner: &Owner<'_>, status: &Value) -> Result<Option<u64>, WriteError> {
+    match writer.apply(&owner.resource, &owner.meta.key(), Some("status"), FIELD_MANAGER, status).await {
+        Ok(answer) => Ok(Some(answer.meta()?.version)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn check_template(template: &ResourceClaimTemplate, gates: decide::Gates) -> Result<(), EntryError> {
+    if template.has_admin_access && !gates.admin_access {
+        return Err(EntryError::AdminAccessDisabled);
+    }
+    if template.has_prioritized_list && !gates.prioritized_list {
+        return Err(EntryError::PrioritizedListDisabled);
+    }
+    Ok(())
+}
+
+/// Names an entry as upstream does in its errors.
+fn describe(owner: &Owner<'_>, entry: &ClaimEntry) -> String {
+    let (key, name) = (owner.meta.key(), &entry.name);
+    match owner.resource.kind == PodGroup::RESOURCE.kind {
+        true => format!("PodGroup {key}, spec.resourceClaim {name}"),
+        false => format!("pod \"{key}\", spec.resourceClaim {name:?}"),
+    }
+}

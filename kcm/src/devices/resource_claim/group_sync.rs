@@ -1,0 +1,57 @@
+//! One reconcile of a PodGroup: its claims are created and named in its status.
+
+use kinds::meta::ObjectKey;
+use kinds::{Kind, Meta, PodGroup};
+use runtime::events::{EventType, about};
+use runtime::worker::{Outcome, ReconcileError};
+
+use super::entry::Owner;
+use super::keys::Key;
+use super::pod_sync::FAILED_CREATION;
+use super::reconciler::ResourceClaims;
+
+impl ResourceClaims {
+    pub(super) async fn sync_group(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let Some(groups) = &self.keys.groups else { return Ok(Outcome::Done) };
+        let (writes, woken) = (&self.group_writes, Key::Group(key.clone()));
+        if !self.shows_claims(writes, key, &woken) || !self.shows(writes, groups, key, &woken) {
+            return Ok(Outcome::WaitingForCache);
+        }
+        let Some(group) = groups.get(key).filter(|group| !group.meta.is_deleting()) else {
+            writes.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let owner = Owner { meta: &group.meta, resource: PodGroup::RESOURCE, entries: &group.claims, writes };
+        if !self.knows_claims_of(&owner).await? {
+            self.keys.queue.add(woken);
+            return Ok(Outcome::Done);
+        }
+        let is_owned = |claim: &Meta| match claim.is_controlled_by(&group.meta.uid) {
+            true => Ok(()),
+            false => {
+                Err(format!("ResourceClaim {} was not created for PodGroup {key} (PodGroup is not owner)", claim.key()))
+            }
+        };
+        let mut new = Vec::new();
+        for entry in &group.claims {
+            match self.ensure_claim(&owner, None, entry, is_owned).await {
+                Ok(name) => new.extend(name.map(|name| (entry.name.clone(), name))),
+                Err(error) => {
+                    let message = format!("PodGroupResourceClaim {}: {error}", entry.name);
+                    let full = format!("PodGroup {key}, {message}");
+                    self.recorder.event(&about(&*group), EventType::Warning, FAILED_CREATION, message);
+                    return Err(ReconcileError { message: full, terminal: error.is_terminal() });
+                }
+            }
+        }
+        if new.is_empty() {
+            return Ok(Outcome::Done);
+        }
+        let applied = self.apply_status(&owner, &new).await;
+        let failed = |error| ReconcileError::new(format!("update PodGroup {key} ResourceClaimStatuses: {error}"));
+        if let Some(version) = applied.map_err(failed)? {
+            writes.wrote(key, groups, version);
+        }
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,180 @@
+//! Which pods, PodGroups and claims a change concerns.
+
+use std::fmt;
+use std::sync::Arc;
+
+use kinds::claim_entry::ResolvedClaim;
+use kinds::meta::ObjectKey;
+use kinds::{Pod, PodGroup, ResourceClaim, ResourceClaimTemplate, Str};
+use runtime::queue::Queue;
+use runtime::store::{Change, Store};
+
+use super::decide::{self, Cached, Gates};
+use super::deleted::DeletedUids;
+use super::indexes::{
+    groups_by_claim, groups_by_template, in_group, naming_claim, naming_template, pods_by_claim, pods_by_group,
+    pods_by_template,
+};
+
+/// What is reconciled.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// Claims of a pod are created and reserved.
+    Pod(ObjectKey),
+    /// Claims of a PodGroup are created.
+    Group(ObjectKey),
+    /// A claim is released.
+    Claim(ObjectKey),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(key) => write!(f, "pod:{key}"),
+            Self::Group(key) => write!(f, "podgroup:{key}"),
+            Self::Claim(key) => write!(f, "claim:{key}"),
+        }
+    }
+}
+
+/// The caches, and the queue that changes lead to.
+pub struct Keys {
+    pub pods: Arc<Store<Pod>>,
+    pub claims: Arc<Store<ResourceClaim>>,
+    /// `None` without the gate of PodGroups.
+    pub groups: Option<Arc<Store<PodGroup>>>,
+    pub gates: Gates,
+    pub queue: Arc<Queue<Key>>,
+    pub deleted: Arc<DeletedUids>,
+}
+
+/// Turns changes into keys.
+pub fn subscribe(keys: &Arc<Keys>, templates: &Store<ResourceClaimTemplate>) {
+    let changed = keys.clone();
+    keys.pods.subscribe(move |change| changed.pod_changed(change));
+    let changed = keys.clone();
+    keys.claims.subscribe(move |change| changed.claim_changed(change));
+    let changed = keys.clone();
+    templates.subscribe(move |change| changed.template_changed(change));
+    if let Some(groups) = keys.groups_with_claims() {
+        let changed = keys.clone();
+        groups.subscribe(move |change| changed.group_changed(change));
+    }
+}
+
+impl Keys {
+    /// PodGroups, if they may have claims.
+    fn groups_with_claims(&self) -> Option<&Arc<Store<PodGroup>>> {
+        self.groups.as_ref().filter(|_| self.gates.group_claims)
+    }
+
+    fn cached<T>(&self, namespace: &Str, decide: impl FnOnce(&Cached<'_>) -> T) -> T {
+        let key = |name: &Str| ObjectKey { namespace: namespace.clone(), name: name.clone() };
+        decide(&Cached {
+            claim: &|name| self.claims.get(&key(name)),
+            group: &|name| self.groups.as_ref()?.get(&key(name)),
+        })
+    }
+
+    pub(super) fn pod_changed(&self, change: &Change<'_, Pod>) {
+        if let Some(old) = change.old.filter(|old| was_deleted(&old.meta.uid, change.new.map(|new| &new.meta.uid))) {
+            self.pod_deleted(old);
+        }
+        if let Some(new) = change.new {
+            self.pod_updated(new);
+        }
+    }
+
+    fn pod_deleted(&self, pod: &Pod) {
+        if pod.devices.is_some() {
+            self.deleted.add(&pod.meta.uid);
+            self.add_claims_of(pod);
+        }
+    }
+
+    fn pod_updated(&self, pod: &Pod) {
+        if pod.devices.is_none() {
+            return;
+        }
+        if decide::is_done(pod) {
+            self.add_claims_of(pod);
+        }
+        if self.cached(&pod.meta.namespace, |cached| decide::has_work(pod, cached, self.gates)) {
+            self.queue.add(Key::Pod(pod.meta.key()));
+        }
+    }
+
+    /// The claims of a pod that no longer needs them, those for extended resources too.
+    fn add_claims_of(&self, pod: &Pod) {
+        let Some(devices) = &pod.devices else { return };
+        let names = devices.claims().map(|claim| claim.name).chain(&devices.extended);
+        names.for_each(|name| self.add_claim(&pod.meta.namespace, name));
+    }
+
+    fn add_claim(&self, namespace: &Str, name: &Str) {
+        self.queue.add(Key::Claim(ObjectKey { namespace: namespace.clone(), name: name.clone() }));
+    }
+
+    pub(super) fn claim_changed(&self, change: &Change<'_, ResourceClaim>) {
+        let Some(claim) = change.new.or(change.old) else { return };
+        let meta = &claim.meta;
+        if change.new.is_some() {
+            self.queue.add(Key::Claim(meta.key()));
+        }
+        let users = naming_claim(&meta.namespace, &meta.name);
+        self.pods.by_index(&pods_by_claim(), users).iter().for_each(|pod| self.pod_updated(pod));
+        if let Some(groups) = self.groups_with_claims() {
+            groups.by_index(&groups_by_claim(), users).iter().for_each(|group| self.group_updated(group));
+        }
+    }
+
+    pub(super) fn template_changed(&self, change: &Change<'_, ResourceClaimTemplate>) {
+        let Some(template) = change.new else { return };
+        let users = naming_template(&template.meta.namespace, &template.meta.name);
+        self.pods.by_index(&pods_by_template(), users).iter().for_each(|pod| self.pod_updated(pod));
+        if let Some(groups) = self.groups_with_claims() {
+            groups.by_index(&groups_by_template(), users).iter().for_each(|group| self.group_updated(group));
+        }
+    }
+
+    pub(super) fn group_changed(&self, change: &Change<'_, PodGroup>) {
+        if let Some(old) = change.old.filter(|old| was_deleted(&old.meta.uid, change.new.map(|new| &new.meta.uid))) {
+            self.group_deleted(old);
+        }
+        if let Some(new) = change.new {
+            self.group_updated(new);
+        }
+    }
+
+    fn group_deleted(&self, group: &PodGroup) {
+        if group.claims.is_empty() {
+            return;
+        }
+        self.deleted.add(&group.meta.uid);
+        for entry in &group.claims {
+            if let ResolvedClaim::Shared(name) | ResolvedClaim::Generated(name) = entry.resolve() {
+                self.add_claim(&group.meta.namespace, name);
+            }
+        }
+        self.members_updated(&group.meta.namespace, &group.meta.name);
+    }
+
+    fn group_updated(&self, group: &PodGroup) {
+        if group.claims.is_empty() {
+            return;
+        }
+        if self.cached(&group.meta.namespace, |cached| decide::group_has_work(group, cached)) {
+            self.queue.add(Key::Group(group.meta.key()));
+        }
+        self.members_updated(&group.meta.namespace, &group.meta.name);
+    }
+
+    fn members_updated(&self, namespace: &str, group: &str) {
+        self.pods.by_index(&pods_by_group(), in_group(namespace, group)).iter().for_each(|pod| self.pod_updated(pod));
+    }
+}
+
+/// Reports whether the object with the UID `old` no longer exists.
+fn was_deleted<U: PartialEq>(old: &U, new: Option<&U>) -> bool {
+    new.is_none_or(|new| new != old)
+}

@@ -1,0 +1,85 @@
+//! The controller's state, and the reconcile of each kind of key.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
+use kinds::{Kind, ResourceClaim, ResourceClaimTemplate};
+use runtime::consistency::Consistency;
+use runtime::events::Recorder;
+use runtime::metrics::Counts;
+use runtime::store::Store;
+use runtime::worker::{Outcome, Reconcile, ReconcileError};
+use runtime::write::{Answer, WriteError, Writer};
+
+use super::keys::{Key, Keys};
+use super::takeover::Takeover;
+use crate::context::Clock;
+
+/// The controller.
+pub struct ResourceClaims {
+    pub keys: Arc<Keys>,
+    pub templates: Arc<Store<ResourceClaimTemplate>>,
+    pub writer: Writer,
+    pub recorder: Recorder,
+    pub takeover: Takeover,
+    /// What was written for pods.
+    pub pod_writes: Consistency,
+    /// What was written for PodGroups.
+    pub group_writes: Consistency,
+    /// What was written for claims.
+    pub claim_writes: Consistency,
+    pub created: Counts<4>,
+    pub clock: Clock,
+}
+
+impl Reconcile for ResourceClaims {
+    type Key = Key;
+
+    fn begin(&self) {
+        self.takeover.begin_term((self.clock)());
+    }
+
+    fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        match key {
+            Key::Pod(key) => self.sync_pod(key).boxed(),
+            Key::Group(key) => self.sync_group(key).boxed(),
+            Key::Claim(key) => self.sync_claim(key).boxed(),
+        }
+    }
+}
+
+impl ResourceClaims {
+    /// Reports whether the cache shows the claims that were written for a key. Otherwise the key is requeued when it does.
+    pub(super) fn shows_claims(&self, writes: &Consistency, object: &ObjectKey, key: &Key) -> bool {
+        let (queue, again) = (self.keys.queue.clone(), key.clone());
+        writes.caught_up(object, &self.keys.claims, move || queue.add(again))
+    }
+
+    /// Reports whether the cache shows what was written to the objects of `store` for a key.
+    pub(super) fn shows<K: Kind>(
+        &self,
+        writes: &Consistency,
+        store: &Arc<Store<K>>,
+        object: &ObjectKey,
+        key: &Key,
+    ) -> bool {
+        let (queue, again) = (self.keys.queue.clone(), key.clone());
+        writes.caught_up(object, store, move || queue.add(again))
+    }
+
+    /// Replaces a claim, or its status. Returns `None` if the claim was changed or deleted since it was read.
+    pub(super) async fn replace(
+        &self,
+        claim: &ObjectKey,
+        subresource: Option<&str>,
+        object: &[u8],
+    ) -> Result<Option<Answer>, WriteError> {
+        match self.writer.replace(&ResourceClaim::RESOURCE, claim, subresource, object).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if error.is_conflict() || error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

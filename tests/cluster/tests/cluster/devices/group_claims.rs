@@ -1,0 +1,182 @@
+//! ResourceClaims that the pods of a PodGroup share. The gates are off by default, so that each test has a control plane of
+//! its own.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{owner, pod, with};
+use cluster_tests::{Bed, Faults, Manager, QUIET, Space, during, eventually};
+use control_plane::Options;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::ResourceExt as _;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use serde_json::{Value, json};
+
+use super::resource_claims::{ALONE, CONTROLLER, devices, state, template, until_state};
+use crate::robustness::invariants::only_declared;
+
+const GATES: &str = "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true";
+
+/// A namespace of an API server with PodGroups that have claims. Pods are not run: there is no scheduler.
+async fn space_with_groups() -> Result<Space> {
+    let apis = "--runtime-config=scheduling.k8s.io/v1beta1=true";
+    let options = Options {
+        scheduler: false,
+        kwok: false,
+        extra_apiserver_flags: vec![GATES.to_owned(), apis.to_owned()],
+        ..Options::default()
+    };
+    let bed = Arc::new(Bed::without_accounts(options).await?);
+    let space = bed.space("groups").await?;
+    space.create::<ServiceAccount>(json!({"metadata": {"name": "default"}})).await?;
+    Ok(space)
+}
+
+fn of_kind(space: &Space, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    Api::namespaced_with(space.bed.client.clone(), &space.namespace, &kind)
+}
+
+fn groups(space: &Space) -> Api<DynamicObject> {
+    of_kind(space, "scheduling.k8s.io", "v1beta1", "PodGroup")
+}
+
+fn entry() -> Value {
+    json!([{"name": "gpu", "resourceClaimTemplateName": "gpu"}])
+}
+
+async fn create_group(space: &Space, name: &str) -> Result<DynamicObject> {
+    let group = json!({
+        "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": name},
+        "spec": {"schedulingPolicy": {"basic": {}}, "resourceClaims": entry()},
+    });
+    groups(space).create(&PostParams::default(), &serde_json::from_value(group)?).await.context("create a PodGroup")
+}
+
+/// A pod of the PodGroup on a node, with the PodGroup's entry and possibly one of its own.
+async fn create_member(space: &Space, name: &str, group: &str, own: bool) -> Result<()> {
+    let mut entries = entry();
+    if own {
+        entries.as_array_mut().context("a list")?.push(json!({"name": "own", "resourceClaimTemplateName": "gpu"}));
+    }
+    let spec = json!({
+        "nodeName": "node", "serviceAccountName": "default", "resourceClaims": entries,
+        "schedulingGroup": {"podGroupName": group},
+    });
+    let object = with(pod(name, "web"), json!({"apiVersion": "v1", "kind": "Pod", "spec": spec}));
+    let pods = of_kind(space, "", "v1", "Pod");
+    pods.create(&PostParams::default(), &serde_json::from_value(object)?).await.context("create a pod")?;
+    Ok(())
+}
+
+/// The claims that a status names, by entry.
+fn named(object: &DynamicObject) -> Vec<(String, String)> {
+    let statuses = object.data["status"]["resourceClaimStatuses"].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    statuses.iter().map(|status| (text(&status["name"]), text(&status["resourceClaimName"]))).collect()
+}
+
+async fn claims_of(api: Api<DynamicObject>, name: &str, count: usize) -> Result<Vec<(String, String)>> {
+    eventually(format!("{name} has {count} claims"), || async {
+        let named = named(&api.get(name).await?);
+        ensure!(named.len() == count, "{named:?}");
+        Ok(named)
+    })
+    .await
+}
+
+/// Allocates a claim as the scheduler does.
+async fn allocate(space: &Space, claim: &str) -> Result<()> {
+    let protection = json!({"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}});
+    space.patch::<ResourceClaim>(claim, protection).await?;
+    let result = json!({"request": "one", "driver": "d.example.com", "pool": "pool", "device": "a"});
+    let status = json!({"status": {"allocation": {"devices": {"results": [result]}}}});
+    space.patch_status::<ResourceClaim>(claim, status).await?;
+    Ok(())
+}
+
+pub async fn claim_of_a_pod_group_is_shared_by_its_pods(_: Space) -> Result<()> {
+    let space = space_with_groups().await?;
+    devices(&space, &["a"]).await?;
+    template(&space, "gpu").await?;
+    let faults = Faults::default();
+    let manager = Manager::start_cluster_wide(&space, &faults, &[ALONE, GATES]).await?;
+    // The pod comes first and waits for its PodGroup.
+    create_member(&space, "one", "gang", true).await?;
+    let group = create_group(&space, "gang").await?;
+    let of_group = claims_of(groups(&space), "gang", 1).await?;
+    let shared = &of_group[0].1;
+    let claim: ResourceClaim = space.get(shared).await?;
+    ensure!(shared.starts_with("gang-gpu-") && owner(&claim) == "gang", "{claim:?}");
+    let reference = &claim.owner_references()[0];
+    ensure!((&*reference.api_version, &*reference.kind) == ("scheduling.k8s.io/v1beta1", "PodGroup"));
+    let pods = || of_kind(&space, "", "v1", "Pod");
+    let one = claims_of(pods(), "one", 2).await?;
+    ensure!(one[0] == of_group[0] && one[1].0 == "own", "{one:?}");
+    ensure!(owner(&space.get::<ResourceClaim>(&one[1].1).await?) == "one");
+    create_member(&space, "two", "gang", false).await?;
+    ensure!(claims_of(pods(), "two", 1).await? == of_group);
+    // Reserved for the PodGroup once, for whichever pod is on a node first.
+    allocate(&space, shared).await?;
+    until_state(&space, shared, (&["gang"], true, true)).await?;
+    during(QUIET, "two claims and one reservation", || async {
+        let claim: ResourceClaim = space.get(shared).await?;
+        ensure!(state(&claim).0 == ["gang"], "{claim:?}");
+        ensure!(space.list::<ResourceClaim>("").await?.len() == 2);
+        Ok(())
+    })
+    .await?;
+    let reserved = space.get::<ResourceClaim>(shared).await?.status.and_then(|status| status.reserved_for);
+    let consumer = reserved.and_then(|consumers| consumers.into_iter().next()).context("reserved")?;
+    ensure!(consumer.api_group.as_deref() == Some("scheduling.k8s.io") && consumer.resource == "podgroups");
+    ensure!(Some(consumer.uid) == group.uid());
+    // Pods that finish do not release it, the end of the PodGroup does.
+    for name in ["one", "two"] {
+        space.api::<Pod>().delete(name, &kube::api::DeleteParams::default().grace_period(0)).await?;
+    }
+    during(QUIET, "the PodGroup keeps its claim", || async {
+        ensure!(state(&space.get::<ResourceClaim>(shared).await?).0 == ["gang"]);
+        Ok(())
+    })
+    .await?;
+    groups(&space).patch("gang", &kube::api::PatchParams::default(), &without_finalizers()).await?;
+    groups(&space).delete("gang", &kube::api::DeleteParams::default()).await?;
+    until_state(&space, shared, (&[], false, false)).await?;
+    manager.stop().await?;
+    only_declared(&faults, &[CONTROLLER])
+}
+
+/// A PodGroup may have a finalizer of the controller that protects it, which does not run here.
+fn without_finalizers() -> kube::api::Patch<Value> {
+    kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}))
+}
+
+pub async fn pods_of_groups_need_the_gates(_: Space) -> Result<()> {
+    let space = space_with_groups().await?;
+    template(&space, "gpu").await?;
+    create_group(&space, "gang").await?;
+    create_member(&space, "member", "gang", true).await?;
+    let off = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
+    during(QUIET, "nothing is created without GenericWorkload", || async {
+        ensure!(space.list::<ResourceClaim>("").await?.is_empty());
+        Ok(())
+    })
+    .await?;
+    off.stop().await?;
+    let generic = "--feature-gates=GenericWorkload=true";
+    let half = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE, generic]).await?;
+    let wanted = "Warning FailedResourceClaimCreation PodResourceClaim gpu: claim gpu is a PodGroup claim but the \
+                  DRAWorkloadResourceClaims feature is disabled";
+    eventually("an event", || async {
+        let events = space.events("member").await?;
+        ensure!(events.contains_key(wanted), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(space.list::<ResourceClaim>("").await?.is_empty());
+    half.stop().await?;
+    let _on = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE, GATES]).await?;
+    claims_of(of_kind(&space, "", "v1", "Pod"), "member", 2).await?;
+    Ok(())
+}

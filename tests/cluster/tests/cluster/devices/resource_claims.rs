@@ -1,0 +1,371 @@
+//! The life of ResourceClaims: created from templates, allocated by the real scheduler from published devices, released and
+//! deleted once their pods have finished.
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{is_ready, owner, phase, pod, with};
+use cluster_tests::{Bed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, SUCCEED};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::robustness::invariants::only_declared;
+use crate::robustness::story::Story;
+use crate::upstream::manager::{UPSTREAM, start_upstream};
+
+pub const CONTROLLER: &str = "resourceclaim-controller";
+pub const ALONE: &str = "--controllers=resourceclaim-controller";
+const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
+
+/// The name of the test's driver, of its class of devices, and of the extended resource that stands for them.
+fn driver(space: &Space) -> String {
+    format!("{}.example.com", space.namespace)
+}
+
+fn extended_resource(space: &Space) -> String {
+    format!("{}.example.com/gpu", space.namespace)
+}
+
+/// Publishes devices that every node can use, and their class.
+pub async fn devices(space: &Space, names: &[&str]) -> Result<()> {
+    let slices: Api<ResourceSlice> = Api::all(space.bed.client.clone());
+    let devices: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+    let slice = json!({
+        "metadata": {"name": space.namespace},
+        "spec": {
+            "driver": driver(space), "allNodes": true, "devices": devices,
+            "pool": {"name": "pool", "generation": 1, "resourceSliceCount": 1},
+        },
+    });
+    slices.create(&PostParams::default(), &serde_json::from_value(slice)?).await.context("create a slice")?;
+    let classes: Api<DeviceClass> = Api::all(space.bed.client.clone());
+    let selector = format!("device.driver == {:?}", driver(space));
+    let class = json!({
+        "metadata": {"name": driver(space)},
+        "spec": {"selectors": [{"cel": {"expression": selector}}], "extendedResourceName": extended_resource(space)},
+    });
+    classes.create(&PostParams::default(), &serde_json::from_value(class)?).await.context("create a class")?;
+    Ok(())
+}
+
+/// Deletes what is not in the namespace.
+pub async fn remove_devices(space: &Space) -> Result<()> {
+    let slices: Api<ResourceSlice> = Api::all(space.bed.client.clone());
+    slices.delete(&space.namespace, &DeleteParams::default()).await.context("delete the slice")?;
+    let classes: Api<DeviceClass> = Api::all(space.bed.client.clone());
+    classes.delete(&driver(space), &DeleteParams::default()).await.context("delete the class")?;
+    Ok(())
+}
+
+/// The spec of a claim of one device.
+pub fn claim_spec(space: &Space) -> Value {
+    json!({"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": driver(space)}}]}})
+}
+
+pub async fn template(space: &Space, name: &str) -> Result<()> {
+    let spec = json!({"metadata": {"labels": {"app": "web"}, "annotations": {"kept": "1"}}, "spec": claim_spec(space)});
+    space.create::<ResourceClaimTemplate>(json!({"metadata": {"name": name}, "spec": spec})).await?;
+    Ok(())
+}
+
+async fn shared_claim(space: &Space, name: &str) -> Result<()> {
+    space.create::<ResourceClaim>(json!({"metadata": {"name": name}, "spec": claim_spec(space)})).await?;
+    Ok(())
+}
+
+/// A pod with these entries: name, field, and what the field names.
+fn user(name: &str, entries: &[(&str, &str, &str)]) -> Value {
+    let entries: Vec<Value> = entries.iter().map(|(entry, field, of)| json!({"name": entry, *field: of})).collect();
+    with(pod(name, "web"), json!({"spec": {"resourceClaims": entries}}))
+}
+
+const TEMPLATE: &str = "resourceClaimTemplateName";
+const SHARED: &str = "resourceClaimName";
+
+async fn runs(space: &Space, name: &str) -> Result<Pod> {
+    eventually(format!("{name} runs"), || async {
+        let pod: Pod = space.get(name).await?;
+        ensure!(is_ready(&pod), "{:?}", pod.status);
+        Ok(pod)
+    })
+    .await
+}
+
+async fn finish(space: &Space, name: &str) -> Result<()> {
+    space.patch::<Pod>(name, json!({"metadata": {"annotations": {BEHAVIOUR: SUCCEED}}})).await?;
+    eventually(format!("{name} finishes"), || async {
+        ensure!(phase(&space.get::<Pod>(name).await?) == "Succeeded");
+        Ok(())
+    })
+    .await
+}
+
+/// The names in a pod's status: entry and claim, in the status's order.
+fn named(pod: &Pod) -> Vec<(String, String)> {
+    let statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    statuses.map(|status| (status.name.clone(), status.resource_claim_name.clone().unwrap_or_default())).collect()
+}
+
+/// Waits until a pod's status names as many claims.
+async fn claims_of(space: &Space, name: &str, count: usize) -> Result<Vec<(String, String)>> {
+    eventually(format!("{name} has {count} claims"), || async {
+        let named = named(&space.get(name).await?);
+        ensure!(named.len() == count, "{named:?}");
+        Ok(named)
+    })
+    .await
+}
+
+/// Names of the consumers that a claim is reserved for, and whether it is allocated and protected.
+pub fn state(claim: &ResourceClaim) -> (Vec<String>, bool, bool) {
+    let status = claim.status.clone().unwrap_or_default();
+    let consumers = status.reserved_for.unwrap_or_default().into_iter().map(|consumer| consumer.name).collect();
+    (consumers, status.allocation.is_some(), claim.finalizers().iter().any(|name| name == PROTECTION))
+}
+
+pub async fn until_state(space: &Space, claim: &str, expected: (&[&str], bool, bool)) -> Result<()> {
+    eventually(format!("{claim} is {expected:?}"), || async {
+        let claim: ResourceClaim = space.get(claim).await?;
+        let (consumers, is_allocated, is_protected) = state(&claim);
+        let consumers: Vec<&str> = consumers.iter().map(String::as_str).collect();
+        ensure!((&*consumers, is_allocated, is_protected) == expected, "{claim:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn deleted(space: &Space, claim: &str) -> Result<()> {
+    eventually(format!("{claim} is deleted"), || async {
+        ensure!(space.api::<ResourceClaim>().get_opt(claim).await?.is_none());
+        Ok(())
+    })
+    .await
+}
+
+pub async fn claim_lives_from_its_template_to_the_end_of_its_pod(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    devices(&space, &["a"]).await?;
+    template(&space, "gpu").await?;
+    space.create::<Pod>(user("web", &[("gpu", TEMPLATE, "gpu")])).await?;
+    let made = runs(&space, "web").await?;
+    let [(entry, name)] = &*named(&made) else { panic!("{made:?}") };
+    let claim: ResourceClaim = space.get(name).await?;
+    ensure!(entry == "gpu" && name.starts_with("web-gpu-") && owner(&claim) == "web", "{claim:?}");
+    ensure!(
+        claim.annotations()["resource.kubernetes.io/pod-claim-name"] == "gpu" && claim.annotations()["kept"] == "1"
+    );
+    ensure!(claim.labels()["app"] == "web" && claim.owner_references()[0].block_owner_deletion.is_none());
+    until_state(&space, name, (&["web"], true, true)).await?;
+    // There is no device for the second one before the first one has finished.
+    space.create::<Pod>(user("next", &[("gpu", TEMPLATE, "gpu")])).await?;
+    let waiting = claims_of(&space, "next", 1).await?;
+    until_state(&space, &waiting[0].1, (&[], false, false)).await?;
+    finish(&space, "web").await?;
+    deleted(&space, name).await?;
+    runs(&space, "next").await?;
+    until_state(&space, &waiting[0].1, (&["next"], true, true)).await?;
+    during(QUIET, "the finished pod gets no other claim", || async {
+        ensure!(space.list::<ResourceClaim>("").await?.len() == 1);
+        Ok(())
+    })
+    .await?;
+    manager.stop().await?;
+    remove_devices(&space).await?;
+    only_declared(&faults, &[CONTROLLER])
+}
+
+pub async fn shared_claim_is_deallocated_after_its_last_pod(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    devices(&space, &["a"]).await?;
+    shared_claim(&space, "shared").await?;
+    space.create::<Pod>(user("one", &[("gpu", SHARED, "shared")])).await?;
+    let one = runs(&space, "one").await?;
+    let node = one.spec.and_then(|spec| spec.node_name).context("it is bound")?;
+    // Without the scheduler nothing else reserves the claim.
+    let bound = json!({"spec": {"nodeName": node}});
+    space.create::<Pod>(with(user("two", &[("gpu", SHARED, "shared")]), bound)).await?;
+    until_state(&space, "shared", (&["one", "two"], true, true)).await?;
+    space.delete::<Pod>("one").await?;
+    until_state(&space, "shared", (&["two"], true, true)).await?;
+    finish(&space, "two").await?;
+    until_state(&space, "shared", (&[], false, false)).await?;
+    during(QUIET, "a finished pod with a node is not reserved again", || async {
+        ensure!(state(&space.get::<ResourceClaim>("shared").await?).0.is_empty());
+        Ok(())
+    })
+    .await?;
+    remove_devices(&space).await
+}
+
+pub async fn claim_being_deleted_is_freed_with_its_last_pod(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    devices(&space, &["a"]).await?;
+    shared_claim(&space, "shared").await?;
+    space.create::<Pod>(user("web", &[("gpu", SHARED, "shared")])).await?;
+    runs(&space, "web").await?;
+    space.delete::<ResourceClaim>("shared").await?;
+    during(QUIET, "the claim stays while its pod runs", || async {
+        ensure!(state(&space.get::<ResourceClaim>("shared").await?).0 == ["web"]);
+        Ok(())
+    })
+    .await?;
+    space.delete::<Pod>("web").await?;
+    deleted(&space, "shared").await?;
+    remove_devices(&space).await
+}
+
+pub async fn claim_for_extended_resources_is_deleted_with_the_end_of_its_pod(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    devices(&space, &["a"]).await?;
+    let limits = json!({extended_resource(&space): "1"});
+    let mut asking = pod("web", "web");
+    asking["spec"]["containers"][0]["resources"] = json!({"limits": limits, "requests": limits});
+    space.create::<Pod>(asking).await?;
+    runs(&space, "web").await?;
+    let claims = space.list::<ResourceClaim>("").await?;
+    ensure!(claims.len() == 1 && owner(&claims[0]) == "web", "{claims:?}");
+    let name = claims[0].name_any();
+    until_state(&space, &name, (&["web"], true, true)).await?;
+    finish(&space, "web").await?;
+    deleted(&space, &name).await?;
+    remove_devices(&space).await
+}
+
+pub async fn claim_of_another_owner_is_never_used(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    shared_claim(&space, "foreign").await?;
+    template(&space, "gpu").await?;
+    space
+        .create::<Pod>(with(user("web", &[("gpu", TEMPLATE, "gpu")]), json!({"spec": {"schedulerName": "none"}})))
+        .await?;
+    let status = json!({"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "foreign"}]}});
+    space.patch_status::<Pod>("web", status).await?;
+    let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    let name = eventually("a claim of its own", || async {
+        let named = named(&space.get("web").await?);
+        ensure!(named.len() == 1 && named[0].1 != "foreign", "{named:?}");
+        Ok(named[0].1.clone())
+    })
+    .await?;
+    ensure!(owner(&space.get::<ResourceClaim>(&name).await?) == "web");
+    ensure!(owner(&space.get::<ResourceClaim>("foreign").await?).is_empty());
+    manager.stop().await?;
+    only_declared(&faults, &[CONTROLLER])
+}
+
+pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
+    let entries = [("b", TEMPLATE, "gpu"), ("a", TEMPLATE, "late")];
+    space.create::<Pod>(with(user("web", &entries), json!({"spec": {"schedulerName": "none"}}))).await?;
+    template(&space, "gpu").await?;
+    let wanted = "Warning FailedResourceClaimCreation PodResourceClaim a: resource claim template \"late\": \
+                  resourceclaimtemplate.resource.k8s.io \"late\" not found";
+    eventually("an event", || async {
+        let events = space.events("web").await?;
+        ensure!(events.contains_key(wanted), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    template(&space, "late").await?;
+    let named = claims_of(&space, "web", 2).await?;
+    ensure!(named[0].0 == "a" && named[1].0 == "b", "sorted: {named:?}");
+    during(QUIET, "one claim for each entry", || async {
+        ensure!(space.list::<ResourceClaim>("").await?.len() == 2);
+        Ok(())
+    })
+    .await
+}
+
+/// The claim is created but the answer is lost, and the cache shows nothing.
+pub async fn lost_answer_leads_to_no_second_claim(space: Space) -> Result<()> {
+    let faults = Faults::script([Rule::on(Verb::Create, "resourceclaims", Effect::LostAfter)]);
+    let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    eventually("it watches", || async {
+        ensure!(faults.most_watches().contains_key("resourceclaims"));
+        Ok(())
+    })
+    .await?;
+    faults.freeze("resourceclaims");
+    template(&space, "gpu").await?;
+    space
+        .create::<Pod>(with(user("web", &[("gpu", TEMPLATE, "gpu")]), json!({"spec": {"schedulerName": "none"}})))
+        .await?;
+    eventually("claims are listed", || async {
+        ensure!(
+            faults.count(|call| call.verb == Verb::List && call.resource == "resourceclaims") > 1,
+            "{:?}",
+            faults.seen()
+        );
+        Ok(())
+    })
+    .await?;
+    faults.thaw("resourceclaims");
+    claims_of(&space, "web", 1).await?;
+    during(QUIET, "there is one claim", || async {
+        ensure!(space.list::<ResourceClaim>("").await?.len() == 1);
+        Ok(())
+    })
+    .await
+}
+
+/// Two pods get a device one after the other.
+async fn two_lives(space: Space) -> Result<()> {
+    devices(&space, &["a"]).await?;
+    template(&space, "gpu").await?;
+    for name in ["one", "two"] {
+        space.create::<Pod>(user(name, &[("gpu", TEMPLATE, "gpu")])).await?;
+        runs(&space, name).await?;
+        let claims = claims_of(&space, name, 1).await?;
+        finish(&space, name).await?;
+        deleted(&space, &claims[0].1).await?;
+    }
+    ensure!(space.list::<ResourceClaim>("").await?.is_empty());
+    Ok(())
+}
+
+/// Each pod: a claim, the status that names it, its release, its finalizer, its deletion.
+pub const STORY: Story = Story {
+    name: "resource_claims",
+    flags: &[ALONE],
+    kind: "resourceclaims",
+    tell: |space| Box::pin(two_lives(space)),
+    clear: |space| Box::pin(async move { remove_devices(&space).await }),
+    pods: 2,
+    writes: 10,
+    fails: &[
+        ("create resourceclaims ", 1),
+        ("patch pods/status ", 1),
+        ("update resourceclaims/status ", 1),
+        ("update resourceclaims ", 1),
+        ("delete resourceclaims ", 1),
+    ],
+    ..Story::BLANK
+};
+
+/// What one manager has begun with claims the other one ends, both ways.
+pub async fn claims_live_on_under_the_other(_: Space) -> Result<()> {
+    let space = Bed::start().await?.space("takeover").await?;
+    devices(&space, &["a", "b"]).await?;
+    template(&space, "gpu").await?;
+    start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
+    space.create::<Pod>(user("one", &[("gpu", TEMPLATE, "gpu")])).await?;
+    runs(&space, "one").await?;
+    let one = claims_of(&space, "one", 1).await?;
+    space.bed.cluster.kill(UPSTREAM)?;
+    // The status is lost: the claim is found by its owner.
+    space.patch_status::<Pod>("one", json!({"status": {"resourceClaimStatuses": null}})).await?;
+    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
+    ensure!(claims_of(&space, "one", 1).await? == one, "another claim was made");
+    finish(&space, "one").await?;
+    deleted(&space, &one[0].1).await.context("from upstream to ours")?;
+    space.create::<Pod>(user("two", &[("gpu", TEMPLATE, "gpu")])).await?;
+    runs(&space, "two").await?;
+    let two = claims_of(&space, "two", 1).await?;
+    manager.crash().await;
+    finish(&space, "two").await?;
+    start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
+    deleted(&space, &two[0].1).await.context("from ours to upstream")
+}
