@@ -142,7 +142,7 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
     let mut old = String::new();
     for _ in 0..3 {
         let ensured = balancers.ensure(&one, &all).await?;
-        ensure!(ensured.progress != Progress::Settled, "nobody is healthy: {ensured:?}");
+        ensure!(ensured.progress != Progress::Settled, "no target is healthy: {ensured:?}");
         old = hostname(&ensured)?;
         ensure!(!Held::by(&moto).await?.balancers.is_empty(), "the new one is made next to the old");
         ensure!(instances(&moto, &one.id).await? == ids(&machines), "the old one serves meanwhile");

@@ -1,4 +1,4 @@
-//! What an operator is told before a takeover.
+//! The lines of `check-config --services`.
 
 use std::sync::Arc;
 
