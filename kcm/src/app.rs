@@ -29,7 +29,7 @@ pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     })
 }
 
-/// A manager with the controllers that the options switch on, connected but not yet running.
+/// Returns a manager with the controllers that the options switch on, connected but not yet running.
 ///
 /// # Errors
 /// When the API server's address or credentials cannot be read, or the options contradict each other.
@@ -37,7 +37,7 @@ pub async fn manager(options: Options, connection: &ConnectOptions) -> anyhow::R
     manager_in(options, connection, None).await
 }
 
-/// As [`manager`], for the objects of one namespace only.
+/// Like [`manager`], for the objects of one namespace only.
 ///
 /// # Errors
 /// As [`manager`].
@@ -53,7 +53,10 @@ pub async fn manager_in(
     let with_work = assembly::with_work(enabled, &mut context)?;
     let clients = Arc::new(connect(connection).await?);
     let controllers = assembly::with_served_apis(with_work, &clients).await?;
-    let watches = assembly::watches(&controllers, &context).build();
+    let watches = assembly::watches(&controllers, &context)
+        .resyncing(context.options.values.get_duration("min-resync-period"))
+        .paged(!context.options.gates.enabled("WatchListClient"))
+        .build();
     let mut manager = Manager::new(clients, watches, manager_options(&context.options, namespace))?;
     manager.record_leadership(COMPONENT.name);
     assembly::start(&controllers, &mut manager, &context);
