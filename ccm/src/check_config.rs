@@ -1,14 +1,21 @@
 //! `ccm check-config`: checks a configuration before it is used.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use component::process;
-use providers::Factory;
+use kinds::{Decode, Kind as _, Service};
+use providers::{CloudProvider, Factory};
+use runtime::client::rate::TokenBucket;
+use runtime::client::{ConnectOptions, Identity, connect};
+use runtime::fence::Fence;
+use runtime::write::Writer;
 
 use crate::app;
 use crate::cloud::no_cluster_id;
+use crate::controllers::service::forecast;
 use crate::flags::{COMPONENT, Options};
 
 /// The first word on the command line.
@@ -17,6 +24,13 @@ pub const COMMAND: &str = "check-config";
 /// Reads only files, and does not call the cloud.
 const FILES_ONLY: &str = "--files-only";
 
+/// Lists what would happen to each Service, too.
+const SERVICES: &str = "--services";
+
+/// Limit of requests to the API server, which pages of Services stay far below.
+const READS_PER_SECOND: f32 = 20.0;
+const READS_AT_ONCE: u32 = 30;
+
 /// Maximum time for the cloud's first responses.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -24,16 +38,46 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// the provider's first calls, which show whether the cloud is reachable and accepts this cluster. Fails with the
 /// problem.
 pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) -> ExitCode {
-    let (words, flags): (Vec<_>, Vec<_>) = arguments.into_iter().partition(|argument| argument == FILES_ONLY);
+    let is_word = |argument: &String| [FILES_ONLY, SERVICES].contains(&argument.as_str());
+    let (words, flags): (Vec<_>, Vec<_>) = arguments.into_iter().partition(is_word);
+    let has = |word: &str| words.iter().any(|one| one == word);
+    let (calls, services) = (!has(FILES_ONLY), has(SERVICES));
     process::run_once(&COMPONENT, flags, async |options| {
-        let good = check(&options, factories, words.is_empty()).await?;
+        if services && !calls {
+            bail!("{SERVICES} asks the cloud, and {FILES_ONLY} forbids it: use one of them");
+        }
+        let provider = app::provider(&options, factories).await?;
+        let good = check(&options, &*provider, calls).await?;
         println!("{good}");
+        if services {
+            for forecast in forecasts(&options, &*provider).await? {
+                println!("{forecast}");
+            }
+        }
         Ok(())
     })
 }
 
-async fn check(options: &Options, factories: &[Factory], calls: bool) -> anyhow::Result<String> {
-    let provider = app::provider(options, factories).await?;
+/// Reads all Services and returns what would happen to the load balancer of each.
+async fn forecasts(options: &Options, provider: &dyn CloudProvider) -> anyhow::Result<Vec<String>> {
+    let cloud = provider.load_balancers().with_context(|| format!("{} has no load balancers", provider.name()))?;
+    let connection = ConnectOptions {
+        kubeconfig: Some(options.kubeconfig.clone()).filter(|path| !path.is_empty()).map(Into::into),
+        master: Some(options.master.clone()).filter(|address| !address.is_empty()),
+        ..ConnectOptions::default()
+    };
+    let clients = Arc::new(connect(&connection).await?);
+    let pace = Arc::new(TokenBucket::new(READS_PER_SECOND, READS_AT_ONCE));
+    let reader = Writer::new(clients, Identity::Own, pace, Fence::open());
+    let decode = Decode { interner: Arc::default(), sections: Service::BALANCING };
+    let mut services = Vec::new();
+    let read = reader.list_each(&Service::RESOURCE, "", |object| services.push(Service::decode(&decode, object))).await;
+    read.context("cannot list Services")?;
+    let services = services.into_iter().collect::<Result<Vec<_>, _>>().context("cannot read a Service")?;
+    Ok(forecast::all(&services, options.values.get_str("cluster-name"), &*cloud).await)
+}
+
+async fn check(options: &Options, provider: &dyn CloudProvider, calls: bool) -> anyhow::Result<String> {
     let name = provider.name();
     if calls {
         let reached = tokio::time::timeout(PATIENCE, provider.initialize()).await;
@@ -41,7 +85,7 @@ async fn check(options: &Options, factories: &[Factory], calls: bool) -> anyhow:
         reached.with_context(|| format!("the configuration of {name} can be read, and the cloud cannot be used"))?;
     }
     if !provider.has_cluster_id() && !options.values.get_bool("allow-untagged-cloud") {
-        bail!("{}", no_cluster_id(&*provider));
+        bail!("{}", no_cluster_id(provider));
     }
     Ok(match calls {
         true => format!("the configuration of {name} is valid, and the cloud responds"),
@@ -51,9 +95,7 @@ async fn check(options: &Options, factories: &[Factory], calls: bool) -> anyhow:
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use providers::{BuildContext, CloudError, CloudProvider, ConfigError, ErrorKind, MockCloudProvider};
+    use providers::{BuildContext, CloudError, ConfigError, ErrorKind, MockCloudProvider};
 
     use super::*;
     use crate::flags::{Invocation, parse};
@@ -84,7 +126,11 @@ mod tests {
             Ok(Invocation::Run(options)) => *options,
             other => panic!("{provider} gives {other:?}"),
         };
-        check(&options, &FACTORIES, calls).await.unwrap_or_else(|error| format!("{error:#}"))
+        let checked = match app::provider(&options, &FACTORIES).await {
+            Ok(provider) => check(&options, &*provider, calls).await,
+            Err(error) => Err(error),
+        };
+        checked.unwrap_or_else(|error| format!("{error:#}"))
     }
 
     #[tokio::test]

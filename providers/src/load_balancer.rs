@@ -204,6 +204,40 @@ pub struct Owned {
     pub certain: bool,
 }
 
+/// The change that the next `ensure` makes to a Service's load balancer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// There is none, and one is created.
+    Created,
+    /// The existing one is kept and brought to the request.
+    Kept,
+    /// Another one is created next to it and replaces it.
+    Replaced,
+    /// Nothing, because the cloud cannot do what the Service requests.
+    Refused,
+}
+
+impl Fate {
+    /// Returns the word for tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Kept => "kept",
+            Self::Replaced => "replaced",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// What the next `ensure` does, with the reasons.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forecast {
+    /// The change.
+    pub fate: Fate,
+    /// Why, in sentences for an operator.
+    pub reasons: Vec<String>,
+}
+
 /// The cloud's health check of one endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointHealth {
@@ -279,6 +313,24 @@ pub trait LoadBalancers: Send + Sync {
     /// # Errors
     /// `NotFound` if there is no load balancer: nothing is created, and the caller ensures it. Otherwise as `ensure`.
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError>;
+
+    /// Reports that the Service's status has what the last `ensure` returned. A provider that replaces one load balancer
+    /// by another deletes the old one only after that.
+    fn published(&self, id: &LoadBalancerId) {
+        let _ = id;
+    }
+
+    /// Returns what the next `ensure` with this spec does, without a change. For an operator who considers a takeover.
+    ///
+    /// # Errors
+    /// Any kind but `NotFound`.
+    async fn forecast(&self, spec: &LoadBalancerSpec) -> Result<Forecast, CloudError> {
+        let (fate, reason) = match self.observe(&spec.id).await? {
+            Observed::Absent => (Fate::Created, "the cloud has no load balancer of this Service"),
+            Observed::Present(_) => (Fate::Kept, "the cloud has a load balancer of this Service"),
+        };
+        Ok(Forecast { fate, reasons: vec![reason.to_owned()] })
+    }
 
     /// Returns the current state of the conditions that pods may wait for. Called every few seconds while pods wait,
     /// and otherwise not at all.

@@ -65,6 +65,8 @@ impl Class {
 pub(crate) struct Api {
     pub ec2: aws_sdk_ec2::Client,
     pub elb: aws_sdk_elasticloadbalancingv2::Client,
+    /// Classic Load Balancers.
+    pub classic: aws_sdk_elasticloadbalancing::Client,
     pub region: String,
     /// The service that tells machines about themselves.
     pub metadata: imds::Client,
@@ -130,6 +132,10 @@ impl Api {
         if let Some(over) = config.endpoint("Elastic Load Balancing v2", &region) {
             elb = elb.endpoint_url(&over.url).region(Region::new(over.signing_region.clone()));
         }
+        let mut classic = aws_sdk_elasticloadbalancing::config::Builder::from(sdk);
+        if let Some(over) = config.endpoint("Elastic Load Balancing", &region) {
+            classic = classic.endpoint_url(&over.url).region(Region::new(over.signing_region.clone()));
+        }
         let local = config.overrides.iter().any(|over| is_local(&over.url));
         let budgets = LIMITS.map(|(rate, burst)| match local {
             true => Budget::new(rate * f64::from(LOCALLY), burst.saturating_mul(LOCALLY)),
@@ -138,6 +144,7 @@ impl Api {
         Self {
             ec2: aws_sdk_ec2::Client::from_conf(ec2.build()),
             elb: aws_sdk_elasticloadbalancingv2::Client::from_conf(elb.build()),
+            classic: aws_sdk_elasticloadbalancing::Client::from_conf(classic.build()),
             region,
             metadata,
             budgets,

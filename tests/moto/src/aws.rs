@@ -21,6 +21,8 @@ pub enum Service {
     Ec2,
     /// Application and Network Load Balancers.
     Elb,
+    /// Classic Load Balancers.
+    Classic,
     /// Certificates that were uploaded.
     Iam,
 }
@@ -29,7 +31,7 @@ impl Service {
     fn signed(self) -> &'static str {
         match self {
             Self::Ec2 => "ec2",
-            Self::Elb => "elasticloadbalancing",
+            Self::Elb | Self::Classic => "elasticloadbalancing",
             Self::Iam => "iam",
         }
     }
@@ -38,6 +40,7 @@ impl Service {
         match self {
             Self::Ec2 => "2016-11-15",
             Self::Elb => "2015-12-01",
+            Self::Classic => "2012-06-01",
             Self::Iam => "2010-05-08",
         }
     }
@@ -120,7 +123,7 @@ impl Aws {
     ) -> Result<Vec<Element>> {
         let (above, member) = match service {
             Service::Ec2 => (String::new(), "item"),
-            Service::Elb | Service::Iam => (format!("{action}Result/"), "member"),
+            Service::Elb | Service::Classic | Service::Iam => (format!("{action}Result/"), "member"),
         };
         let (path, next) = (format!("{above}{list}/{member}"), format!("{above}NextMarker"));
         let (mut members, mut marker) = (Vec::new(), String::new());

@@ -91,7 +91,7 @@ impl Moto {
     /// What `--cloud-config` holds for a process that runs on a machine of the cluster: it finds out all else.
     pub fn cloud_config_in_aws(&self, machine: &Machine) -> String {
         self.proxy.run_on(&machine.id);
-        self.config("", &["EC2", "Elastic Load Balancing v2", "ec2imds"])
+        self.config("", &["EC2", "Elastic Load Balancing", "Elastic Load Balancing v2", "ec2imds"])
     }
 
     fn config(&self, global: &str, services: &[&str]) -> String {

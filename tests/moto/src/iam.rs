@@ -143,11 +143,25 @@ pub fn arn_of(id: &str) -> String {
     format!("arn:aws:ec2:eu-west-1:123456789012:{kind}/{id}")
 }
 
+/// The ARN of a Classic Load Balancer.
+pub fn classic_arn(name: &str) -> String {
+    format!("arn:aws:elasticloadbalancing:eu-west-1:123456789012:loadbalancer/{name}")
+}
+
+/// The name in the ARN of a Classic Load Balancer, which has no type.
+pub fn classic_name(arn: &str) -> Option<&str> {
+    let (_, name) = arn.split_once(":loadbalancer/")?;
+    (!name.contains('/')).then_some(name)
+}
+
 /// The ids and ARNs whose tags decide about a call.
 pub fn named(action: &str, pairs: &Pairs) -> Vec<String> {
     let one =
         |name: &str| Some(value(pairs, name).to_owned()).filter(|id| !id.is_empty()).into_iter().collect::<Vec<_>>();
+    let classic = one("LoadBalancerName").into_iter().chain(list(pairs, "LoadBalancerNames.member"));
+    let classic: Vec<String> = classic.map(|name| classic_arn(&name)).collect();
     match action {
+        _ if !classic.is_empty() => classic,
         "CreateTags" | "DeleteTags" => list(pairs, "ResourceId"),
         "CreateSecurityGroup" => one("VpcId"),
         "CreateRoute" | "DeleteRoute" | "ReplaceRoute" => one("RouteTableId"),

@@ -24,6 +24,7 @@ mod form;
 mod iam;
 mod proxy;
 mod python;
+mod reach;
 mod server;
 mod xml;
 

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::aws::{Aws, Service};
 use crate::fault::{Armed, Effect, Fault, is_change};
-use crate::{REGION, form, iam, xml};
+use crate::{REGION, form, iam, reach, xml};
 
 /// The version of EC2's API, by which its requests are known; errors of ELB look different.
 const EC2: &str = "2016-11-15";
@@ -41,6 +41,8 @@ struct Shared {
     /// The same account, for what the rules need to know.
     aws: Aws,
     state: Mutex<State>,
+    /// One check of all targets at a time, so that an older one does not replace a newer.
+    checking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -62,6 +64,10 @@ struct State {
     denied: Vec<(String, String)>,
     /// Balancers are called as AWS calls Network Load Balancers.
     network_names: bool,
+    /// Which targets were reached after the last change, if security groups decide about their health.
+    reached: Option<BTreeMap<reach::Key, bool>>,
+    /// Targets that a change cut off, with the change.
+    gaps: Vec<String>,
 }
 
 type Change = (String, Vec<(String, String)>);
@@ -94,6 +100,7 @@ impl Proxy {
             client: Client::builder(TokioExecutor::new()).build_http(),
             aws: Aws::new(moto, account.clone()),
             state: Mutex::default(),
+            checking: tokio::sync::Mutex::default(),
         });
         let mut serving = JoinSet::new();
         serving.spawn(serve(listener, shared.clone()));
@@ -183,6 +190,31 @@ impl Proxy {
         }
     }
 
+    /// Security groups decide about the health of targets, from now on. After each change all targets are checked.
+    ///
+    /// # Errors
+    /// If moto refuses a read.
+    pub async fn follow_reachability(&self) -> Result<()> {
+        let reached = reach::snapshot(&self.shared.aws).await?;
+        self.state().reached = Some(reached);
+        Ok(())
+    }
+
+    /// Targets that a change cut off while they were registered, with the change.
+    pub fn gaps(&self) -> Vec<String> {
+        self.state().gaps.clone()
+    }
+
+    /// The registered targets that no load balancer reaches now.
+    ///
+    /// # Errors
+    /// If moto refuses a read.
+    pub async fn unreached(&self) -> Result<Vec<String>> {
+        let reached = reach::snapshot(&self.shared.aws).await?;
+        let unreached = reached.into_iter().filter(|(_, reached)| !reached);
+        Ok(unreached.map(|((_, id, port), _)| format!("{id}:{port}")).collect())
+    }
+
     /// Calls by action, since the start.
     pub fn calls(&self) -> BTreeMap<String, u64> {
         self.state().calls.clone()
@@ -249,25 +281,45 @@ impl Shared {
             self.state().denied.push((needed, resource));
             return refusal(&call, 403, code, &message);
         }
+        let answer = self.act(&call, &action, effect).await;
+        if is_change(&action) {
+            self.check_reachability(&action).await?;
+        }
+        answer
+    }
+
+    /// Notes the targets that a change cut off.
+    async fn check_reachability(&self, action: &str) -> Result<()> {
+        let _checking = self.checking.lock().await;
+        let Some(before) = self.state().reached.clone() else { return Ok(()) };
+        let now = reach::snapshot(&self.aws).await?;
+        let lost = reach::gaps(&before, &now);
+        let mut state = self.state();
+        state.gaps.extend(lost.into_iter().map(|(_, id, port)| format!("{action} cuts off {id}:{port}")));
+        state.reached = Some(now);
+        Ok(())
+    }
+
+    async fn act(self: &Arc<Self>, call: &Call, action: &str, effect: Option<Effect>) -> Result<Response<Full<Bytes>>> {
         match effect {
-            None if action == "CreateLoadBalancer" => self.create_balancer(&call).await,
-            None => self.forward(&call).await,
-            Some(Effect::Refuse { status, code, message }) => refusal(&call, status, &code, &message),
+            None if action == "CreateLoadBalancer" => self.create_balancer(call).await,
+            None => self.forward(call).await,
+            Some(Effect::Refuse { status, code, message }) => refusal(call, status, &code, &message),
             Some(Effect::Throttle { retry_after }) => {
                 let code = if call.value("Version") == EC2 { "RequestLimitExceeded" } else { "Throttling" };
-                let mut answer = refusal(&call, 503, code, "Request limit exceeded.")?;
+                let mut answer = refusal(call, 503, code, "Request limit exceeded.")?;
                 if let Some(seconds) = retry_after {
                     answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
                 }
                 Ok(answer)
             }
-            Some(Effect::Outage) => refusal(&call, 500, "InternalError", "An internal error has occurred"),
+            Some(Effect::Outage) => refusal(call, 500, "InternalError", "An internal error has occurred"),
             Some(Effect::AnswerLost) => {
-                self.forward(&call).await?;
+                self.forward(call).await?;
                 Err(anyhow!("the answer to {action} is lost"))
             }
             Some(Effect::Slow(time)) => {
-                let answer = self.forward(&call).await;
+                let answer = self.forward(call).await;
                 tokio::time::sleep(time).await;
                 answer
             }
@@ -320,11 +372,15 @@ impl Shared {
 
     /// The tags of a resource; none if it is not there.
     async fn tags(&self, id: &str) -> iam::Tags {
+        let classic = iam::classic_name(id);
         let (service, parameter, list, names) = match id.starts_with("arn:") {
+            true if classic.is_some() => {
+                (Service::Classic, ("LoadBalancerNames.member.1", ""), "TagDescriptions/member/Tags", ["Key", "Value"])
+            }
             true => (Service::Elb, ("ResourceArns.member.1", ""), "TagDescriptions/member/Tags", ["Key", "Value"]),
             false => (Service::Ec2, ("Filter.1.Value.1", "resource-id"), "tagSet", ["key", "value"]),
         };
-        let mut parameters = vec![(parameter.0, id)];
+        let mut parameters = vec![(parameter.0, classic.unwrap_or(id))];
         if !parameter.1.is_empty() {
             parameters.push(("Filter.1.Name", parameter.1));
         }
@@ -375,7 +431,14 @@ impl Shared {
                 text.replace(&format!(".{REGION}.elb.amazonaws.com"), &format!(".elb.{REGION}.amazonaws.com"))
             }
             "DescribeTargetHealth" => {
-                self.state().checked.iter().fold(text, |text, target| xml::in_first_checks(&text, target))
+                let state = self.state();
+                let text = state.checked.iter().fold(text, |text, target| xml::in_first_checks(&text, target));
+                let unreached = state
+                    .reached
+                    .iter()
+                    .flatten()
+                    .filter(|((arn, ..), reached)| !**reached && arn == call.value("TargetGroupArn"));
+                unreached.fold(text, |text, ((_, id, port), _)| xml::unreached(&text, id, port))
             }
             _ => text,
         };

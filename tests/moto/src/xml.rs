@@ -101,6 +101,21 @@ pub(crate) fn in_first_checks(xml: &str, target: &str) -> String {
     parts.collect()
 }
 
+/// The answer with this target unhealthy, as AWS shows one that it does not reach.
+pub(crate) fn unreached(xml: &str, target: &str, port: &str) -> String {
+    let marks = [format!("<Id>{target}</Id>"), format!("<Port>{port}</Port>")];
+    let unhealthy =
+        "<State>unhealthy</State><Reason>Target.Timeout</Reason><Description>Request timed out</Description>";
+    let parts = xml.split("<member>").enumerate().map(|(number, part)| {
+        let open = if number == 0 { "" } else { "<member>" };
+        match marks.iter().all(|mark| part.contains(mark)) {
+            true => format!("{open}{}", part.replacen("<State>healthy</State>", unhealthy, 1)),
+            false => format!("{open}{part}"),
+        }
+    });
+    parts.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@ mod balancer_state;
 mod cluster;
 mod decide;
 mod decide_action;
+pub mod forecast;
 mod keys;
 mod live_cluster;
 mod metrics;

@@ -422,9 +422,16 @@ impl<S: Cluster> Balancers<S> {
 
     /// Writes the status if it differs.
     async fn publish(&self, subject: &Subject<'_>, state: &BalancerState) -> Result<(), ReconcileError> {
-        let Some(ingress) = decide_action::unpublished(subject.service, state) else { return Ok(()) };
-        match self.kubernetes.publish(subject.service, ingress).await {
-            Ok(()) | Err(Refusal::Gone) => Ok(()),
+        let written = match decide_action::unpublished(subject.service, state) {
+            Some(ingress) => self.kubernetes.publish(subject.service, ingress).await,
+            None => Ok(()),
+        };
+        match written {
+            Ok(()) => {
+                self.cloud.published(&subject.id);
+                Ok(())
+            }
+            Err(Refusal::Gone) => Ok(()),
             Err(error) => Err(ReconcileError::new(format!("failed to update load balancer status: {error}"))),
         }
     }

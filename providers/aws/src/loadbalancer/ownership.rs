@@ -129,6 +129,15 @@ impl Purpose {
     }
 }
 
+/// Returns whether a security group is this cluster's to delete. cloud-provider-aws names no Service in the tags of a
+/// group, only in its name.
+pub(crate) fn is_own_group(tags: &Tags, cluster: &ClusterTags) -> bool {
+    match cluster.id.is_empty() {
+        true => !names_another(tags, cluster),
+        false => tags.get(&cluster.key()).is_some_and(|value| value == OWNED),
+    }
+}
+
 /// Returns whether the tags of a load balancer that AWS returned as created say that it is this Service's.
 ///
 /// CreateLoadBalancer returns an existing load balancer of the same name and settings, whoever made it.

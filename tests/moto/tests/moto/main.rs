@@ -6,6 +6,7 @@
 
 mod balancers;
 mod bed;
+mod classic;
 mod conformance;
 mod forwards;
 mod gates;
@@ -13,6 +14,7 @@ mod histories;
 mod leaks;
 mod neighbours;
 mod nodes;
+mod reach;
 mod routes;
 mod sharing;
 mod tagging;
@@ -26,6 +28,11 @@ fn main() -> std::process::ExitCode {
             what_cannot_be_made_is_gone_with_its_service, calls_do_not_grow_with_nodes_and_services,
             a_balancer_of_cloud_provider_aws_is_taken_over, changes_by_hand_are_undone_and_told, one_bad_target_costs_the_others_nothing,
             a_service_gets_a_balancer_and_loses_it, what_is_not_allowed_is_told_with_what_to_do,
+        },
+        classic::{
+            classic_load_balancer_follows_nodes_and_ends_with_its_service,
+            classic_load_balancer_of_another_cluster_is_left_alone,
+            service_moves_to_a_network_load_balancer_without_a_gap,
         },
         forwards::{
             parts_come_and_go_though_a_call_is_the_last, a_part_of_the_traffic_goes_to_another_service,
@@ -45,6 +52,7 @@ fn main() -> std::process::ExitCode {
             nodes_get_what_their_machines_have, one_bad_id_costs_no_call_for_each, whatever_breaks_nodes_are_initialised,
             a_machine_that_is_not_shown_yet_is_waited_for, machines_stop_start_and_go, three_hundred_nodes,
         },
+        reach::{every_target_is_reached_without_a_gap, target_behind_a_closed_group_is_unhealthy},
         routes::{routes_come_and_go, every_table_gets_its_routes, whatever_breaks_routes_are_made},
         sharing::{only_what_a_cluster_put_in_does_it_take_out, the_record_is_a_config_map},
         tagging::{machines_carry_tags_while_they_have_nodes},

@@ -4,6 +4,7 @@
 mod actions;
 mod audits;
 mod crashes;
+mod forecasts;
 mod histories;
 mod others;
 mod scenarios;

@@ -145,6 +145,21 @@ impl Shared {
         Ok(refused)
     }
 
+    /// Revokes all rules that name a group which is about to be deleted.
+    pub(crate) async fn revoke_rules_of(&mut self, session: &Session, group: &str) -> Result<(), CloudError> {
+        for other in network::groups_that_name(session, group).await? {
+            let rules = network::rules(session, std::slice::from_ref(&other)).await?.remove(&other).unwrap_or_default();
+            let source = Source::Group(group.to_owned());
+            let named = rules.iter().filter(|rule| rule.rule.source == source);
+            let ids: Vec<String> = named.map(|rule| rule.id.clone()).collect();
+            self.rules.remove(&other);
+            if !ids.is_empty() {
+                revoke(session, &other, &ids).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// A Service's balancer is gone; with the last one the group goes, and the rules that name it. False if AWS still
     /// holds it.
     pub(crate) async fn release(

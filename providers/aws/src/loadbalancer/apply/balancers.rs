@@ -1,6 +1,6 @@
 //! One Service's reconcile: read what AWS has, compare, apply the plan.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,8 +18,7 @@ use crate::loadbalancer::apply::calls::{self, Caller};
 use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::model::build::{self, Surroundings};
 use crate::loadbalancer::model::{diff, node_rules};
-use crate::loadbalancer::names::Flavour;
-use crate::loadbalancer::observed::balancer_state::{Course, Courses, Opening, known};
+use crate::loadbalancer::observed::balancer_state::{Course, Courses, KnownGroup, Opening, known};
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::{self, Networks};
 use crate::loadbalancer::observed::report::ingress;
@@ -30,7 +29,7 @@ use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::annotations;
 use crate::loadbalancer::spec::settings::{Policy, SecurityGroups, Settings};
-use crate::loadbalancer::types::Desired;
+use crate::loadbalancer::types::{Desired, TargetHealth};
 use crate::session::{Session, Sessions};
 
 /// A look this old is good enough, if nothing was changed since.
@@ -51,6 +50,8 @@ pub(crate) struct Balancers {
     pub(super) networks: Networks,
     pub(super) courses: Courses,
     pub(super) shared: Mutex<Shared>,
+    /// Services that move from a Classic Load Balancer and whose status was to get the new address, and whether it did.
+    pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
     records: OnceLock<Arc<dyn Records>>,
 }
 
@@ -100,6 +101,7 @@ impl Balancers {
             networks: Networks::default(),
             courses: Courses::default(),
             shared: Mutex::default(),
+            moved: std::sync::Mutex::default(),
             records: OnceLock::new(),
         }
     }
@@ -176,20 +178,6 @@ impl Balancers {
         Ok(())
     }
 
-    /// A Classic Load Balancer is somebody else's to keep; nothing is made beside it.
-    async fn refuse_classic(&self, work: &Work<'_>, listing: &Listing) -> Result<(), CloudError> {
-        if work.settings.flavour != Flavour::CloudProvider {
-            return Ok(());
-        }
-        let name = work.id.default_name();
-        let classic = listing.has_classic(work.id)
-            || (work.settings.untyped && network::has_classic_interface(work.session, &name).await?);
-        match classic {
-            false => Ok(()),
-            true => Err(classic_error(ErrorKind::Invalid, &name)),
-        }
-    }
-
     pub(super) async fn bring(
         &self,
         spec: &LoadBalancerSpec,
@@ -202,9 +190,6 @@ impl Balancers {
         let dying = seen.take_out(&course.doomed);
         if dying.is_empty() {
             course.doomed.clear();
-        }
-        if seen.balancers.is_empty() {
-            self.refuse_classic(work, &listing).await?;
         }
         if !seen.is_empty() {
             self.read_details(work, &mut seen).await?;
@@ -277,7 +262,9 @@ impl Balancers {
             ));
         }
         warnings.append(&mut caller.warnings);
-        course.known = Some(known(work.id, &desired, &seen));
+        let known = known(work.id, &desired, &seen);
+        course.serving = known.iter().all(|group| is_serving(group, &seen));
+        course.known = Some(known);
         let balancer = seen.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
         let progress = match again || !dying.is_empty() {
@@ -425,9 +412,8 @@ impl Balancers {
             }
             return Ok(Deletion::InProgress(course.pause()));
         }
-        let name = id.default_name();
-        if listing.has_classic(id) || network::has_classic_interface(session, &name).await? {
-            return Err(classic_error(ErrorKind::Conflict, &name));
+        if !self.remove_classic(session, id, &listing, course).await? {
+            return Ok(Deletion::InProgress(course.pause()));
         }
         let all = listing.tagged_groups(session).iter().map(|group| group.id.clone()).collect();
         let mut shared = self.shared.lock().await;
@@ -448,12 +434,8 @@ impl Balancers {
     }
 }
 
-fn classic_error(kind: ErrorKind, name: &str) -> CloudError {
-    let message = format!(
-        "the Classic Load Balancer {name} of this Service is not managed here: it still serves, but nodes that join are not \
-         registered, and changes of ports and health checks are not made, so that it ends without targets when all nodes were \
-         replaced. Make a new Service for a Network Load Balancer, move clients over, and delete the Classic one with \
-         cloud-provider-aws or by hand, with its security group k8s-elb-{name}"
-    );
-    CloudError::new(kind, "FindClassicLoadBalancer", message)
+/// Returns whether a target group has a healthy target, or none at all.
+fn is_serving(group: &KnownGroup, seen: &Seen) -> bool {
+    let Some(seen) = seen.target_group_by_arn(&group.arn) else { return false };
+    group.targets.is_empty() || group.targets.iter().any(|one| seen.targets.get(one) == Some(&TargetHealth::Healthy))
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use providers::{
-    CloudError, Deletion, Ensured, ErrorKind, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed,
-    Owned, Protocol as Transport, ReadinessGate, Targeting, Targets, async_trait,
+    CloudError, Deletion, Ensured, ErrorKind, Features, Forecast, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
+    Observed, Owned, Protocol as Transport, ReadinessGate, Targeting, Targets, async_trait,
 };
 use tokio::time::Instant;
 
@@ -46,7 +46,10 @@ impl LoadBalancers for Balancers {
         let listing = self.inventory.look(&session, Instant::now()).await?;
         let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         if seen.is_empty() {
-            return Ok(Observed::Absent);
+            return Ok(match self.observe_classic(&session, id).await? {
+                Some(balancer) => Observed::Present(Box::new(balancer)),
+                None => Observed::Absent,
+            });
         }
         calls::details(&session, &mut seen, false).await.map_err(retried)?;
         let machines = self.networks.by_id(&session, instances(&seen)).await?;
@@ -61,7 +64,7 @@ impl LoadBalancers for Balancers {
         let course = self.courses.get(&spec.id);
         let mut course = course.lock().await;
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
-        let result = self.bring(spec, &work, &mut course).await;
+        let result = self.bring_any(spec, &work, &mut course).await;
         if let Err(error) = &result {
             (course.known, course.settled) = (None, None);
             // Pods and nodes change all the same, and their traffic must not wait for a change that AWS refuses.
@@ -81,6 +84,9 @@ impl LoadBalancers for Balancers {
         let course = self.courses.get(&spec.id);
         let mut course = course.lock().await;
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
+        if self.point_kept(&work, &mut course).await? {
+            return Ok(());
+        }
         if course.known.is_none() {
             self.find_groups(&work, &mut course).await?;
         }
@@ -106,6 +112,18 @@ impl LoadBalancers for Balancers {
         let known = course.known.clone().unwrap_or_default();
         drop(course);
         readiness_gates::of(&session, &spec.id, &known).await
+    }
+
+    async fn forecast(&self, spec: &LoadBalancerSpec) -> Result<Forecast, CloudError> {
+        let settings = self.settings(spec)?;
+        let session = self.sessions.get()?;
+        let targets = Targets::default();
+        let work = Work { session: &session, id: &spec.id, settings: &settings, targets: &targets };
+        self.foresee(&work).await
+    }
+
+    fn published(&self, id: &LoadBalancerId) {
+        self.address_published(id);
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {

@@ -3,6 +3,7 @@
 mod backend_group;
 mod balancers;
 mod calls;
+mod classic;
 mod contract;
 mod leaks;
 mod opening;

@@ -239,12 +239,7 @@ fn group(
 pub(crate) fn targets(settings: &Settings, asked: &GroupSettings, ipv6: bool, all: &Targets) -> BTreeSet<Target> {
     match settings.target_type {
         TargetType::Instance => {
-            let fit = all.nodes.iter().filter(|node| {
-                let has = |(key, value): &(String, String)| {
-                    node.labels.get(key).is_some_and(|label| value.is_empty() || label == value)
-                };
-                settings.node_labels.iter().all(has)
-            });
+            let fit = all.nodes.iter().filter(|node| settings.selects(node));
             let ids = fit.filter_map(|node| instance_id(node.provider_id.as_deref()?));
             ids.map(|id| Target { id: id.to_owned(), port: asked.port }).collect()
         }

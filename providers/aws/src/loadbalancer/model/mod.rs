@@ -1,6 +1,7 @@
 //! The desired stack of a Service, and the steps that lead to it. No IO.
 
 pub(super) mod build;
+pub(super) mod classic;
 pub(super) mod diff;
 pub(super) mod node_rules;
 pub(super) mod subnets;

@@ -8,6 +8,7 @@ use providers::{LoadBalancerId, LoadBalancerSpec};
 use tokio::time::Instant;
 
 use crate::loadbalancer::names;
+use crate::loadbalancer::observed::classic::Classic;
 use crate::loadbalancer::observed::stack::{Seen, SeenTargetGroup};
 use crate::loadbalancer::plan::PACE;
 use crate::loadbalancer::types::{Desired, Ports, Protocol, Target, TargetHealth, TargetType};
@@ -64,6 +65,12 @@ pub(crate) struct Course {
     pub bare: bool,
     /// The security groups that were opened for it, and for which ports.
     pub opening: Opening,
+    /// The Classic Load Balancer that is kept alive, and whether it alone serves.
+    pub classic: Option<(Classic, bool)>,
+    /// There is no Classic Load Balancer: none is created while this process runs.
+    pub no_classic: bool,
+    /// Each target group with targets had a healthy one at the last read.
+    pub serving: bool,
     /// What it was made by, once all was as asked.
     pub settled: Option<LoadBalancerSpec>,
     /// Looks in a row at something that AWS is at.

@@ -302,10 +302,11 @@ impl Listing {
         self.security_groups.iter().filter(|group| group.tags.contains_key(&key) && !balancers(&group.tags)).collect()
     }
 
-    /// Whether cloud-provider-aws made a security group for a Classic Load Balancer of this Service.
-    pub(crate) fn has_classic(&self, id: &LoadBalancerId) -> bool {
+    /// Returns the security group that cloud-provider-aws created for a Classic Load Balancer of this Service.
+    pub(crate) fn classic_group(&self, session: &Session, id: &LoadBalancerId) -> Option<&ListedGroup> {
         let name = names::classic_group(id);
-        self.security_groups.iter().any(|group| group.name == name)
+        let own = |group: &&ListedGroup| group.name == name && ownership::is_own_group(&group.tags, &session.cluster);
+        self.security_groups.iter().find(own)
     }
 }
 

@@ -281,14 +281,6 @@ pub(crate) async fn groups_that_name(session: &Session, group: &str) -> Result<V
     Ok(answer.security_groups().iter().filter_map(|group| group.group_id().map(str::to_owned)).collect())
 }
 
-/// Whether a Classic Load Balancer of this name has an interface in the network: it does as long as it exists.
-pub(crate) async fn has_classic_interface(session: &Session, name: &str) -> Result<bool, CloudError> {
-    let filters = vec![filter("vpc-id", vec![session.vpc.clone()]), filter("description", vec![format!("ELB {name}")])];
-    let request = session.api.ec2.describe_network_interfaces().set_filters(Some(filters));
-    let answer = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send()).await?;
-    Ok(!answer.network_interfaces().is_empty())
-}
-
 /// The instance of a provider id; Fargate's and others' machines can't be registered by id.
 pub(crate) fn instance_id(provider_id: &str) -> Option<&str> {
     let path = match provider_id.split_once("://") {

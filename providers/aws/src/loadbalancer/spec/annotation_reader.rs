@@ -15,7 +15,7 @@ pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
 
 /// The annotations that are known, without [`PREFIX`]; one that ends in a dot is continued by a port.
-const KNOWN: [&str; 53] = [
+const KNOWN: [&str; 54] = [
     "type",
     "internal",
     "proxy-protocol",
@@ -69,6 +69,7 @@ const KNOWN: [&str; 53] = [
     "quic-enabled-containers",
     "multi-cluster-target-group",
     "minimum-load-balancer-capacity",
+    "replace-classic",
 ];
 
 /// The other Services that forward actions name.
@@ -81,6 +82,8 @@ pub(crate) fn others(spec: &LoadBalancerSpec) -> BTreeSet<String> {
 pub(crate) struct Reading<'a> {
     annotations: &'a BTreeMap<String, String>,
     errors: Vec<String>,
+    /// Mistakes only where there is no Classic Load Balancer.
+    classic_only: Vec<String>,
     /// What has no effect, though it can work.
     pub warnings: Vec<String>,
 }
@@ -88,7 +91,8 @@ pub(crate) struct Reading<'a> {
 impl<'a> Reading<'a> {
     /// Begins with what nobody knows: most often a typing error.
     pub(crate) fn new(spec: &'a LoadBalancerSpec) -> Self {
-        let mut reading = Self { annotations: &spec.annotations, errors: Vec::new(), warnings: Vec::new() };
+        let mut reading =
+            Self { annotations: &spec.annotations, errors: Vec::new(), classic_only: Vec::new(), warnings: Vec::new() };
         for key in spec.annotations.keys() {
             let Some(suffix) = key.strip_prefix(PREFIX) else { continue };
             let known = |known: &str| known == suffix || (known.ends_with('.') && suffix.starts_with(known));
@@ -107,6 +111,18 @@ impl<'a> Reading<'a> {
     pub(crate) fn refuse(&mut self, suffix: &str, value: &str, fix: &str) {
         let error = CloudError::invalid_annotation(&format!("{PREFIX}{suffix}"), value, fix);
         self.errors.push(error.message);
+    }
+
+    /// Records a value that only a Classic Load Balancer can have.
+    pub(crate) fn refuse_network(&mut self, suffix: &str, value: &str, fix: &str) {
+        let error = CloudError::invalid_annotation(&format!("{PREFIX}{suffix}"), value, fix);
+        self.classic_only.push(error.message);
+    }
+
+    /// Returns what only a Classic Load Balancer can do, in one error.
+    pub(crate) fn classic_only(&mut self) -> Option<CloudError> {
+        let told = std::mem::take(&mut self.classic_only);
+        (!told.is_empty()).then(|| CloudError::new(ErrorKind::Invalid, "ReadAnnotations", told.join("; ")))
     }
 
     /// How a listener's traffic is spread over several target groups, if that is asked for.

@@ -2,6 +2,7 @@
 //! cloud-provider-aws and of the Load Balancer Controller under its own name.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use providers::{
     CloudError, IpFamily, IpFamilyPolicy, IpNet, LoadBalancerSpec, Protocol as Transport, SessionAffinity, Targeting,
@@ -13,6 +14,10 @@ use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::ports::listeners;
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
 use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
+
+/// Time for clients of a Classic Load Balancer where the annotation gives none: names that point to its address are kept
+/// by resolvers for minutes, and by clients with long connections for longer.
+const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
 /// Whose targets a Service needs, and what it asks for; nothing if somebody else makes its balancer.
 ///
@@ -27,7 +32,7 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
         (None, Some("external" | "nlb-ip")) => Flavour::Controller,
         (None, None | Some("nlb")) => Flavour::CloudProvider,
         (None, Some(other)) => {
-            reading.refuse("type", other, "use nlb: Classic Load Balancers are not made here");
+            reading.refuse_network("type", other, "use nlb: Classic Load Balancers are not made here");
             Flavour::CloudProvider
         }
     };
@@ -37,8 +42,14 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
         _ => asked.unwrap_or(TargetType::Instance),
     };
     let mut settings = whole(spec, policy, flavour, target_type, &mut reading);
-    settings.untyped = kind.is_none() && spec.class.is_none();
+    settings.untyped = flavour == Flavour::CloudProvider && kind != Some("nlb");
     reading.finish()?;
+    settings.classic_only = reading.classic_only();
+    if let Some(error) =
+        settings.classic_only.clone().filter(|_| !settings.untyped || settings.replace_classic.is_some())
+    {
+        return Err(error);
+    }
     settings.warnings = reading.warnings;
     let targeting = match target_type {
         TargetType::Instance => Targeting::Nodes,
@@ -108,7 +119,18 @@ fn whole(
         node_labels: reading.pairs("target-node-labels", true).into_iter().collect(),
         shared_groups: reading.boolean("multi-cluster-target-group").unwrap_or(false),
         untyped: false,
+        replace_classic: replace_classic(reading),
+        classic_only: None,
         warnings: Vec::new(),
+    }
+}
+
+/// The time for clients of a Classic Load Balancer after the Service moved to a Network Load Balancer.
+fn replace_classic(reading: &mut Reading<'_>) -> Option<Duration> {
+    match reading.text("replace-classic")? {
+        "false" => None,
+        "true" => Some(REPLACE_AFTER),
+        _ => reading.number("replace-classic", 60, 30 * 24 * 3600).map(|seconds| Duration::from_secs(seconds.into())),
     }
 }
 
@@ -124,7 +146,7 @@ fn fields(spec: &LoadBalancerSpec, flavour: Flavour, reading: &mut Reading<'_>) 
         }
         if let Some(groups) = reading.text("extra-security-groups") {
             let fix = "use the annotation for security-groups: a Network Load Balancer has no extra ones";
-            reading.refuse("extra-security-groups", groups, fix);
+            reading.refuse_network("extra-security-groups", groups, fix);
         }
         let instead = format!("; use {PREFIX}target-group-attributes with proxy_protocol_v2.enabled=true");
         reading.warn_without_effect("proxy-protocol", &instead);

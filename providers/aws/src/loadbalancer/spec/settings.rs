@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
-use providers::IpNet;
+use providers::{CloudError, IpNet, NodeTarget};
 
 use crate::config;
 use crate::loadbalancer::names::Flavour;
@@ -134,10 +135,27 @@ pub(crate) struct Settings {
     pub shared_groups: bool,
     /// No type was asked for, so that cloud-provider-aws would have made a Classic Load Balancer.
     pub untyped: bool,
+    /// The Service moves from a Classic Load Balancer, which is deleted this long after its address was replaced.
+    pub replace_classic: Option<Duration>,
+    /// What only a Classic Load Balancer can do: an error, unless there is one that serves the Service.
+    pub classic_only: Option<CloudError>,
     pub warnings: Vec<String>,
 }
 
 impl Settings {
+    /// Returns whether targets are instances, which are reached at node ports.
+    pub(crate) fn has_node_targets(&self) -> bool {
+        self.target_type == TargetType::Instance
+    }
+
+    /// Returns whether a node has the labels that the Service selects.
+    pub(crate) fn selects(&self, node: &NodeTarget) -> bool {
+        let has = |(key, value): &(String, String)| {
+            node.labels.get(key).is_some_and(|label| value.is_empty() || label == value)
+        };
+        self.node_labels.iter().all(has)
+    }
+
     /// The target groups that are made for other Services; one for each listener that sends traffic there.
     pub(crate) fn backends(&self) -> impl Iterator<Item = &GroupSettings> {
         let spreads = self.listeners.iter().filter_map(|listener| listener.spread.as_ref());

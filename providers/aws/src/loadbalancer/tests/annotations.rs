@@ -212,7 +212,8 @@ fn families_follow_the_service() {
 #[test]
 fn every_mistake_names_annotation_value_and_fix() {
     for (annotations, parts) in [
-        (&[("type", "clb")][..], &["aws-load-balancer-type is \"clb\"", "use nlb"][..]),
+        // Without the move, a Classic Load Balancer that exists may serve the Service.
+        (&[("type", "clb"), ("replace-classic", "true")][..], &["aws-load-balancer-type is \"clb\"", "use nlb"][..]),
         (&[("scheme", "public")], &["scheme is \"public\"", "internet-facing"]),
         (&[("nlb-target-type", "pod")], &["nlb-target-type is \"pod\"", "instance or ip"]),
         (&[("healthcheck-protocol", "UDP")], &["healthcheck-protocol is \"UDP\"", "TCP, HTTP or HTTPS"]),
@@ -233,7 +234,7 @@ fn every_mistake_names_annotation_value_and_fix() {
         (&[("access-log-enabled", "true")], &["access-log-enabled", "bucket"]),
         (&[("target-group-attributes", "preserve_client_ip.enabled=maybe")], &["preserve_client_ip.enabled=maybe"]),
         (&[("minimum-load-balancer-capacity", "Units=1")], &["minimum-load-balancer-capacity is \"Units=1\""]),
-        (&[("extra-security-groups", "sg-1")], &["extra-security-groups is \"sg-1\""]),
+        (&[("type", "nlb"), ("extra-security-groups", "sg-1")], &["extra-security-groups is \"sg-1\""]),
         (&[("type", "external"), ("proxy-protocol", "80")], &["proxy-protocol is \"80\"", "use *"]),
         (&[("quic-enabled-ports", "80")], &["quic-enabled-ports is \"80\"", "UDP"]),
     ] {

@@ -1,0 +1,69 @@
+//! What the controller would do with each Service, for an operator who considers a takeover. Changes nothing.
+
+use std::collections::BTreeMap;
+
+use kinds::Service;
+use kinds::meta::ObjectKey;
+use providers::{LoadBalancerSpec, LoadBalancers, Targeting};
+
+use super::decide::{self, Wish};
+use crate::cloud::retry;
+
+/// Width of the column with the change.
+const CHANGE: usize = 9;
+
+/// Returns a line for each Service that has or had a load balancer: its name, the change, and why.
+pub async fn all(services: &[Service], cluster: &str, cloud: &dyn LoadBalancers) -> Vec<String> {
+    let by_key: BTreeMap<ObjectKey, &Service> = services.iter().map(|one| (one.meta.key(), one)).collect();
+    let mut rows = Vec::new();
+    for (key, service) in by_key.iter().filter(|(_, service)| decide::concerns(service)) {
+        let (change, reason) = of(service, &by_key, cluster, cloud).await;
+        rows.push((key.to_string(), change, reason));
+    }
+    let width = rows.iter().map(|(key, ..)| key.len()).max().unwrap_or_default();
+    rows.iter().map(|(key, change, reason)| format!("{key:width$} {change:CHANGE$} {reason}")).collect()
+}
+
+async fn of(
+    service: &Service,
+    by_key: &BTreeMap<ObjectKey, &Service>,
+    cluster: &str,
+    cloud: &dyn LoadBalancers,
+) -> (&'static str, String) {
+    let features = cloud.features();
+    let held = decide::is_held(&service.meta);
+    match decide::wish(service, &features.classes, false) {
+        Wish::Nothing => return ("left", "its class belongs to another controller".to_owned()),
+        Wish::Cleanup => return ("deleted", "the Service no longer requests a load balancer".to_owned()),
+        Wish::Balancer => {}
+    }
+    let read = decide::spec(service, cluster, &features.annotations).and_then(|mut spec| {
+        add_others(service, by_key, &mut spec, cloud);
+        Ok((cloud.targeting(&spec)?, spec))
+    });
+    let spec = match read {
+        Err(error) => return ("refused", retry::words(&error)),
+        Ok((Targeting::Elsewhere, _)) if held => {
+            let reason = "its annotations name another controller: only what this one created is deleted, and the finalizer \
+                          removed";
+            return ("left", reason.to_owned());
+        }
+        Ok((Targeting::Elsewhere, _)) => return ("left", "its annotations name another controller".to_owned()),
+        Ok((_, spec)) => spec,
+    };
+    match cloud.forecast(&spec).await {
+        Ok(forecast) => (forecast.fate.as_str(), forecast.reasons.join("; ")),
+        Err(error) => ("unknown", retry::words(&error)),
+    }
+}
+
+fn add_others(
+    service: &Service,
+    by_key: &BTreeMap<ObjectKey, &Service>,
+    spec: &mut LoadBalancerSpec,
+    cloud: &dyn LoadBalancers,
+) {
+    let named = |name: String| ObjectKey { namespace: service.meta.namespace.clone(), name: name.into() };
+    let others = cloud.others(spec).into_iter().filter_map(|name| by_key.get(&named(name)).copied());
+    spec.others = others.map(|other| (other.meta.name.to_string(), decide::other(other))).collect();
+}

@@ -1,0 +1,46 @@
+//! The lines of `check-config --services`.
+
+use std::sync::Arc;
+
+use kinds::service::ServiceType;
+use provider_mock::MockConfig;
+
+use super::world::{CLUSTER, Process, World, key, pass, service};
+use crate::controllers::service::decide::FINALIZER;
+use crate::controllers::service::forecast;
+
+#[tokio::test(start_paused = true)]
+async fn each_service_has_one_line_with_its_change() {
+    let world = World::new(MockConfig::default());
+    world.create(service("kept"));
+    let process = Process::start(&world, 1);
+    pass(1.0).await;
+    process.crash().await;
+    world.create(service("new"));
+    let mut class = service("class");
+    class.balancing.as_mut().expect("a load balancer").class = Some("example.com/other".into());
+    world.create(class);
+    let mut plain = service("plain");
+    plain.kind = ServiceType::ClusterIp;
+    world.create(plain);
+    let mut former = service("former");
+    former.kind = ServiceType::ClusterIp;
+    former.meta.finalizers = Arc::new([FINALIZER.into()]);
+    world.create(former);
+    let mut wrong = service("wrong");
+    wrong.ports[0].port = 70_000;
+    world.create(wrong);
+
+    let services: Vec<_> = world.services().into_values().collect();
+    let cloud = world.cloud.provider(CLUSTER).load_balancers().expect("the mock balances");
+    let before = world.acts();
+    let lines = forecast::all(&services, CLUSTER, &*cloud).await;
+    let words = |line: &String| line.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        lines.iter().map(words).collect::<Vec<_>>(),
+        ["shop/class left", "shop/former deleted", "shop/kept kept", "shop/new created", "shop/wrong refused"]
+    );
+    assert!(lines[4].contains("spec.ports[].port is \"70000\""), "{lines:?}");
+    assert_eq!(world.acts(), before, "nothing is changed");
+    assert!(world.get(&key("new")).is_some_and(|new| new.meta.finalizers.is_empty()));
+}

@@ -1,0 +1,335 @@
+//! Classic Load Balancers: keeps them alive after a takeover from cloud-provider-aws, and moves Services from them to
+//! Network Load Balancers.
+
+use std::collections::HashMap;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_sdk_elasticloadbalancing::types as elb;
+use providers::{
+    Balancer, CloudError, Ensured, ErrorKind, Fate, Forecast, Ingress, Listener, LoadBalancerId, LoadBalancerSpec,
+    LoadBalancerStatus, ObservedTarget, Phase, Progress, Protocol as Transport, TargetId,
+};
+use tokio::time::Instant;
+
+use crate::client::Class;
+use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::model::classic::{self as model, Stage};
+use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::observed::balancer_state::Course;
+use crate::loadbalancer::observed::classic::{self, Classic, Found, REPLACED};
+use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::ownership::Purpose;
+use crate::loadbalancer::plan::PACE;
+use crate::session::Session;
+
+/// Instances that one call names at most.
+const INSTANCES: usize = 100;
+/// Time until the check whether the new address was published.
+const PUBLICATION: Duration = Duration::from_secs(1);
+/// A listing this old still shows the security groups of nodes.
+const GROUPS_AGE: Duration = Duration::from_secs(30 * 60);
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn status(classic: &Classic) -> LoadBalancerStatus {
+    let hostname = Some(classic.dns.clone()).filter(|dns| !dns.is_empty());
+    let ingress = hostname.map(|hostname| Ingress { hostname: Some(hostname), ..Ingress::default() });
+    LoadBalancerStatus { ingress: ingress.into_iter().collect() }
+}
+
+impl Balancers {
+    /// Brings a Service to the desired state, with regard to a Classic Load Balancer that it may have.
+    pub(super) async fn bring_any(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        course: &mut Course,
+    ) -> Result<Ensured, CloudError> {
+        let listing = self.look(work.session, course).await?;
+        let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
+        let network = !seen.balancers.is_empty();
+        course.classic = None;
+        let Some(mut classic) = self.find_classic(work, course, &listing, network).await? else {
+            if let Some(error) = &work.settings.classic_only {
+                return Err(error.clone());
+            }
+            let ensured = self.bring(spec, work, course).await?;
+            // After a move its security group is left, for as long as network interfaces use it.
+            let moved = work.settings.replace_classic.is_some();
+            let deleted = !moved || self.remove_classic(work.session, work.id, &listing, course).await?;
+            return Ok(if deleted { ensured } else { later(ensured, PACE) });
+        };
+        let stage = model::stage(work.settings.replace_classic, network, classic.replaced(), now());
+        let mut warnings = model::warnings(work.settings, &classic, stage);
+        if stage != Stage::Delete {
+            warnings.extend(self.point_classic(work, &mut classic, &listing).await?);
+            course.classic = Some((classic.clone(), stage == Stage::Keep));
+        }
+        let mut ensured = match stage {
+            Stage::Keep => Ensured::settled(status(&classic)),
+            Stage::Both => self.bring(spec, work, course).await?,
+            Stage::Prepare => self.prepare(spec, work, course, &mut classic).await?,
+            Stage::Drain { left } => {
+                let ensured = self.bring(spec, work, course).await?;
+                later(ensured, left)
+            }
+            Stage::Delete => {
+                let deleted = self.remove_classic(work.session, work.id, &listing, course).await?;
+                let ensured = self.bring(spec, work, course).await?;
+                if deleted { ensured } else { later(ensured, PACE) }
+            }
+        };
+        ensured.warnings.extend(warnings);
+        Ok(ensured)
+    }
+
+    /// Returns what the next ensure does.
+    pub(super) async fn foresee(&self, work: &Work<'_>) -> Result<Forecast, CloudError> {
+        let mut course = Course::default();
+        let listing = self.look(work.session, &course).await?;
+        let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
+        let network = seen.balancers.first().map(|one| one.name.as_str());
+        let classic = match self.find_classic(work, &mut course, &listing, network.is_some()).await {
+            Err(error) if error.kind == ErrorKind::Conflict => {
+                return Ok(Forecast { fate: Fate::Refused, reasons: vec![error.message] });
+            }
+            classic => classic?,
+        };
+        Ok(model::forecast(work.settings, network, classic.as_ref(), now()))
+    }
+
+    /// Creates the Network Load Balancer next to the Classic one. The Service keeps the old address until each target
+    /// group has a healthy target.
+    async fn prepare(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        course: &mut Course,
+        classic: &mut Classic,
+    ) -> Result<Ensured, CloudError> {
+        let ensured = self.bring(spec, work, course).await?;
+        let ready = ensured.progress == Progress::Settled && course.serving && !ensured.status.ingress.is_empty();
+        if !ready {
+            self.moved().remove(work.id);
+            return Ok(later(Ensured { status: status(classic), ..ensured }, PACE));
+        }
+        // The time for clients begins when they can have the new address, and not before.
+        let published = *self.moved().entry(work.id.clone()).or_default();
+        if !published {
+            return Ok(later(ensured, PUBLICATION));
+        }
+        let replaced = now().to_string();
+        self.tag_classic(work.session, &classic.name, &replaced).await?;
+        tracing::info!(service = %work.id, classic = classic.name, "Service moved to its Network Load Balancer");
+        classic.tags.insert(REPLACED.to_owned(), replaced);
+        self.moved().remove(work.id);
+        Ok(later(ensured, work.settings.replace_classic.unwrap_or(PACE)))
+    }
+
+    /// Finds the Classic Load Balancer of a Service, where one may exist.
+    async fn find_classic(
+        &self,
+        work: &Work<'_>,
+        course: &mut Course,
+        listing: &Listing,
+        network: bool,
+    ) -> Result<Option<Classic>, CloudError> {
+        let settings = work.settings;
+        let likely = listing.classic_group(work.session, work.id).is_some()
+            || settings.replace_classic.is_some()
+            || (settings.untyped && !network);
+        if course.no_classic || settings.flavour != Flavour::CloudProvider || !likely {
+            return Ok(None);
+        }
+        match classic::find(work.session, work.id).await? {
+            Found::Own(classic) => Ok(Some(classic)),
+            Found::Absent => {
+                course.no_classic = true;
+                Ok(None)
+            }
+            Found::Foreign => {
+                let name = work.id.default_name();
+                let message = format!(
+                    "the Classic Load Balancer {name} has the tags of another cluster or Service: if it is this Service's, \
+                     give it the tags of cloud-provider-aws again; otherwise create the Service again"
+                );
+                Err(CloudError::new(ErrorKind::Conflict, "FindClassicLoadBalancer", message))
+            }
+        }
+    }
+
+    /// Registers the instances of the Service's nodes and deregisters all others. Returns warnings.
+    async fn point_classic(
+        &self,
+        work: &Work<'_>,
+        classic: &mut Classic,
+        listing: &Listing,
+    ) -> Result<Vec<String>, CloudError> {
+        let mut warnings = self.open_to_classic(work, classic, listing).await?;
+        let wanted = model::instances(work.settings, work.targets);
+        let change = model::registration(&classic.instances, &wanted, work.targets.incomplete);
+        for add in [true, false] {
+            let ids: Vec<String> = if add { &change.add } else { &change.remove }.iter().cloned().collect();
+            let mut waiting: Vec<&[String]> = ids.chunks(INSTANCES).rev().collect();
+            while let Some(batch) = waiting.pop() {
+                match register(work.session, &classic.name, batch, add).await {
+                    // One that was terminated fails all of them.
+                    Err(error) if error.is_invalid() && batch.len() > 1 => {
+                        let (first, second) = batch.split_at(batch.len() / 2);
+                        waiting.extend([second, first]);
+                        continue;
+                    }
+                    Err(error) if error.is_invalid() && add => {
+                        warnings.push(format!("instance {} gets no traffic: {}", batch[0], error.message));
+                        continue;
+                    }
+                    Err(error) if error.is_invalid() => {}
+                    result => result?,
+                }
+                for id in batch {
+                    if add {
+                        classic.instances.insert(id.clone());
+                    } else {
+                        classic.instances.remove(id);
+                    }
+                }
+            }
+        }
+        Ok(warnings)
+    }
+
+    /// Opens the nodes' security groups to the load balancer. cloud-provider-aws did that for the nodes of its time.
+    async fn open_to_classic(
+        &self,
+        work: &Work<'_>,
+        classic: &Classic,
+        listing: &Listing,
+    ) -> Result<Vec<String>, CloudError> {
+        let Some(source) = classic.security_groups.first().filter(|_| work.settings.node_rules) else {
+            return Ok(Vec::new());
+        };
+        let mut groups = self.target_groups(work, listing).await?.groups;
+        groups.remove(source);
+        let opened = self.shared.lock().await.open(work.session, &groups, source, &classic.ports()).await?;
+        Ok(opened.refused)
+    }
+
+    /// Updates the instances of a Classic Load Balancer that is known. Returns true if it alone serves the Service.
+    pub(super) async fn point_kept(&self, work: &Work<'_>, course: &mut Course) -> Result<bool, CloudError> {
+        // After a failure the next call reads it again.
+        let Some((mut classic, alone)) = course.classic.take() else { return Ok(false) };
+        let now = Instant::now();
+        let listing = self.inventory.look(work.session, now.checked_sub(GROUPS_AGE).unwrap_or(now)).await?;
+        for warning in self.point_classic(work, &mut classic, &listing).await? {
+            tracing::warn!(service = %work.id, "{warning}");
+        }
+        course.classic = Some((classic, alone));
+        Ok(alone)
+    }
+
+    /// Deletes the Classic Load Balancer of a Service with its security group. Returns true once both are deleted.
+    pub(super) async fn remove_classic(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        listing: &Listing,
+        course: &mut Course,
+    ) -> Result<bool, CloudError> {
+        let group = listing.classic_group(session, id);
+        if course.no_classic && group.is_none() {
+            return Ok(true);
+        }
+        match classic::find(session, id).await? {
+            Found::Own(classic) => {
+                course.changed = Some(Instant::now());
+                let request = session.api.classic.delete_load_balancer().load_balancer_name(&classic.name);
+                session.api.change(Class::ElbChange, "DeleteLoadBalancer", request.send()).await?;
+                tracing::info!(service = %id, classic = classic.name, "deleted Classic Load Balancer");
+                return Ok(false);
+            }
+            // Another cluster has the same uid, so the group of this name may serve it.
+            Found::Foreign => return Ok(true),
+            Found::Absent => course.no_classic = true,
+        }
+        self.moved().remove(id);
+        let Some(group) = group else { return Ok(true) };
+        self.shared.lock().await.revoke_rules_of(session, &group.id).await?;
+        course.changed = Some(Instant::now());
+        let request = session.api.ec2.delete_security_group().group_id(&group.id);
+        match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
+            Err(error) if error.is_not_found() => Ok(true),
+            // Network interfaces outlive the load balancer for a while.
+            Err(error) if error.kind == ErrorKind::Conflict => Ok(false),
+            answer => answer.map(|_| true),
+        }
+    }
+
+    /// Reads a Classic Load Balancer for reports.
+    pub(super) async fn observe_classic(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+    ) -> Result<Option<Balancer>, CloudError> {
+        let Found::Own(classic) = classic::find(session, id).await? else { return Ok(None) };
+        let health = classic::health(session, &classic.name).await?;
+        let machines = self.networks.by_id(session, classic.instances.clone()).await?;
+        let target = |id: &String| {
+            let zone = machines.get(id).map(|machine| machine.zone.as_str()).unwrap_or_default();
+            let health = health.get(id).copied().unwrap_or(providers::Health::Unknown);
+            ObservedTarget { target: TargetId::Instance(format!("aws:///{zone}/{id}")), health }
+        };
+        let listener = |port: &u16| Listener { protocol: Transport::Tcp, port: *port };
+        Ok(Some(Balancer {
+            phase: Phase::Active,
+            status: status(&classic),
+            listeners: classic.listeners.keys().map(listener).collect(),
+            source_ranges: Vec::new(),
+            targets: classic.instances.iter().map(target).collect(),
+        }))
+    }
+
+    async fn tag_classic(&self, session: &Session, name: &str, replaced: &str) -> Result<(), CloudError> {
+        let tag = elb::Tag::builder().key(REPLACED).value(replaced).build();
+        let tag = tag.map_err(|error| CloudError::new(ErrorKind::Transient, "AddTags", error.to_string()))?;
+        let request = session.api.classic.add_tags().load_balancer_names(name).tags(tag);
+        session.api.change(Class::ElbChange, "AddTags", request.send()).await.map(drop)
+    }
+
+    /// Notes that the Service has the address that the last ensure returned.
+    pub(super) fn address_published(&self, id: &LoadBalancerId) {
+        if let Some(published) = self.moved().get_mut(id) {
+            *published = true;
+        }
+    }
+
+    fn moved(&self) -> MutexGuard<'_, HashMap<LoadBalancerId, bool>> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The result with another ensure after this time at the latest.
+fn later(ensured: Ensured, time: Duration) -> Ensured {
+    let progress = match ensured.progress {
+        Progress::Settled => Progress::After(time),
+        Progress::After(sooner) => Progress::After(sooner.min(time)),
+    };
+    Ensured { progress, ..ensured }
+}
+
+async fn register(session: &Session, name: &str, ids: &[String], add: bool) -> Result<(), CloudError> {
+    let instances = ids.iter().map(|id| elb::Instance::builder().instance_id(id).build()).collect();
+    let api = &session.api;
+    if add {
+        let request = api.classic.register_instances_with_load_balancer().load_balancer_name(name);
+        let send = request.set_instances(Some(instances)).send();
+        api.change(Class::ElbChange, "RegisterInstancesWithLoadBalancer", send).await.map(drop)
+    } else {
+        let request = api.classic.deregister_instances_from_load_balancer().load_balancer_name(name);
+        let send = request.set_instances(Some(instances)).send();
+        api.change(Class::ElbChange, "DeregisterInstancesFromLoadBalancer", send).await.map(drop)
+    }
+}

@@ -1,0 +1,228 @@
+//! Custody of Classic Load Balancers, and the move of a Service to a Network Load Balancer. No IO.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use providers::{Fate, Forecast, Targets};
+
+use crate::loadbalancer::observed::classic::Classic;
+use crate::loadbalancer::observed::network::instance_id;
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::spec::settings::Settings;
+
+/// Where a Service with a Classic Load Balancer stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The Classic Load Balancer serves, and nothing is created.
+    Keep,
+    /// A Network Load Balancer serves already, and no annotation asks for the deletion of the Classic one.
+    Both,
+    /// The Network Load Balancer is created next to the Classic one, whose address is published.
+    Prepare,
+    /// The Network Load Balancer is published; the Classic one serves clients that still have its address.
+    Drain { left: Duration },
+    /// The time for clients is over.
+    Delete,
+}
+
+/// Returns the stage of a Service.
+///
+/// `asked` is the time for clients, if the annotation asks for the move; `replaced` and `now` are in seconds since 1970.
+pub(crate) fn stage(asked: Option<Duration>, network: bool, replaced: Option<u64>, now: u64) -> Stage {
+    let Some(time) = asked else { return if network { Stage::Both } else { Stage::Keep } };
+    let Some(replaced) = replaced else { return Stage::Prepare };
+    // A clock that was set back must not shorten the time.
+    let left = replaced.saturating_add(time.as_secs()).saturating_sub(now);
+    match left {
+        0 => Stage::Delete,
+        left => Stage::Drain { left: Duration::from_secs(left).min(time.max(Duration::from_secs(1))) },
+    }
+}
+
+/// Instances to register and to deregister.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Registration {
+    pub add: BTreeSet<String>,
+    pub remove: BTreeSet<String>,
+}
+
+/// Returns the instances of the nodes that a Service selects.
+pub(crate) fn instances(settings: &Settings, targets: &Targets) -> BTreeSet<String> {
+    let fit = targets.nodes.iter().filter(|node| settings.selects(node));
+    fit.filter_map(|node| instance_id(node.provider_id.as_deref()?)).map(str::to_owned).collect()
+}
+
+/// Returns the changes from registered to wanted instances. Without complete targets nothing is deregistered.
+pub(crate) fn registration(registered: &BTreeSet<String>, wanted: &BTreeSet<String>, incomplete: bool) -> Registration {
+    let remove = if incomplete { BTreeSet::new() } else { registered.difference(wanted).cloned().collect() };
+    Registration { add: wanted.difference(registered).cloned().collect(), remove }
+}
+
+/// Returns what the owner of a Service should know about its Classic Load Balancer.
+pub(crate) fn warnings(settings: &Settings, classic: &Classic, stage: Stage) -> Vec<String> {
+    let mut warnings = Vec::new();
+    match stage {
+        Stage::Keep => warnings.push(format!(
+            "the Classic Load Balancer {} serves this Service: its instances are kept current, and changes of ports, health \
+             checks and annotations have no effect; annotation {PREFIX}replace-classic: \"true\" moves the Service to a \
+             Network Load Balancer",
+            classic.name
+        )),
+        Stage::Both => warnings.push(format!(
+            "the Classic Load Balancer {} exists next to the Network Load Balancer of this Service; annotation \
+             {PREFIX}replace-classic: \"true\" has it deleted",
+            classic.name
+        )),
+        Stage::Prepare | Stage::Drain { .. } | Stage::Delete => {}
+    }
+    if stage != Stage::Delete {
+        warnings.extend(settings.listeners.iter().filter_map(|asked| {
+            let (port, node_port) = (asked.port, asked.group.port);
+            match classic.listeners.get(&port) {
+                None => Some(format!("the Classic Load Balancer {} does not listen on port {port}", classic.name)),
+                Some(at) if *at != node_port && settings.has_node_targets() => Some(format!(
+                    "the Classic Load Balancer {} sends port {port} to node port {at}, and the Service has {node_port}",
+                    classic.name
+                )),
+                Some(_) => None,
+            }
+        }));
+    }
+    warnings
+}
+
+/// Returns what the next ensure does to a Service with these load balancers.
+pub(crate) fn forecast(settings: &Settings, network: Option<&str>, classic: Option<&Classic>, now: u64) -> Forecast {
+    let with = |fate, reason: String| Forecast { fate, reasons: vec![reason] };
+    let Some(classic) = classic else {
+        return match (&settings.classic_only, network) {
+            (Some(error), _) => with(Fate::Refused, error.message.clone()),
+            (None, Some(name)) => with(Fate::Kept, format!("the Network Load Balancer {name} has its tags")),
+            (None, None) => with(Fate::Created, "there is no load balancer with its tags".to_owned()),
+        };
+    };
+    let stage = stage(settings.replace_classic, network.is_some(), classic.replaced(), now);
+    let name = &classic.name;
+    let mut forecast = match stage {
+        Stage::Keep | Stage::Both => Forecast { fate: Fate::Kept, reasons: Vec::new() },
+        Stage::Prepare => {
+            let time = settings.replace_classic.unwrap_or_default().as_secs();
+            with(
+                Fate::Replaced,
+                format!(
+                    "annotation {PREFIX}replace-classic moves it from the Classic Load Balancer {name} to a Network Load \
+                     Balancer; the Classic one is deleted {time} s after the address changed"
+                ),
+            )
+        }
+        Stage::Drain { left } => {
+            with(Fate::Replaced, format!("the Classic Load Balancer {name} is deleted in {} s", left.as_secs()))
+        }
+        Stage::Delete => with(Fate::Replaced, format!("the Classic Load Balancer {name} is deleted now")),
+    };
+    forecast.reasons.extend(warnings(settings, classic, stage));
+    forecast
+}
+
+#[cfg(test)]
+mod tests {
+    use providers::CloudError;
+
+    use super::*;
+    use crate::loadbalancer::samples;
+    use crate::loadbalancer::spec::annotations;
+    use crate::loadbalancer::spec::settings::Policy;
+
+    fn settings(annotations: &[(&str, &str)]) -> Result<Settings, CloudError> {
+        annotations::read(&samples::spec(annotations), &Policy::default())
+            .map(|(_, settings)| settings.expect("it is ours"))
+    }
+
+    #[test]
+    fn forecast_names_what_happens_and_why() {
+        let classic = Classic { name: "a1".into(), listeners: [(80, 30_080)].into(), ..Classic::default() };
+        let replaced = Classic {
+            tags: [(crate::loadbalancer::observed::classic::REPLACED.to_owned(), "100".to_owned())].into(),
+            ..classic.clone()
+        };
+        let extra = ("extra-security-groups", "sg-1");
+        for (annotations, network, classic, fate, reason) in [
+            (&[][..], None, None, Fate::Created, "there is no load balancer"),
+            (&[], Some("n1"), None, Fate::Kept, "the Network Load Balancer n1"),
+            (&[extra], None, None, Fate::Refused, "extra-security-groups"),
+            (&[extra], None, Some(&classic), Fate::Kept, "the Classic Load Balancer a1 serves"),
+            (&[("type", "clb")], None, Some(&classic), Fate::Kept, "the Classic Load Balancer a1 serves"),
+            (&[("type", "nlb")], None, Some(&classic), Fate::Kept, "the Classic Load Balancer a1 serves"),
+            (&[], Some("n1"), Some(&classic), Fate::Kept, "exists next to"),
+            (&[("replace-classic", "true")], None, Some(&classic), Fate::Replaced, "deleted 3600 s after"),
+            (&[("replace-classic", "60")], None, Some(&replaced), Fate::Replaced, "is deleted in 10 s"),
+            (&[("replace-classic", "false")], None, Some(&classic), Fate::Kept, "the Classic Load Balancer a1 serves"),
+        ] {
+            let settings = settings(annotations).expect("it can work");
+            let forecast = forecast(&settings, network, classic, 150);
+            let named = forecast.reasons.iter().any(|one| one.contains(reason));
+            assert!(forecast.fate == fate && named, "{annotations:?} {network:?}: {forecast:?}");
+        }
+    }
+
+    #[test]
+    fn annotations_of_classic_load_balancers_are_refused_with_a_move() {
+        for (annotations, expected) in [
+            (&[("extra-security-groups", "sg-1")][..], true),
+            (&[("extra-security-groups", "sg-1"), ("type", "nlb")], false),
+            (&[("extra-security-groups", "sg-1"), ("replace-classic", "true")], false),
+            (&[("replace-classic", "59")], false),
+            (&[("replace-classic", "soon")], false),
+        ] {
+            assert_eq!(settings(annotations).is_ok(), expected, "{annotations:?}");
+        }
+    }
+
+    #[test]
+    fn ports_that_are_not_served_are_named() {
+        let settings = settings(&[]).expect("it can work");
+        let (port, node_port) = (settings.listeners[0].port, settings.listeners[0].group.port);
+        for (listeners, expected) in [
+            ([(port, node_port)], None),
+            ([(port, 1)], Some("to node port 1, and the Service has")),
+            ([(port + 1, node_port)], Some("does not listen on port")),
+        ] {
+            let classic = Classic { listeners: listeners.into(), ..Classic::default() };
+            let told = warnings(&settings, &classic, Stage::Drain { left: HOUR });
+            let named = expected.is_none_or(|words| told.iter().any(|one| one.contains(words)));
+            assert!(named && (expected.is_some() || told.is_empty()), "{listeners:?}: {told:?}");
+        }
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn stage_follows_from_annotation_and_tag() {
+        for (asked, network, replaced, now, expected) in [
+            (None, false, None, 0, Stage::Keep),
+            (None, true, None, 0, Stage::Both),
+            // The annotation was removed after the move: nothing is deleted.
+            (None, true, Some(10), 99_999, Stage::Both),
+            (Some(HOUR), false, None, 0, Stage::Prepare),
+            (Some(HOUR), true, None, 99_999, Stage::Prepare),
+            (Some(HOUR), true, Some(1000), 1000, Stage::Drain { left: HOUR }),
+            (Some(HOUR), true, Some(1000), 4599, Stage::Drain { left: Duration::from_secs(1) }),
+            (Some(HOUR), true, Some(1000), 4600, Stage::Delete),
+            // The clock was set back.
+            (Some(HOUR), true, Some(9000), 1000, Stage::Drain { left: HOUR }),
+            (Some(HOUR), true, Some(u64::MAX), 1000, Stage::Drain { left: HOUR }),
+        ] {
+            assert_eq!(stage(asked, network, replaced, now), expected, "{asked:?} {network} {replaced:?} {now}");
+        }
+    }
+
+    #[test]
+    fn incomplete_targets_deregister_nothing() {
+        let set = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<BTreeSet<_>>();
+        let (registered, wanted) = (set(&["i-1", "i-2"]), set(&["i-2", "i-3"]));
+        let complete = registration(&registered, &wanted, false);
+        assert_eq!((complete.add, complete.remove), (set(&["i-3"]), set(&["i-1"])));
+        let incomplete = registration(&registered, &wanted, true);
+        assert_eq!((incomplete.add, incomplete.remove), (set(&["i-3"]), set(&[])));
+    }
+}

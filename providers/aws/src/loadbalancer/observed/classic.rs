@@ -1,0 +1,162 @@
+//! Classic Load Balancers that cloud-provider-aws created. They are kept alive here and never created.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aws_sdk_elasticloadbalancing::types as elb;
+use providers::{CloudError, Health, LoadBalancerId};
+
+use crate::client::Class;
+use crate::loadbalancer::ownership;
+use crate::loadbalancer::types::{Ports, Tags};
+use crate::session::Session;
+
+/// Tag with the time at which the address of the Network Load Balancer replaced this one in the status, in seconds
+/// since 1970. Ours: it survives a restart, and is deleted together with the load balancer.
+pub(crate) const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
+
+/// A Classic Load Balancer as AWS has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Classic {
+    pub name: String,
+    pub dns: String,
+    /// Registered instances.
+    pub instances: BTreeSet<String>,
+    /// Node ports by listener port.
+    pub listeners: BTreeMap<u16, u16>,
+    /// The port of health checks, if it can be read.
+    pub health_port: Option<u16>,
+    /// The first one is the source of the rules in the nodes' security groups.
+    pub security_groups: Vec<String>,
+    pub tags: Tags,
+}
+
+impl Classic {
+    /// Returns the time at which it was replaced, in seconds since 1970.
+    pub(crate) fn replaced(&self) -> Option<u64> {
+        self.tags.get(REPLACED)?.parse().ok()
+    }
+
+    /// Returns the ports of nodes that it sends traffic and health checks to.
+    pub(crate) fn ports(&self) -> Ports {
+        self.listeners.values().copied().chain(self.health_port).map(|port| ("tcp", port)).collect()
+    }
+}
+
+/// The load balancer of a Service, if there is one that may be changed here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found {
+    Absent,
+    /// Its tags say that it belongs to another cluster or Service.
+    Foreign,
+    Own(Classic),
+}
+
+/// Finds the Classic Load Balancer of a Service. Its name comes from the Service's uid, which a restored cluster shares
+/// with the original, so its tags decide whose it is.
+pub(crate) async fn find(session: &Session, id: &LoadBalancerId) -> Result<Found, CloudError> {
+    let name = id.default_name();
+    let described = match describe(session, &name).await {
+        Err(error) if error.is_not_found() => return Ok(Found::Absent),
+        described => described?.filter(|one| one.vpc_id() == Some(&session.vpc)),
+    };
+    let Some(described) = described else { return Ok(Found::Absent) };
+    let tags = match tags(session, &name).await {
+        Err(error) if error.is_not_found() => return Ok(Found::Absent),
+        tags => tags?,
+    };
+    if ownership::evidence(&tags, &session.cluster, id).is_none() {
+        return Ok(Found::Foreign);
+    }
+    Ok(Found::Own(Classic { tags, ..convert(&described) }))
+}
+
+async fn describe(session: &Session, name: &str) -> Result<Option<elb::LoadBalancerDescription>, CloudError> {
+    let request = session.api.classic.describe_load_balancers().load_balancer_names(name);
+    let answer = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
+    Ok(answer.load_balancer_descriptions().first().cloned())
+}
+
+async fn tags(session: &Session, name: &str) -> Result<Tags, CloudError> {
+    let request = session.api.classic.describe_tags().load_balancer_names(name);
+    let answer = session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await?;
+    let pair = |tag: &elb::Tag| (tag.key().to_owned(), tag.value().unwrap_or_default().to_owned());
+    Ok(answer.tag_descriptions().iter().flat_map(|one| one.tags()).map(pair).collect())
+}
+
+fn convert(from: &elb::LoadBalancerDescription) -> Classic {
+    let listeners = from.listener_descriptions().iter().filter_map(|one| one.listener());
+    let ports = listeners.filter_map(|one| {
+        Some((u16::try_from(one.load_balancer_port()).ok()?, u16::try_from(one.instance_port()).ok()?))
+    });
+    Classic {
+        name: from.load_balancer_name().unwrap_or_default().to_owned(),
+        dns: from.dns_name().unwrap_or_default().to_owned(),
+        instances: from.instances().iter().filter_map(|one| one.instance_id()).map(str::to_owned).collect(),
+        listeners: ports.collect(),
+        health_port: from.health_check().and_then(|check| probed(check.target())),
+        security_groups: from.security_groups().to_vec(),
+        tags: Tags::new(),
+    }
+}
+
+/// The port of a health check such as `TCP:30080` or `HTTP:10256/healthz`.
+fn probed(target: &str) -> Option<u16> {
+    let (_, rest) = target.split_once(':')?;
+    rest.split('/').next()?.parse().ok()
+}
+
+/// Reads the health of the registered instances.
+pub(crate) async fn health(session: &Session, name: &str) -> Result<BTreeMap<String, Health>, CloudError> {
+    let request = session.api.classic.describe_instance_health().load_balancer_name(name);
+    let answer = session.api.read(Class::ElbRead, "DescribeInstanceHealth", || request.clone().send()).await?;
+    let of = |one: &elb::InstanceState| {
+        let health = match one.state() {
+            Some("InService") => Health::Healthy,
+            Some("OutOfService") => Health::Unhealthy,
+            _ => Health::Unknown,
+        };
+        Some((one.instance_id()?.to_owned(), health))
+    };
+    Ok(answer.instance_states().iter().filter_map(of).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_check_port_is_read_from_its_target() {
+        for (target, expected) in [
+            ("TCP:30080", Some(30_080)),
+            ("HTTP:10256/healthz", Some(10_256)),
+            ("SSL:30443", Some(30_443)),
+            ("HTTP:/healthz", None),
+            ("TCP", None),
+            ("TCP:99999", None),
+        ] {
+            assert_eq!(probed(target), expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn description_becomes_ports_and_instances() {
+        let listener = elb::Listener::builder().protocol("TCP").load_balancer_port(80).instance_port(30_080);
+        let listener = elb::ListenerDescription::builder().listener(listener.build().unwrap()).build();
+        let check = elb::HealthCheck::builder().target("HTTP:31000/healthz").interval(10).timeout(5);
+        let check = check.unhealthy_threshold(6).healthy_threshold(2).build().unwrap();
+        let described = elb::LoadBalancerDescription::builder()
+            .load_balancer_name("a1")
+            .dns_name("a1.example.com")
+            .listener_descriptions(listener)
+            .health_check(check)
+            .instances(elb::Instance::builder().instance_id("i-1").build())
+            .security_groups("sg-1")
+            .build();
+        let classic = convert(&described);
+        assert_eq!(classic.listeners, [(80, 30_080)].into());
+        assert_eq!(classic.ports(), [("tcp", 30_080), ("tcp", 31_000)].into());
+        assert_eq!(classic.instances, ["i-1".to_owned()].into());
+        let tagged = Classic { tags: [(REPLACED.to_owned(), "1700000000".to_owned())].into(), ..classic };
+        assert_eq!(tagged.replaced(), Some(1_700_000_000));
+    }
+}

@@ -1,0 +1,190 @@
+//! Classic Load Balancers of cloud-provider-aws: they stay alive, end with their Service, and are replaced without a
+//! gap where an annotation asks for it. All of it under the published policy.
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::Space;
+use moto::{Machine, Moto, Service};
+use providers::{Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec, Progress};
+
+use crate::balancers::{Held, PREFIX, delete, fresh, settle, spec, targets, texts};
+use crate::bed::CLUSTER;
+
+const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
+
+/// A Service as users write it for a Classic Load Balancer.
+fn untyped(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
+    let mut spec = spec(number, annotations);
+    spec.annotations.remove(&format!("{PREFIX}type"));
+    spec
+}
+
+/// Creates what cloud-provider-aws creates for a Service: load balancer, security group, rule, one instance.
+async fn of_cloud_provider(moto: &Moto, id: &LoadBalancerId, cluster: &str, machine: &Machine) -> Result<String> {
+    let (name, tag, service) = (id.default_name(), format!("kubernetes.io/cluster/{cluster}"), id.to_string());
+    let group = [
+        ("GroupName", &*format!("k8s-elb-{name}")),
+        ("GroupDescription", "Security group for Kubernetes ELB"),
+        ("VpcId", &*moto.network.vpc),
+        ("TagSpecification.1.ResourceType", "security-group"),
+        ("TagSpecification.1.Tag.1.Key", &*tag),
+        ("TagSpecification.1.Tag.1.Value", "owned"),
+    ];
+    let group = moto.aws.ec2("CreateSecurityGroup", &group, "groupId").await?.remove(0);
+    let rule = [
+        ("GroupId", &*moto.network.group),
+        ("IpPermissions.1.IpProtocol", "-1"),
+        ("IpPermissions.1.Groups.1.GroupId", &*group),
+    ];
+    moto.aws.call(Service::Ec2, "AuthorizeSecurityGroupIngress", &rule).await?;
+    let balancer = [
+        ("LoadBalancerName", &*name),
+        ("Listeners.member.1.Protocol", "TCP"),
+        ("Listeners.member.1.LoadBalancerPort", "80"),
+        ("Listeners.member.1.InstanceProtocol", "TCP"),
+        ("Listeners.member.1.InstancePort", "30080"),
+        ("Subnets.member.1", &*moto.network.subnets[0]),
+        ("SecurityGroups.member.1", &*group),
+        ("Tags.member.1.Key", &*tag),
+        ("Tags.member.1.Value", "owned"),
+        ("Tags.member.2.Key", "kubernetes.io/service-name"),
+        ("Tags.member.2.Value", &*service),
+    ];
+    moto.aws.call(Service::Classic, "CreateLoadBalancer", &balancer).await?;
+    let instance = [("LoadBalancerName", &*name), ("Instances.member.1.InstanceId", &*machine.id)];
+    moto.aws.call(Service::Classic, "RegisterInstancesWithLoadBalancer", &instance).await?;
+    Ok(group)
+}
+
+/// The instances of a Classic Load Balancer, in order; `None` if it does not exist.
+async fn instances(moto: &Moto, id: &LoadBalancerId) -> Result<Option<Vec<String>>> {
+    let all = moto.aws.call(Service::Classic, "DescribeLoadBalancers", &[]).await?;
+    let name = format!("<LoadBalancerName>{}</LoadBalancerName>", id.default_name());
+    if !all.contains(&name) {
+        return Ok(None);
+    }
+    let mut ids = texts(&all, "InstanceId");
+    ids.sort();
+    Ok(Some(ids))
+}
+
+fn ids(machines: &[Machine]) -> Option<Vec<String>> {
+    let mut ids: Vec<String> = machines.iter().map(|machine| machine.id.clone()).collect();
+    ids.sort();
+    Some(ids)
+}
+
+async fn start() -> Result<(Moto, Vec<Machine>)> {
+    let moto = Moto::start(CLUSTER).await?;
+    let machines = moto.run(3).await?;
+    Ok((moto, machines))
+}
+
+fn hostname(ensured: &Ensured) -> Result<String> {
+    let first = ensured.status.ingress.first().context("no address")?;
+    first.hostname.clone().context("no hostname")
+}
+
+/// Nodes come and go, the Service is deleted: the Classic Load Balancer follows, and nothing is left of it.
+pub async fn classic_load_balancer_follows_nodes_and_ends_with_its_service(_: Space) -> Result<()> {
+    let (moto, machines) = start().await?;
+    // What only a Classic Load Balancer can have is no mistake.
+    let one = untyped(1, &[("extra-security-groups", "sg-extra"), ("proxy-protocol", "*")]);
+    of_cloud_provider(&moto, &one.id, CLUSTER, &machines[0]).await?;
+    let balancers = fresh(&moto).await?;
+    let before = moto.proxy.changes();
+    let ensured = balancers.ensure(&one, &targets(&machines[..1])).await?;
+    ensure!(ensured.progress == Progress::Settled && hostname(&ensured)?.contains("elb"), "{ensured:?}");
+    ensure!(ensured.warnings.iter().any(|one| one.contains("replace-classic")), "{ensured:?}");
+    ensure!(moto.proxy.changes() == before, "a takeover changes nothing: {:?}", moto.proxy.calls());
+
+    balancers.set_targets(&one, &targets(&machines[1..])).await?;
+    ensure!(instances(&moto, &one.id).await? == ids(&machines[1..]), "{:?}", instances(&moto, &one.id).await?);
+    // An instance that no longer exists costs the others nothing.
+    let mut gone = machines.clone();
+    gone[0].id = "i-00000000000000000".into();
+    balancers.ensure(&one, &targets(&gone)).await?;
+    let held = Held::by(&moto).await?;
+    ensure!(held.balancers.is_empty() && held.target_groups.is_empty() && held.node_rules == 1, "{held:?}");
+
+    delete(&*balancers, &one.id).await?;
+    ensure!(instances(&moto, &one.id).await?.is_none(), "it is left");
+    let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupName").await?;
+    ensure!(!groups.iter().any(|name| name.starts_with("k8s-elb-")), "{groups:?}");
+    ensure!(Held::by(&moto).await?.is_nothing(), "{:?}", Held::by(&moto).await?);
+    ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
+    Ok(())
+}
+
+/// A cluster that was restored from a backup has the uids of the original, and touches nothing of it.
+pub async fn classic_load_balancer_of_another_cluster_is_left_alone(_: Space) -> Result<()> {
+    let (moto, machines) = start().await?;
+    let one = untyped(1, &[]);
+    of_cloud_provider(&moto, &one.id, "original", &machines[0]).await?;
+    let balancers = fresh(&moto).await?;
+    let before = moto.proxy.changes();
+    let error = balancers.ensure(&one, &targets(&machines)).await.err().context("it was taken")?;
+    ensure!(error.kind == ErrorKind::Conflict && error.message.contains("another cluster"), "{error}");
+    delete(&*balancers, &one.id).await?;
+    ensure!(moto.proxy.changes() == before, "{:?}", moto.proxy.calls());
+    ensure!(instances(&moto, &one.id).await? == ids(&machines[..1]), "its instances changed");
+    Ok(())
+}
+
+/// The address changes only when the new load balancer has healthy targets, and the old one is deleted only when
+/// clients had the stated time with the new address.
+pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) -> Result<()> {
+    let (moto, machines) = start().await?;
+    let one = untyped(1, &[("replace-classic", "3600")]);
+    of_cloud_provider(&moto, &one.id, CLUSTER, &machines[0]).await?;
+    machines.iter().for_each(|machine| moto.proxy.check(&machine.id, true));
+    let all = targets(&machines);
+    let balancers = fresh(&moto).await?;
+    let mut old = String::new();
+    for _ in 0..3 {
+        let ensured = balancers.ensure(&one, &all).await?;
+        ensure!(ensured.progress != Progress::Settled, "no target is healthy: {ensured:?}");
+        old = hostname(&ensured)?;
+        ensure!(!Held::by(&moto).await?.balancers.is_empty(), "the new one is made next to the old");
+        ensure!(instances(&moto, &one.id).await? == ids(&machines), "the old one serves meanwhile");
+    }
+    machines.iter().for_each(|machine| moto.proxy.check(&machine.id, false));
+    // The status is not written yet: however often it is tried, the old one stays and its time does not begin.
+    let mut new = String::new();
+    for _ in 0..3 {
+        new = hostname(&balancers.ensure(&one, &all).await?)?;
+    }
+    ensure!(new != old, "the address is still {old}");
+    ensure!(replaced(&moto, &one.id).await?.is_none(), "the time for clients began before they had the address");
+    balancers.published(&one.id);
+    let ensured = balancers.ensure(&one, &all).await?;
+    ensure!(hostname(&ensured)? == new && ensured.progress != Progress::Settled, "{ensured:?}");
+    ensure!(replaced(&moto, &one.id).await?.is_some(), "no tag says when its address was replaced");
+
+    // Another process goes on. The address stays, though the new targets fail; both get other nodes.
+    let next = fresh(&moto).await?;
+    machines.iter().for_each(|machine| moto.proxy.check(&machine.id, true));
+    let ensured = next.ensure(&one, &targets(&machines[1..])).await?;
+    ensure!(hostname(&ensured)? == new, "{ensured:?}");
+    ensure!(instances(&moto, &one.id).await? == ids(&machines[1..]), "the old one keeps its instances current");
+
+    // The time is over.
+    let name = one.id.default_name();
+    let tag = [("LoadBalancerNames.member.1", &*name), ("Tags.member.1.Key", REPLACED), ("Tags.member.1.Value", "1")];
+    moto.aws.call(Service::Classic, "AddTags", &tag).await?;
+    ensure!(settle(&*next, &one, &all).await? == new, "the address stays");
+    ensure!(instances(&moto, &one.id).await?.is_none(), "the old one is left");
+    let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupName").await?;
+    ensure!(!groups.iter().any(|name| name.starts_with("k8s-elb-")), "{groups:?}");
+    ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
+    delete(&*next, &one.id).await?;
+    ensure!(Held::by(&moto).await?.is_nothing(), "{:?}", Held::by(&moto).await?);
+    Ok(())
+}
+
+/// The time at which its address was replaced.
+async fn replaced(moto: &Moto, id: &LoadBalancerId) -> Result<Option<String>> {
+    let name = [("LoadBalancerNames.member.1", &*id.default_name())];
+    let tags = moto.aws.call(Service::Classic, "DescribeTags", &name).await?;
+    let pairs = texts(&tags, "Key").into_iter().zip(texts(&tags, "Value"));
+    Ok(pairs.into_iter().find(|(key, _)| key == REPLACED).map(|(_, value)| value))
+}

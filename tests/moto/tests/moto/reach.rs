@@ -1,0 +1,104 @@
+//! Reachability: each target that should serve is let in by its security groups, whatever changes.
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::Space;
+use moto::{Machine, Moto, Service};
+use providers::{LoadBalancerSpec, Protocol};
+
+use crate::balancers::{Held, delete, fresh, port, settle, spec, targets, texts};
+use crate::bed::CLUSTER;
+
+/// A node of another node group: it has a security group of its own, with the cluster's tag.
+async fn of_another_group(moto: &Moto) -> Result<Machine> {
+    let (tag, network) = (format!("kubernetes.io/cluster/{CLUSTER}"), &moto.network);
+    let group = [
+        ("GroupName", "other-nodes"),
+        ("GroupDescription", "other nodes"),
+        ("VpcId", &*network.vpc),
+        ("TagSpecification.1.ResourceType", "security-group"),
+        ("TagSpecification.1.Tag.1.Key", &*tag),
+        ("TagSpecification.1.Tag.1.Value", "owned"),
+    ];
+    let group = moto.aws.ec2("CreateSecurityGroup", &group, "groupId").await?.remove(0);
+    let instance = [
+        ("ImageId", "ami-12345678"),
+        ("InstanceType", "m5.large"),
+        ("MinCount", "1"),
+        ("MaxCount", "1"),
+        ("SubnetId", &*network.subnets[0]),
+        ("SecurityGroupId.1", &*group),
+        ("TagSpecification.1.ResourceType", "instance"),
+        ("TagSpecification.1.Tag.1.Key", &*tag),
+        ("TagSpecification.1.Tag.1.Value", "owned"),
+    ];
+    let id = moto.aws.ec2("RunInstances", &instance, "instanceId").await?.into_iter().next().context("no instance")?;
+    Ok(Machine { id, zone: "eu-west-1a".into(), name: "other".into(), address: String::new() })
+}
+
+/// Nodes with another security group join, ports, node ports and probes change: at each moment every registered target
+/// that was reached before is reached.
+pub async fn every_target_is_reached_without_a_gap(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let mut machines = moto.run(2).await?;
+    machines.push(of_another_group(&moto).await?);
+    let balancers = fresh(&moto).await?;
+    let one = spec(1, &[]);
+    settle(&*balancers, &one, &targets(&machines[..1])).await?;
+    moto.proxy.follow_reachability().await?;
+    balancers.set_targets(&one, &targets(&machines)).await?;
+
+    let mut dns = port(53);
+    dns.protocol = Protocol::Udp;
+    let moved = providers::Port { node_port: Some(31_999), ..port(80) };
+    let probed = ("service.beta.kubernetes.io/aws-load-balancer-healthcheck-port".to_owned(), "10256".to_owned());
+    for (what, ports, annotation) in [
+        ("another port", vec![port(80), port(443)], None),
+        ("a port for UDP", vec![port(80), port(443), dns], None),
+        ("another node port", vec![moved.clone(), port(443)], None),
+        ("another port of health checks", vec![moved], Some(probed)),
+    ] {
+        let mut changed = LoadBalancerSpec { ports, ..one.clone() };
+        changed.annotations.extend(annotation);
+        settle(&*balancers, &changed, &targets(&machines)).await.context(what)?;
+        let unreached = moto.proxy.unreached().await?;
+        ensure!(unreached.is_empty(), "{what}: {unreached:?} are not reached");
+        ensure!(moto.proxy.gaps().is_empty(), "{what}: {:?}", moto.proxy.gaps());
+    }
+    balancers.set_targets(&one, &targets(&machines[2..])).await.ok();
+    settle(&*balancers, &one, &targets(&machines[2..])).await?;
+    ensure!(moto.proxy.unreached().await?.is_empty() && moto.proxy.gaps().is_empty(), "{:?}", moto.proxy.gaps());
+    delete(&*balancers, &one.id).await?;
+    ensure!(Held::by(&moto).await?.is_nothing(), "{:?}", Held::by(&moto).await?);
+    Ok(())
+}
+
+/// The model sees what it is for: a rule that is revoked by hand makes targets unhealthy, and is a gap.
+pub async fn target_behind_a_closed_group_is_unhealthy(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let machines = moto.run(1).await?;
+    let balancers = fresh(&moto).await?;
+    let one = spec(1, &[]);
+    settle(&*balancers, &one, &targets(&machines)).await?;
+    moto.proxy.follow_reachability().await?;
+    ensure!(moto.proxy.unreached().await?.is_empty(), "{:?}", moto.proxy.unreached().await?);
+    let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*moto.network.group)];
+    let rules = moto.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &filter, "securityGroupRuleSet").await?;
+    for rule in rules.iter().filter(|rule| rule.text("isEgress") == "false") {
+        let id = rule.text("securityGroupRuleId");
+        let one = [("GroupId", &*moto.network.group), ("SecurityGroupRuleId.1", id)];
+        moto.aws.call(Service::Ec2, "RevokeSecurityGroupIngress", &one).await?;
+    }
+    let expected = format!("{}:30080", machines[0].id);
+    ensure!(moto.proxy.unreached().await? == [expected.clone()], "{:?}", moto.proxy.unreached().await?);
+    // The next change shows it, whatever it is.
+    balancers.set_targets(&one, &targets(&[])).await?;
+    balancers.set_targets(&one, &targets(&machines)).await?;
+    let group = Held::by(&moto).await?.target_groups.remove(0);
+    let observed = balancers.observe(&one.id).await?;
+    let providers::Observed::Present(balancer) = observed else { anyhow::bail!("there is no load balancer") };
+    let health: Vec<_> = balancer.targets.iter().map(|target| target.health).collect();
+    ensure!(health == [providers::Health::Unhealthy], "{group}: {health:?}");
+    let direct = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
+    ensure!(texts(&direct, "State") == ["healthy"], "moto finds all healthy: {direct}");
+    Ok(())
+}
