@@ -30,7 +30,7 @@ static SIGNERS: [[&str; 2]; 4] = [
     ["cluster-signing-legacy-unknown-cert-file", "cluster-signing-legacy-unknown-key-file"],
 ];
 
-/// All rules that `values` break, in upstream's order. `gates` are the settled ones.
+/// Checks all rules, in upstream's order. `gates` are the settled ones.
 pub fn rules(values: &Values, gates: &Gates, broken: &mut Broken) {
     rules::ranges(&RANGES, values, broken);
     rules::controllers(values, broken);

@@ -142,7 +142,7 @@ impl EndpointSlices {
         lock(&self.stranded).remove(key);
     }
 
-    /// Where a node is. A pod that is on none counts as one whose node is missing, as upstream has it.
+    /// Returns the place of a node. A pod that is on none counts as one whose node is missing, as upstream has it.
     fn place(&self, node: &Str) -> Place {
         match self.nodes.get(&ObjectKey::new("", node.clone())) {
             Some(node) => {

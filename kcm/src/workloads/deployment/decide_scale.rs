@@ -141,7 +141,7 @@ pub fn roll_new(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> 
     scale_to(deployment, new, target)
 }
 
-/// Available pods of a set that should have `replicas`, without those that are on their way out.
+/// Returns the available pods of a set that should have `replicas`, without those that will be deleted.
 fn available(set: &ReplicaSet, replicas: i32) -> i32 {
     set.status.available_replicas.min(replicas)
 }

@@ -132,13 +132,14 @@ pub fn note_collision(status: &mut DeploymentStatus) {
     status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
 }
 
-/// All desired pods are new and available, and no others are left (pkg/controller/deployment/util, DeploymentComplete).
+/// Returns true if all desired pods are new and available, and no others are left (pkg/controller/deployment/util,
+/// DeploymentComplete).
 pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let counts = [status.updated_replicas, status.replicas, status.available_replicas];
     counts == [deployment.replicas; 3] && status.observed_generation >= deployment.meta.generation
 }
 
-/// Something was gained between two statuses: new pods, fewer old ones, ready or available ones
+/// Returns true if there was progress between two statuses: new pods, fewer old ones, ready or available ones
 /// (pkg/controller/deployment/util, DeploymentProgressing).
 pub fn is_progress(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
     let old_pods = |status: &DeploymentStatus| status.replicas - status.updated_replicas;

@@ -126,10 +126,10 @@ pub fn status(
     }
 }
 
-/// For how long a status may wait to be written, from when it first differed. Counts by which no eviction is decided
-/// wait: how many are healthy and expected, as long as as many may go and the budget is kept, or not, as before. That
-/// more may go waits a moment, too: in a rollout the next pod goes as soon as another one is ready, and an eviction
-/// between the two would be one too many. Nothing else waits, above all not that fewer may go.
+/// Returns how long a status may wait to be written, from when it first differed. Counts by which no eviction is
+/// decided wait: how many are healthy and expected, as long as as many may go and the budget is kept, or not, as
+/// before. That more may go waits a moment, too: in a rollout the next pod goes as soon as another one is ready, and an
+/// eviction between the two would be one too many. Nothing else waits, above all not that fewer may go.
 pub fn patience(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     let is_kept = |status: &BudgetStatus| status.current_healthy >= status.desired_healthy;
     let counts =

@@ -48,7 +48,7 @@ pub fn subscribe(
     });
 }
 
-/// A budget that is new, has another spec, or was written by someone else: the eviction API.
+/// Returns true for a budget that is new, has another spec, or was written by someone else: the eviction API.
 fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.generation != new.meta.generation || old.meta.uid != new.meta.uid,

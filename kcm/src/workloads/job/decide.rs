@@ -109,7 +109,7 @@ fn pods_where(pods: &[Arc<Pod>], keep: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
 }
 
 impl View<'_> {
-    /// `spec.completions` where it must be set.
+    /// Returns `spec.completions` where it must be set.
     pub fn completions(&self) -> i32 {
         self.job.completions.unwrap_or(0)
     }

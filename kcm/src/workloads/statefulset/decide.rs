@@ -148,12 +148,12 @@ pub struct Situation<'a> {
     pub now: Timestamp,
 }
 
-/// Running and ready (pkg/controller/statefulset, isRunningAndReady).
+/// Returns true if a pod is running and ready (pkg/controller/statefulset, isRunningAndReady).
 pub fn is_running_and_ready(pod: &Pod) -> bool {
     pod.phase == Phase::Running && pod.ready
 }
 
-/// Ready for long enough (pkg/api/v1/pod, IsPodAvailable).
+/// Returns true if a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     let since_ready = now.as_second() - pod.ready_since.0;
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
@@ -167,7 +167,7 @@ pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
     Some(usize::try_from(count).unwrap_or(0).max(1))
 }
 
-/// Which revision a missing pod is made from (pkg/controller/statefulset, newVersionedStatefulSetPod).
+/// Returns the revision that a missing pod is created from (pkg/controller/statefulset, newVersionedStatefulSetPod).
 pub fn made_from(set: &StatefulSet, ordinal: i32) -> Made {
     let kept = match &set.rolling {
         Some(rolling) => i64::from(rolling.partition),
@@ -201,7 +201,7 @@ impl Situation<'_> {
         self.is_old(pod) && !pod.meta.is_deleting() && !pod.is_terminal()
     }
 
-    /// Wanted places in ascending order, and all other pods in descending order.
+    /// Returns the wanted places in ascending order, and all other pods in descending order.
     fn split(&self) -> (Vec<Slot<'_>>, Vec<&Member>) {
         let by_ordinal: BTreeMap<i32, &Member> = self.members.iter().map(|member| (member.ordinal, member)).collect();
         let end = self.set.start.saturating_add(self.set.replicas.max(0));
@@ -335,7 +335,7 @@ impl Situation<'_> {
         slots.iter().skip(self.partition()).rev().filter_map(|slot| slot.member)
     }
 
-    /// One pod at a time, without the gate.
+    /// Updates one pod at a time, without the gate.
     fn update_one(&self, slots: &[Slot<'_>], plan: &mut Plan) {
         for slot in slots.iter().skip(self.partition()).rev() {
             // A pod that is just being made is up to date, and waited for.

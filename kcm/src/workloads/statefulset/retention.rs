@@ -25,7 +25,8 @@ pub struct Verdict {
     pub foreign: bool,
 }
 
-/// Whose claims of this policy are (pkg/controller/statefulset, updateClaimOwnerRefForSetAndPod).
+/// Returns the owner that claims should have under this policy (pkg/controller/statefulset,
+/// updateClaimOwnerRefForSetAndPod).
 fn rightful(parties: &PossibleOwners<'_>) -> Option<OwnerRef> {
     match (parties.policy.when_deleted, parties.policy.when_scaled, parties.wanted) {
         (_, true, false) => Some(parties.pod.clone()),
