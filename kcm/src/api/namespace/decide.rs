@@ -104,7 +104,7 @@ impl Findings {
         Self { discovery, ..Self::default() }
     }
 
-    /// Takes in what is left of one resource.
+    /// Adds what is left of one resource.
     pub fn add(&mut self, resource: &Resource, remains: &Remains) {
         self.estimate = self.estimate.max(remains.estimate);
         self.problems.extend(remains.problem.clone());

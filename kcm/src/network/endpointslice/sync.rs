@@ -45,7 +45,7 @@ pub struct EndpointSlices {
     pub clock: Clock,
     /// Most endpoints in a slice.
     pub most: usize,
-    /// Services some of whose pods are left out because their node is not there.
+    /// Services of which some pods are left out because their node is missing.
     pub stranded: Arc<Mutex<HashSet<ObjectKey>>>,
     /// Services from before this leadership term whose slices were compared with the server's.
     pub looked: Mutex<HashSet<ObjectKey>>,
@@ -226,7 +226,7 @@ impl EndpointSlices {
     }
 }
 
-/// Locks what no panic leaves half done.
+/// Locks state that stays consistent after a panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -30,11 +30,11 @@ pub enum Notice {
 pub struct Plan {
     /// Nodes that need a pod.
     pub create: Vec<Str>,
-    /// Pods that go.
+    /// Pods to delete.
     pub delete: Vec<Arc<Pod>>,
     /// News, each with its node.
     pub notices: Vec<(Str, Notice)>,
-    /// When a failed pod that waits may go.
+    /// When a waiting failed pod may be deleted.
     pub again: Option<Duration>,
 }
 

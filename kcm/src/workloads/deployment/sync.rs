@@ -71,7 +71,7 @@ struct Work<'a> {
     key: &'a ObjectKey,
     deployment: &'a Deployment,
     sets: Sets,
-    /// The status with notes of what was done.
+    /// The status with the conditions of what was done.
     noted: DeploymentStatus,
     /// The cache showed all earlier deletions before the sets were read from it.
     are_deletions_seen: bool,
