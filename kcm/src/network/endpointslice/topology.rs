@@ -25,9 +25,9 @@ pub struct Shares(BTreeMap<Str, f64>);
 /// How many endpoints a zone should use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Allocation {
-    /// At most.
+    /// The largest number.
     pub most: usize,
-    /// Best.
+    /// The ideal number.
     pub desired: f64,
 }
 

@@ -1,6 +1,6 @@
 //! How many pods each ReplicaSet should have: bounds of a rolling update, its steps, and scaling in proportion.
 //!
-//! A set counts as having no more available pods than it should have: what is above its scale is on its way out, and
+//! A set counts as having no more available pods than it should have: pods above its scale will be deleted, and
 //! counting it would let one scale-down be paid for twice while the set's status lags behind.
 
 use std::cmp::Ordering;
@@ -212,8 +212,9 @@ pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     }
 }
 
-/// Shares the difference to the most pods allowed among the active sets, largest first; what rounding leaves goes to
-/// the largest. Of equal ones, newer ones grow first and older ones shrink first. All get their annotations refreshed.
+/// Shares the difference to the most pods allowed among the active sets, largest first; the rounding remainder is given
+/// to the largest. Of equal ones, newer ones grow first and older ones shrink first. All get their annotations
+/// refreshed.
 fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let mut active: Vec<_> = sets.active().collect();
     let allowed = if deployment.replicas > 0 { deployment.replicas + max_surge(deployment) } else { 0 };

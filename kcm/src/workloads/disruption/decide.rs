@@ -14,7 +14,7 @@ use crate::pods::status_delay::MINOR_CHANGE;
 /// Longest time from a granted eviction to the pod's deletion. Upstream: pkg/controller/disruption, DeletionTimeout.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long it waits to be written that more pods may go.
+/// How long the write of a larger number of allowed disruptions may wait.
 const BEFORE_MORE_GO: Duration = Duration::from_secs(1);
 
 /// Labels that a pod must have for a selector to match it.

@@ -1,4 +1,4 @@
-//! How a Job stands: its pods by fate, its indexes, and whether it is decided. All policy, no IO.
+//! The state of a Job: its pods by result, its indexes, and whether it is decided. All policy, no IO.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct View<'a> {
 /// How a Job stands.
 #[derive(Debug, Clone)]
 pub struct Standing {
-    /// The status to go on from.
+    /// The status to start from.
     pub status: JobStatus,
     /// Pods that neither ended nor are being deleted.
     pub active: Vec<Arc<Pod>>,

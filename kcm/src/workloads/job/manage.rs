@@ -105,7 +105,7 @@ impl View<'_> {
             return removing(self.to_remove(standing, active));
         }
         let wanted = match self.job.completions {
-            // A work queue: after the first success what runs may go on, and nothing is added.
+            // A work queue: after the first success running pods continue, and none are added.
             None if standing.succeeded > 0 => active,
             None => self.job.parallelism,
             Some(completions) => (completions - standing.succeeded).min(self.job.parallelism).max(0),

@@ -30,7 +30,7 @@ const MOST_UNCOUNTED: usize = 500;
 pub struct Account {
     /// The status with everything that is to be counted.
     pub status: JobStatus,
-    /// It must be written before any finalizer goes: for how long both may wait.
+    /// It must be written before any finalizer is removed: how long both may wait.
     pub flush: Option<Duration>,
     /// It has other counts: for how long they may wait to be written.
     pub counts: Option<Duration>,

@@ -55,7 +55,7 @@ impl Defects {
 pub enum Step {
     /// Make the claims and the pod of a place.
     Create(i32, Made),
-    /// Put right what is wrong with a pod and its claims.
+    /// Correct a pod and its claims.
     Repair(Member, Defects),
     /// Delete a pod.
     Delete(Arc<Pod>),
@@ -79,7 +79,7 @@ pub enum Recreation {
     Creating,
 }
 
-/// What to do, and what that says about the state of things.
+/// What to do, and the resulting state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
     /// In this order.
@@ -103,7 +103,7 @@ impl Plan {
         self.steps().filter(|step| step.creates()).count()
     }
 
-    /// Leaves the creations out, and all that comes after the first stage with one, as if they had failed.
+    /// Removes the creations, and everything after the first stage with one, as if they had failed.
     pub fn hold_creations(&mut self) {
         if let Some(first) = self.stages.iter().position(|stage| stage.steps.iter().any(Step::creates)) {
             self.stages.truncate(first + 1);
@@ -292,7 +292,7 @@ impl Situation<'_> {
         }
         steps.extend(self.disowned(condemned));
         let wait = condemned.first().is_some_and(|last| {
-            // One that has ended gets no better by waiting.
+            // Waiting does not help with a finished one.
             let is_unhealthy =
                 |pod: &Pod| !pod.is_terminal() && (!is_running_and_ready(pod) || !self.is_available(pod));
             // All wanted pods are available here, so that the first unhealthy pod is the lowest of these.
@@ -320,7 +320,7 @@ impl Situation<'_> {
         }
     }
 
-    /// Claims of pods that go are given their owners first.
+    /// Claims of pods to delete are given their owners first.
     fn disowned<'a>(&'a self, condemned: &'a [&Member]) -> impl Iterator<Item = Step> + 'a {
         let disowned = condemned.iter().filter(|member| (self.defects)(member).owners);
         disowned.map(|member| Step::Repair((*member).clone(), Defects { owners: true, ..Defects::default() }))
