@@ -96,7 +96,9 @@ pub async fn manager_at(
     let with_work = assembly::with_work(enabled, &mut context)?;
     let clients = Arc::new(connect(connection).await?);
     let controllers = assembly::with_served_apis(with_work, &clients).await?;
-    let watches = assembly::watches(&controllers, &context).build();
+    let watches = assembly::watches(&controllers, &context)
+        .resyncing(context.options.values.get_duration("min-resync-period"))
+        .build();
     let mut manager = Manager::new(clients, watches, manager_options(&context.options, None))?;
     let cloud = context.cloud.clone();
     manager.metrics().append(move || cloud.provider().metrics());

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use runtime::client::ConnectOptions;
-use runtime::election::{ElectionConfig, unique_identity};
+use runtime::election::{ElectionConfig, Versions, unique_identity};
 use runtime::manager::{ExitReason, ManagerOptions};
 use runtime::serve::{Server, SetVerbosity};
 use tokio::runtime::Runtime;
@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use crate::assembly::Built;
 use crate::flags::Component;
+use crate::flags::gates::BINARY_MINOR;
 use crate::flags::{self, Invocation, Options};
 use crate::{log, serving};
 
@@ -192,6 +193,10 @@ pub fn manager_options(options: &Options, namespace: Option<String>) -> ManagerO
             lease_duration: elect.lease_duration,
             renew_deadline: elect.renew_deadline,
             retry_period: elect.retry_period,
+            coordinated: options.gates.enabled("CoordinatedLeaderElection").then(|| Versions {
+                binary: format!("1.{BINARY_MINOR}.0"),
+                emulation: format!("1.{}.0", options.gates.emulated_minor()),
+            }),
             ..ElectionConfig::new(&elect.resource_namespace, &elect.resource_name, identity)
         }
     });

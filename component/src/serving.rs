@@ -29,6 +29,7 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
     let values = &options.values;
     let file = |flag| Some(values.get_str(flag)).filter(|file| !file.is_empty()).map(PathBuf::from);
     let texts = |flag| values.get_strings(flag).to_vec();
+    let on = |gate| options.gates.enabled(gate);
     (options.secure_port != 0).then(|| ServeOptions {
         bind_address: options.bind_address,
         port: options.secure_port,
@@ -45,12 +46,14 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
         },
         http1_only: values.get_bool("disable-http2-serving"),
         http2_max_streams: u32::try_from(values.get_i64("http2-max-streams-per-connection")).unwrap_or(0),
+        closes_unknown_http2: on("UnauthenticatedHTTP2DOSMitigation"),
         authentication: AuthenticationOptions {
             kubeconfig: file("authentication-kubeconfig"),
             skip_lookup: values.get_bool("authentication-skip-lookup"),
             tolerate_lookup_failure: values.get_bool("authentication-tolerate-lookup-failure"),
             token_ttl: values.get_duration("authentication-token-webhook-cache-ttl"),
             client_ca_file: file("client-ca-file"),
+            reads_certificate_uid: on("AllowParsingUserUIDFromCertAuth"),
             request_header: RequestHeaderOptions {
                 client_ca_file: file("requestheader-client-ca-file"),
                 allowed_names: texts("requestheader-allowed-names"),
@@ -145,7 +148,7 @@ fn metrics(options: &Options, manager: &Manager, missing: Vec<&'static str>) -> 
     let component = options.values.component();
     let (manager_name, running_as) = (component.name, component.running_as);
     metrics.collect(Controllers { manager: manager_name, running_as, running, missing, fence });
-    metrics.collect(Stores(manager.registry().stats()));
+    metrics.collect(Stores { name: component.name, stores: manager.registry().stats() });
     metrics.collect(Events(manager.recorders().to_vec()));
     metrics
 }

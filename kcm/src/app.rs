@@ -53,7 +53,10 @@ pub async fn manager_in(
     let with_work = assembly::with_work(enabled, &mut context)?;
     let clients = Arc::new(connect(connection).await?);
     let controllers = assembly::with_served_apis(with_work, &clients).await?;
-    let watches = assembly::watches(&controllers, &context).build();
+    let watches = assembly::watches(&controllers, &context)
+        .resyncing(context.options.values.get_duration("min-resync-period"))
+        .paged(!context.options.gates.enabled("WatchListClient"))
+        .build();
     let mut manager = Manager::new(clients, watches, manager_options(&context.options, namespace))?;
     manager.record_leadership(COMPONENT.name);
     assembly::start(&controllers, &mut manager, &context);

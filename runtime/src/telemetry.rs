@@ -99,18 +99,26 @@ impl Collector for Controllers {
 }
 
 /// The stores and their watches.
-pub struct Stores(pub Vec<Arc<dyn WatchStats>>);
+pub struct Stores {
+    /// The process's name, the label `name` of upstream's informer metrics.
+    pub name: &'static str,
+    /// The stores.
+    pub stores: Vec<Arc<dyn WatchStats>>,
+}
+
+/// Digits of a version that a metric shows, all of which a floating-point number holds.
+const SHOWN_VERSIONS: u64 = 1_000_000_000_000_000;
 
 impl fmt::Debug for Stores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stores({})", self.0.len())
+        write!(f, "Stores({})", self.stores.len())
     }
 }
 
 impl Collector for Stores {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let each = |value: fn(&dyn WatchStats) -> f64| {
-            self.0.iter().map(move |stats| ([("resource", stats.resource())], value(&**stats)))
+            self.stores.iter().map(move |stats| ([("resource", stats.resource())], value(&**stats)))
         };
         counters(
             &mut encoder,
@@ -129,6 +137,17 @@ impl Collector for Stores {
             "controllers_store_undecodable_objects",
             "Objects that the API server has and that cannot be decoded; until that is fixed, nothing of their kind is deleted",
             each(|stats| stats.undecodable() as f64),
+        )?;
+        let version = |stats: &Arc<dyn WatchStats>| {
+            let [group, version, resource] = stats.group_version_resource();
+            let labels = [("name", self.name), ("group", group), ("version", version), ("resource", resource)];
+            (labels.map(|(label, value)| (label, value.to_owned())), (stats.version() % SHOWN_VERSIONS) as f64)
+        };
+        gauges(
+            &mut encoder,
+            "informer_store_resource_version",
+            "The 15 least significant digits of the resource version of the store.",
+            self.stores.iter().map(version),
         )?;
         counters(
             &mut encoder,

@@ -279,6 +279,18 @@ impl Writer {
         self.send_patch(path::object(resource, key, None)?, MERGE, patch).await
     }
 
+    /// As [`Writer::merge_patch`]; changes are recorded under this field manager.
+    pub async fn merge_patch_as(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        manager: &str,
+        patch: &serde_json::Value,
+    ) -> Result<Answer, WriteError> {
+        let path = format!("{}?fieldManager={}", path::object(resource, key, None)?, percent_encode(manager));
+        self.send(Method::PATCH, path, MERGE, METADATA_ONLY, patch.to_string().into()).await
+    }
+
     /// Applies fields of an object, or of one of its subresources, as `manager`, and takes over fields of other
     /// managers.
     pub async fn apply(

@@ -29,6 +29,7 @@ const CLUSTER_WIDE: &[&str] = &[
     "persistentvolume-binder-controller",
     "persistentvolume-protection-controller",
     "service-cidr-controller",
+    "storage-version-migrator-controller",
     "taint-eviction-controller",
     "ttl-controller",
     "volumeattributesclass-protection-controller",

@@ -11,6 +11,8 @@ mod run;
 mod sources;
 mod tally;
 #[cfg(test)]
+mod upstream_cases;
+#[cfg(test)]
 mod words;
 
 use anyhow::Result;

@@ -13,6 +13,7 @@ use runtime::consistency::Consistency;
 use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::wake::Wake;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tokio::time::Instant;
@@ -91,7 +92,7 @@ impl Lifecycle {
         self.memory().retain(|known| there.contains(known));
         nodes.retain(|node| !node.meta.is_deleting() && !self.memory().is_deleted(&node.meta.uid));
         let read = |node: Arc<Node>| {
-            let current = self.consistency.read(&node.meta.key(), &self.nodes, || {}).current();
+            let current = self.consistency.read(&node.meta.key(), &self.nodes, Wake::none()).current();
             current.filter(|current| current.meta.uid == node.meta.uid && !current.meta.is_deleting())
         };
         nodes.into_iter().filter_map(read).collect()

@@ -8,6 +8,7 @@ use providers::{Address, AddressKind, InstanceRef, async_trait};
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::store::{Change, Store, by_namespace, index_key};
+use runtime::wake::Wake;
 use runtime::write::Writer;
 use serde_json::json;
 
@@ -87,8 +88,8 @@ impl ClusterAccess for Kubernetes {
 
     async fn tell(&self, node: &RouteNode, created: bool) -> Result<(), String> {
         let key = kinds::meta::ObjectKey::new("", node.instance.node.as_str());
-        // A condition is not written again before the cache shows the last write: the next pass will do it.
-        if !self.consistency.caught_up(&key, &self.nodes, || {}) {
+        // A condition that was written a moment ago is not written again before it is seen: the next pass will see it.
+        if !self.consistency.caught_up(&key, &self.nodes, Wake::none()) {
             return Ok(());
         }
         let (status, reason, message) = match created {

@@ -20,7 +20,7 @@ use runtime::write::{Answer, WriteError, Writer};
 use tracing::info;
 
 use super::decide::{self, Eviction};
-use super::keys::{ALLOCATED, Key, RULES, SLICES, SLICES_OF_POOL, is_about, pods_of, pool};
+use super::keys::{ALLOCATED, Key, Members, RULES, SLICES, SLICES_OF_POOL, is_about, pool};
 use super::metrics::Metrics;
 use super::pending::{Pending, Stage};
 use super::rules::{Counts, NO_EFFECT, rests, to_apply};
@@ -44,6 +44,8 @@ pub struct Evictions {
     pub metrics: Arc<Metrics>,
     /// Whether rules count at all.
     pub with_rules: bool,
+    /// Pods that use claims through their PodGroups.
+    pub members: Members,
 }
 
 impl Reconcile for Evictions {
@@ -97,6 +99,7 @@ impl Evictions {
         let claim = |name: &Str| self.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), name.clone()));
         decide::of_pod(
             pod,
+            self.members.0.is_some(),
             |used| claim(used.name),
             |claim| {
                 let mut pools: HashMap<u64, Vec<Arc<ResourceSlice>>> = HashMap::new();
@@ -244,8 +247,11 @@ impl Evictions {
             _ => return counts,
         };
         let claims = self.claims.by_index(&ALLOCATED, index_key(()));
-        let users: BTreeSet<ObjectKey> =
-            claims.iter().filter(|claim| is_about(rule, claim)).flat_map(|claim| pods_of(claim)).collect();
+        let users: BTreeSet<ObjectKey> = claims
+            .iter()
+            .filter(|claim| is_about(rule, claim))
+            .flat_map(|claim| self.members.users_of(claim))
+            .collect();
         let goes = |pod: &Arc<Pod>| {
             let eviction = self.eviction(pod, &rules).filter(|_| !pod.meta.is_deleting());
             eviction.is_some_and(|eviction| eviction.rules.contains(&rule.meta.uid))

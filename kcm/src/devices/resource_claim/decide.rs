@@ -29,7 +29,7 @@ pub fn is_done(pod: &Pod) -> bool {
 ///
 /// Differs from upstream: a finished pod gets no claims. Its own claim was deleted because it has finished.
 pub fn needs_claims(pod: &Pod) -> bool {
-    pod.devices.is_some() && !pod.meta.is_deleting() && !pod.is_terminal()
+    pod.devices.as_ref().is_some_and(|devices| devices.has_claims()) && !pod.meta.is_deleting() && !pod.is_terminal()
 }
 
 /// Returns the first controller of an object that is a pod.

@@ -17,6 +17,7 @@ use kinds::{Kind, Lease, Node, Pod, Str, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store};
+use runtime::wake::Wake;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use serde_json::json;
@@ -474,7 +475,7 @@ impl Monitor {
         for pod in self.pods.by_index(&by_node(), on_node(&node.meta.name)) {
             let key = pod.meta.key();
             // The next pass marks a pod whose last write the cache does not show yet.
-            let current = self.pods.read_settled(&key, || {}).current();
+            let current = self.pods.read_settled(&key, Wake::none()).current();
             let Some(pod) = current.filter(|current| current.meta.uid == pod.meta.uid && current.ready) else {
                 continue;
             };

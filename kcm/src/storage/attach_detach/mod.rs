@@ -22,12 +22,12 @@ mod keys;
 mod memory;
 mod messages;
 mod metrics;
-#[cfg(test)]
-mod model;
 mod node_list;
 mod node_status;
 mod observe;
 mod reconcile;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;

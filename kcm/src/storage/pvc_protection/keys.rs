@@ -8,7 +8,7 @@ use runtime::queue::Queue;
 use runtime::store::Change;
 
 use super::FINALIZER;
-use crate::storage::protection::{Need, need};
+use crate::protection::{Need, need};
 
 /// Adds keys to the queue.
 pub struct Keys {

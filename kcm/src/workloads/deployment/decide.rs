@@ -52,11 +52,16 @@ impl Sets {
 
     /// Pods that all sets together should have.
     pub fn total(&self) -> i32 {
-        self.all().map(|set| set.replicas).sum()
+        sum(self.all().map(|set| set.replicas))
     }
 }
 
-/// Returns true if the set makes the pods that the Deployment wants (pkg/controller/deployment/util, EqualIgnoreHash).
+/// The sum of numbers of pods, at most the largest number of its type: a scale may be that.
+pub fn sum(counts: impl IntoIterator<Item = i32>) -> i32 {
+    counts.into_iter().fold(0, i32::saturating_add)
+}
+
+/// True when the set makes the pods that the Deployment wants (pkg/controller/deployment/util, EqualIgnoreHash).
 pub fn has_template_of(set: &ReplicaSet, deployment: &Deployment) -> bool {
     matches!((&set.template, &deployment.template), (Some(a), Some(b)) if a.equal_ignoring_hash(b))
 }

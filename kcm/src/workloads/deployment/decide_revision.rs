@@ -6,7 +6,7 @@ use kinds::workload::{AnnotationEdits, LAST_APPLIED};
 use kinds::{ReplicaSet, Str};
 
 use super::decide::{Notice, Sets, edit, has_template_of};
-use super::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS, max_surge, new_replicas};
+use super::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS, most_pods, new_replicas};
 
 /// Annotation: which rollout a ReplicaSet belongs to; on a Deployment, that of its newest ReplicaSet.
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -114,7 +114,7 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
     let own = [
         (REVISION, next_revision(sets).to_string()),
         (DESIRED_REPLICAS, deployment.replicas.to_string()),
-        (MAX_REPLICAS, (deployment.replicas + max_surge(deployment)).to_string()),
+        (MAX_REPLICAS, most_pods(deployment).to_string()),
     ];
     let mut annotations: Vec<_> = copied.map(|(key, value)| (key.to_string(), value.to_string())).collect();
     annotations.extend(own.map(|(key, value)| (key.to_owned(), value)));

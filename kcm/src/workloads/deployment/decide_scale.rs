@@ -11,7 +11,7 @@ use kinds::deployment::{Deployment, Strategy};
 use kinds::intstr::IntOrString;
 use kinds::workload::AnnotationEdits;
 
-use super::decide::{Notice, Sets, edit};
+use super::decide::{Notice, Sets, edit, sum};
 
 /// Annotation of a ReplicaSet: the Deployment's scale when the set was last scaled. Another scale on the Deployment
 /// means that it was scaled since.
@@ -77,6 +77,11 @@ pub fn max_surge(deployment: &Deployment) -> i32 {
     bounds(deployment).0
 }
 
+/// Pods that a Deployment may have at the same time. The scale may be the largest number that there is.
+pub fn most_pods(deployment: &Deployment) -> i32 {
+    deployment.replicas.saturating_add(max_surge(deployment))
+}
+
 /// Pods that may be missing during a rolling update (pkg/controller/deployment/util, MaxUnavailable); 0 for other
 /// strategies.
 pub fn max_unavailable(deployment: &Deployment) -> i32 {
@@ -99,7 +104,7 @@ pub fn is_stale(deployment: &Deployment, set: &ReplicaSet) -> bool {
 /// SetReplicasAnnotations).
 pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
-    let most = deployment.replicas + max_surge(deployment);
+    let most = most_pods(deployment);
     for (key, value) in [(DESIRED_REPLICAS, deployment.replicas), (MAX_REPLICAS, most)] {
         edit(&mut edits, set.annotation(key), key, &value.to_string());
     }
@@ -124,7 +129,7 @@ pub fn scale_to(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -
 pub fn new_replicas(deployment: &Deployment, total: i32, current: i32) -> i32 {
     match deployment.strategy {
         Strategy::RollingUpdate { .. } => {
-            let room = deployment.replicas + max_surge(deployment) - total;
+            let room = most_pods(deployment).saturating_sub(total);
             if room <= 0 { current } else { current + room.min(deployment.replicas - current) }
         }
         _ => deployment.replicas,
@@ -153,18 +158,18 @@ fn available(set: &ReplicaSet, replicas: i32) -> i32 {
 pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Vec<Scale> {
     let least = deployment.replicas - max_unavailable(deployment);
     let new_available = available(new, new.replicas);
-    let mut budget = sets.total() - least - (new.replicas - new_available);
+    let mut budget = (sets.total() - least).saturating_sub(new.replicas.saturating_sub(new_available));
     if budget <= 0 {
         return Vec::new();
     }
     let mut targets: Vec<i32> = sets.old.iter().map(|set| set.replicas).collect();
     for (target, set) in targets.iter_mut().zip(&sets.old) {
-        let unhealthy = (*target - available(set, *target)).min(budget);
+        let unhealthy = target.saturating_sub(available(set, *target)).min(budget);
         *target -= unhealthy;
         budget -= unhealthy;
     }
-    let old_available: i32 = targets.iter().zip(&sets.old).map(|(target, set)| available(set, *target)).sum();
-    let mut spare = (new_available + old_available - least).max(0);
+    let old_available = sum(targets.iter().zip(&sets.old).map(|(target, set)| available(set, *target)));
+    let mut spare = (sum([new_available, old_available]) - least).max(0);
     for target in &mut targets {
         let down = (*target).min(spare);
         *target -= down;
@@ -217,8 +222,8 @@ pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
 /// refreshed.
 fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let mut active: Vec<_> = sets.active().collect();
-    let allowed = if deployment.replicas > 0 { deployment.replicas + max_surge(deployment) } else { 0 };
-    let difference = allowed - active.iter().map(|set| set.replicas).sum::<i32>();
+    let allowed = if deployment.replicas > 0 { most_pods(deployment) } else { 0 };
+    let difference = allowed - sum(active.iter().map(|set| set.replicas));
     if difference != 0 {
         active.sort_by(|a, b| {
             let age = a.meta.by_creation(&b.meta);
@@ -231,11 +236,11 @@ fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
         let share = share(deployment, set);
         let share = if difference > 0 { share.min(rest) } else { share.max(rest) };
         let share = if rest == 0 { 0 } else { share };
-        targets.push(set.replicas + share);
+        targets.push(set.replicas.saturating_add(share));
         rest -= share;
     }
     if let Some(largest) = targets.first_mut() {
-        *largest = (*largest + rest).max(0);
+        *largest = largest.saturating_add(rest).max(0);
     }
     active.into_iter().zip(targets).filter_map(|(set, target)| refreshed(deployment, set, target)).collect()
 }
@@ -251,7 +256,7 @@ pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     if before == 0 {
         return 0;
     }
-    let after = deployment.replicas + max_surge(deployment);
+    let after = most_pods(deployment);
     let size = f64::from(set.replicas) * f64::from(after) / f64::from(before);
     size.round() as i32 - set.replicas
 }

@@ -10,7 +10,7 @@ use kinds::deployment::{Deployment, DeploymentStatus};
 use kinds::status::Condition;
 use kinds::{ReplicaSet, Str, Time};
 
-use super::decide::{Notice, Sets};
+use super::decide::{Notice, Sets, sum};
 use super::decide_scale::max_unavailable;
 use crate::pods::status_delay::CHANGING_COUNTS;
 
@@ -173,15 +173,15 @@ pub fn status(
     rollout: bool,
     now: Time,
 ) -> DeploymentStatus {
-    let sum = |count: fn(&ReplicaSet) -> i32| sets.all().map(|set| count(set)).sum::<i32>();
-    let available = sum(|set| set.status.available_replicas);
+    let total = |count: fn(&ReplicaSet) -> i32| sum(sets.all().map(|set| count(set)));
+    let available = total(|set| set.status.available_replicas);
     let mut status = DeploymentStatus {
         observed_generation: deployment.meta.generation,
-        replicas: sum(|set| set.status.replicas),
+        replicas: total(|set| set.status.replicas),
         updated_replicas: sets.new.as_ref().map_or(0, |new| new.status.replicas),
-        ready_replicas: sum(|set| set.status.ready_replicas),
+        ready_replicas: total(|set| set.status.ready_replicas),
         available_replicas: available,
-        unavailable_replicas: (sets.total() - available).max(0),
+        unavailable_replicas: sets.total().saturating_sub(available).max(0),
         terminating_replicas: terminating(sets),
         collision_count: noted.collision_count,
         conditions: noted.conditions.clone(),
@@ -268,7 +268,9 @@ fn judge_progress(
 fn terminating(sets: &Sets) -> Option<i32> {
     let counted =
         sets.all().filter(|set| set.status.observed_generation != 0 || set.status.terminating_replicas.is_some());
-    counted.map(|set| set.status.terminating_replicas).sum()
+    counted
+        .map(|set| set.status.terminating_replicas)
+        .try_fold(0_i32, |total, count| Some(total.saturating_add(count?)))
 }
 
 /// Returns the first failure that a set reports, the new one's before those of old ones (pkg/controller/deployment,

@@ -18,9 +18,8 @@ pub fn subscribe(
 ) {
     let changed = queue.clone();
     budgets.subscribe(move |change| {
-        if let Some(budget) = change.new {
-            if is_new_to_us(change) { changed.add(budget.meta.key()) } else { changed.add_coalesced(budget.meta.key()) }
-        }
+        let Some(key) = budget_key(change) else { return };
+        if is_new_to_us(change) { changed.add(key) } else { changed.add_coalesced(key) }
     });
     let (changed, announced, recorder, budgets) = (queue.clone(), announced.clone(), recorder.clone(), budgets.clone());
     pods.subscribe(move |change| {
@@ -48,7 +47,14 @@ pub fn subscribe(
     });
 }
 
-/// Returns true for a budget that is new, has another spec, or was written by someone else: the eviction API.
+/// Returns the key of a budget that changed. A deleted one is reconciled too, so that nothing is remembered about it when
+/// another one of its name is created.
+pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey> {
+    Some(change.new.or(change.old)?.meta.key())
+}
+
+/// Reports whether a budget was created or deleted, or has another spec. A change of its status alone, this controller's
+/// own or the eviction API's, is coalesced: the eviction API has counted its pod already.
 fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.generation != new.meta.generation || old.meta.uid != new.meta.uid,

@@ -94,6 +94,8 @@ pub struct Gates {
     pub configurable_tolerance: bool,
     /// PodLevelResources
     pub pod_level_resources: bool,
+    /// HPAOptimizedSelectorStore
+    pub optimized_selectors: bool,
 }
 
 /// Returns the tolerances: the part of their targets by which an object's metrics may differ from them without scaling.

@@ -86,6 +86,7 @@ fn start(manager: &mut Manager, context: &Context) {
         generation: gate("HPAGeneration"),
         configurable_tolerance: gate("HPAConfigurableTolerance"),
         pod_level_resources: gate("PodLevelResources"),
+        optimized_selectors: gate("HPAOptimizedSelectorStore"),
     };
     let patience = Patience {
         cpu_initialization: flag("cpu-initialization-period"),

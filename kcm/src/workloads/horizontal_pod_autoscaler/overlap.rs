@@ -71,8 +71,8 @@ impl Overlaps {
         self.lock().remove(key);
     }
 
-    /// Returns the first autoscalers of a namespace that want some of these pods, two at most.
-    pub fn wanting(&self, namespace: &str, pods: &[Arc<Pod>]) -> Vec<ObjectKey> {
+    /// Returns the first `most` autoscalers of a namespace that select some of these pods.
+    pub fn wanting(&self, namespace: &str, pods: &[Arc<Pod>], most: usize) -> Vec<ObjectKey> {
         let filed = self.lock();
         // Pods of one template share their labels.
         let mut seen = HashSet::new();
@@ -89,7 +89,7 @@ impl Overlaps {
                 }
             }
         }
-        found.into_iter().take(2).cloned().collect()
+        found.into_iter().take(most).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Filed> {

@@ -379,7 +379,8 @@ impl Autoscalers {
         })?);
         self.overlaps.put(key, &selector);
         let pods = overlap::pods_of(&key.namespace, &selector, &self.pods);
-        let wanting = self.overlaps.wanting(&key.namespace, &pods);
+        let most = if self.measuring.gates.optimized_selectors { 2 } else { usize::MAX };
+        let wanting = self.overlaps.wanting(&key.namespace, &pods, most);
         if wanting.len() > 1 {
             let (selector, wanting) = (&scale.selector, overlap::printed(&wanting));
             let why = format!("pods by selector {selector} are controlled by more than one HPA (e.g. {wanting})");

@@ -29,6 +29,7 @@ use super::decide::{COMPLETE, View, has_finalizer, index_of};
 use super::manage::{NewPod, Plan, PodChanges, SuspensionChange};
 use super::metrics::{JobMetrics, Need, SyncAction};
 use super::pods::new_pod;
+use super::scheduling::Scheduling;
 use super::track::{self, Account};
 use crate::context::Clock;
 use crate::pods::control::{CreateError, PodControl};
@@ -57,6 +58,8 @@ pub struct Jobs {
     pub handover: Handover,
     /// Whether a Job that is suspended loses its start time (gate MutableSchedulingDirectivesForSuspendedJobs).
     pub clears_start: bool,
+    /// Groups of pods (gate WorkloadWithJob).
+    pub scheduling: Option<Scheduling>,
     pub tally: Arc<JobMetrics>,
 }
 
@@ -149,6 +152,10 @@ impl Jobs {
         if !self.is_caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
+        let group = match &self.scheduling {
+            Some(scheduling) => scheduling.group(key, job, !pods.is_empty()).await.map_err(ReconcileError::new)?,
+            None => None,
+        };
         pods.sort_by_key(|pod| index_of(pod).unwrap_or(-1));
         let memory = self.remember(key, &job.meta.uid, |memory| {
             let shown: HashSet<&Uid> = pods.iter().filter(|pod| has_finalizer(pod)).map(|pod| &pod.meta.uid).collect();
@@ -173,7 +180,7 @@ impl Jobs {
         }
         *action = action_of(&view, &plan);
         let need = Need::of(job, standing.failed, standing.terminating);
-        let (pod_changes, failure) = self.act(key, job, &plan, need).await;
+        let (pod_changes, failure) = self.act(key, job, &plan, need, group.as_deref()).await;
         let outcome = view.outcome(&standing, &plan, pod_changes);
         if let Some(turn) = outcome.turn {
             self.report_turn(job, turn);
@@ -323,7 +330,14 @@ impl Jobs {
     }
 
     /// Creates and deletes as planned. Returns what was done, and the first failure.
-    async fn act(&self, key: &ObjectKey, job: &Job, plan: &Plan, need: Need) -> (PodChanges, Option<String>) {
+    async fn act(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        plan: &Plan,
+        need: Need,
+        group: Option<&str>,
+    ) -> (PodChanges, Option<String>) {
         match plan {
             Plan::Nothing | Plan::Wait(_) => (PodChanges::default(), None),
             Plan::End(pods) => self.delete(key, job, pods, false).await,
@@ -335,7 +349,7 @@ impl Jobs {
                 }
                 self.delete(key, job, pods, true).await
             }
-            Plan::Create(pods) => self.create(key, job, pods, need).await,
+            Plan::Create(pods) => self.create(key, job, pods, need, group).await,
         }
     }
 
@@ -384,8 +398,15 @@ impl Jobs {
         Ok(())
     }
 
-    /// Creates pods with a slow start.
-    async fn create(&self, key: &ObjectKey, job: &Job, pods: &[NewPod], need: Need) -> (PodChanges, Option<String>) {
+    /// Creates pods with a slow start, in this PodGroup if there is one.
+    async fn create(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        pods: &[NewPod],
+        need: Need,
+        group: Option<&str>,
+    ) -> (PodChanges, Option<String>) {
         let Some(template) = job.template.as_ref().filter(|template| !template.labels.is_empty()) else {
             return (PodChanges::default(), Some("unable to create pods, no labels".to_owned()));
         };
@@ -395,7 +416,7 @@ impl Jobs {
         }
         debug!(count = pods.len(), "too few pods; creating");
         let create = |at: usize| async move {
-            let created = self.control.create(key, job, &new_pod(job, key, template, pods[at])).await;
+            let created = self.control.create(key, job, &new_pod(job, key, template, pods[at], group)).await;
             self.tally.made(need, created.is_ok());
             created
         };
@@ -463,6 +484,7 @@ impl Jobs {
 
     fn forget(&self, key: &ObjectKey) {
         self.control.consistency.forget(key);
+        self.scheduling.iter().for_each(|scheduling| scheduling.forget(key));
         self.handover.forget(key);
         self.memory().remove(key);
         self.debouncer.forget(key);

@@ -20,6 +20,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use tracing::{debug, error, info};
 
 use super::decide::{self, Gates, Manage};
+use super::metrics::DeletionAges;
 use super::pod_set::PodSet;
 use crate::context::Clock;
 use crate::pods::control::PodControl;
@@ -34,6 +35,8 @@ pub struct PodSets<K: PodSet> {
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     pub gates: Gates,
+    /// None for kinds without the metric.
+    pub deletion_ages: Option<DeletionAges>,
     pub handover: Handover,
     pub refusals: Refusals,
     pub debouncer: StatusDebouncer,
@@ -242,6 +245,9 @@ impl<K: PodSet> PodSets<K> {
             return Managed::failed(why);
         }
         debug!(need = work.owner.replica_set().replicas, count = victims.len(), "too many pods; deleting");
+        if let Some(ages) = &self.deletion_ages {
+            ages.record(&work.active, &victims, (self.clock)());
+        }
         let deletions = victims.iter().map(|pod| self.control.delete(work.key, work.owner, pod));
         match join_all(deletions).await.into_iter().find_map(Result::err) {
             Some(error) => Managed::failed(format!("unable to delete pods: {error}")),

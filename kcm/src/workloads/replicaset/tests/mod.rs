@@ -1,6 +1,6 @@
 //! Tables and random histories for what is decided about a ReplicaSet's pods.
 
-mod races;
+mod reconcile;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use super::keys::of_set;
 use crate::pods::keys::owners_of_pod;
 use crate::pods::ranking::Ranking;
 
-const NOW: i64 = 1_000_000;
+pub const NOW: i64 = 1_000_000;
 
-fn now() -> Timestamp {
+pub fn now() -> Timestamp {
     Timestamp::from_second(NOW).expect("in range")
 }
 
@@ -39,8 +39,8 @@ fn owner(name: &str, kind: &str) -> OwnerRef {
     }
 }
 
-/// Returns a running, ready, old pod on a node of its own, owned by `web`.
-fn pod(name: &str) -> Pod {
+/// A running, ready, old pod on a node of its own, owned by `web`.
+pub fn pod(name: &str) -> Pod {
     let interner = Interner::default();
     Pod {
         meta: Meta {
