@@ -177,7 +177,7 @@ pub fn made_from(set: &StatefulSet, ordinal: i32) -> Made {
     if i64::from(ordinal) < i64::from(set.start) + kept { Made::Current } else { Made::Update }
 }
 
-/// Missing places that one reconcile looks at: a StatefulSet may have two thousand million of them.
+/// The number of missing places that one reconcile handles: a StatefulSet may have two billion of them.
 const BURST: usize = 500;
 
 /// A place that shall be filled.
