@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 /// A call that is made once when a cache has come far enough.
 ///
-/// A key that changes all the time asks again and again while a watch stands still: calls with the same identity are kept
+/// A key that changes all the time asks again and again while a watch is stalled: calls with the same identity are kept
 /// once, so that the number of those that wait is bounded by the number of keys.
 pub struct Wake {
     id: Option<u64>,

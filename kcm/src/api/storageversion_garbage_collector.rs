@@ -113,7 +113,7 @@ enum Removal {
     None,
     /// Some entries stay.
     Some,
-    /// No entry stays: the StorageVersion is deleted.
+    /// No entry is left: the StorageVersion is deleted.
     All,
 }
 

@@ -83,7 +83,7 @@ impl Cleaner {
             return Ok(Outcome::RequeueAfter(left));
         }
         match self.writer.delete(&PodCertificateRequest::RESOURCE, key, &request.meta.uid).await {
-            // Another one of the name has its own time: its coming adds the key again.
+            // A new request of the same name has its own deadline: its creation adds the key again.
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
             _ => Ok(Outcome::Done),
         }

@@ -49,7 +49,7 @@ pub struct Syncs {
 }
 
 impl Syncs {
-    /// Nothing counted yet; `help` is of the counter and of the histogram.
+    /// Registers the metrics; `help` describes the counter and the histogram.
     pub fn register(metrics: &Metrics, subsystem: &str, help: [&str; 2]) -> Self {
         Self {
             total: metrics.counts(&format!("{subsystem}_sync"), help[0]),

@@ -76,7 +76,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// A new namespace, or a change of one that is not being deleted.
+/// Returns the namespace of a change, unless it is deleted or being deleted.
 fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
     change.new.filter(|namespace| change.old.is_none() || namespace.active).map(|namespace| namespace.meta.key())
 }

@@ -149,7 +149,7 @@ fn read(path: &str) -> Result<Zeroizing<Vec<u8>>, AuthorityError> {
 pub struct Signers(HashMap<&'static str, Arc<Files>>);
 
 impl Signers {
-    /// What the command line says: one pair for all, or one for each of some.
+    /// Reads the files that the flags name: one pair for all signers, or one for each of some.
     ///
     /// # Errors
     /// When a pair cannot be used.

@@ -74,7 +74,7 @@ pub enum CredentialError {
 }
 
 impl Credentials {
-    /// Nothing read yet. The kubeconfig of `connection` may hold the root certificates.
+    /// Creates credentials that read their files later. The kubeconfig of `connection` may hold the root certificates.
     #[must_use]
     pub fn new(connection: &ConnectOptions) -> Self {
         Self { connection: connection.clone(), ..Self::default() }

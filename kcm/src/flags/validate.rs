@@ -40,7 +40,7 @@ static ALWAYS_ON: [(&str, &str); 5] = [
 ];
 const STALE: &str = "controllers always compare their caches with their own writes";
 
-/// All rules that `values` break, in upstream's order. `gates` are the settled ones.
+/// Checks all rules, in upstream's order. `gates` are the settled ones.
 pub fn rules(values: &Values, gates: &Gates, broken: &mut Broken) {
     rules::ranges(&RANGES, values, broken);
     rules::controllers(values, broken);

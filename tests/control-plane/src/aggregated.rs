@@ -21,7 +21,7 @@ use crate::{ControlPlane, Identity};
 /// What lists and watches of a group lead to. Its discovery works, so that managers watch its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misbehaviour {
-    /// A list that never ends: objects arrive for as long as somebody reads.
+    /// A list that never ends: objects arrive for as long as a client reads.
     Endless,
     /// A response of which nothing but the head arrives.
     Silent,

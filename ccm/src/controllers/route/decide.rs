@@ -41,7 +41,7 @@ pub struct NodeState {
     pub bare: bool,
 }
 
-/// `--cluster-cidr`, one or two networks, of different families if two (upstream: cloud-provider/app, processCIDRs).
+/// Parses `--cluster-cidr`: one or two networks, of different families if two (upstream: cloud-provider/app, processCIDRs).
 ///
 /// # Errors
 /// The problem and the fix.

@@ -19,7 +19,7 @@ pub enum Standing {
 /// What to do about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
-    /// It stays as it is.
+    /// It is kept unchanged.
     Keep,
     /// It stays, and its references to these owners go.
     DropReferences(Vec<Uid>),

@@ -131,7 +131,7 @@ fn attributes(uid: &str, vertex: &Vertex<'_>) -> [(&'static str, String); 11] {
     ]
 }
 
-/// In double quotes, escaped as in Go and JSON alike.
+/// Returns the text in double quotes, escaped as in both Go and JSON.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -89,7 +89,7 @@ impl Links {
         self.apply(effects);
     }
 
-    /// Before work begins effects are dropped: [`Graph::unsettled`] returns them later.
+    /// Applies effects. Before work begins they are dropped: [`Graph::unsettled`] returns them later.
     fn apply(&self, effects: Vec<Effect>) {
         if !self.begun.load(Ordering::Acquire) {
             return;

@@ -43,7 +43,7 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// Nothing could be done.
+    /// Returns the outcome of a failure.
     pub fn failed(problem: impl ToString) -> Self {
         Self { problem: Some(problem.to_string()), ..Self::default() }
     }
@@ -99,12 +99,12 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Nothing is found yet; `discovery` says why not all resources are known.
+    /// Returns empty findings; `discovery` says why not all resources are known.
     pub fn after_discovery(discovery: Option<String>) -> Self {
         Self { discovery, ..Self::default() }
     }
 
-    /// Takes in what is left of one resource.
+    /// Adds what is left of one resource.
     pub fn add(&mut self, resource: &Resource, remains: &Remains) {
         self.estimate = self.estimate.max(remains.estimate);
         self.problems.extend(remains.problem.clone());
@@ -127,7 +127,7 @@ impl Findings {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// When to check again what is left (pkg/controller/namespace, worker).
+    /// Returns when to check again what is left (pkg/controller/namespace, worker).
     pub fn look_again(&self) -> Duration {
         Duration::from_secs(u64::try_from(self.estimate / 2 + 1).unwrap_or(1))
     }

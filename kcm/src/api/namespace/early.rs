@@ -39,7 +39,7 @@ pub type Name = (&'static str, &'static str);
 /// A namespace that is being deleted.
 #[derive(Debug, Clone)]
 pub struct Ending {
-    /// Since when this process knows of it.
+    /// When this process first saw it.
     since: Instant,
     /// Resources that were found empty in an earlier pass: they are listed again only once nothing else is left, so
     /// that what waits for one broken group asks for nothing but that.

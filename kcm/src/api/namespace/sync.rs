@@ -414,7 +414,7 @@ fn decoding() -> Decode {
     Decode { interner: Arc::default(), sections: Sections::default() }
 }
 
-/// The server has no such operation, or the resource or object no longer exists.
+/// Returns true if the server has no such operation, or the resource or object no longer exists.
 fn is_unsupported(error: &WriteError) -> bool {
     error.is_not_found() || matches!(error, WriteError::Refused(status) if status.code == 405)
 }

@@ -165,7 +165,7 @@ pub fn to_write(quota: &ResourceQuota, used: &Used, mode: CountMode) -> Option<Q
     (!same(&quota.hard, &quota.status_hard) || !same(&texts, &quota.status_used)).then_some(texts)
 }
 
-/// Two lists of the same resources in the same amounts.
+/// Returns true if both lists have the same resources in the same amounts.
 pub fn same(a: &Quantities, b: &Quantities) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && quantity::equal(&a.1, &b.1))
 }

@@ -1,4 +1,4 @@
-//! Which accounts and secrets a change concerns. Keys carry uids: what comes after is another object.
+//! Which accounts and secrets a change concerns. Keys contain uids: a later object of the same name is another one.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One account or one secret: look, decide, write.
+//! One reconcile of an account or a secret: read, decide, write.
 
 use std::sync::Arc;
 

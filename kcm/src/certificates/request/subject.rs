@@ -103,7 +103,7 @@ impl Subject {
     }
 }
 
-/// A set of attributes of one type. DER has the values of a set in the order of their bytes.
+/// Encodes a set of attributes of one type. DER has the values of a set in the order of their bytes.
 fn attributes(number: u8, texts: &[String]) -> Vec<u8> {
     let id = der(OBJECT_IDENTIFIER, &[X520[0], X520[1], number]);
     let attribute = |text: &String| {

@@ -23,7 +23,7 @@ pub struct Counts {
     pub evicted: u64,
 }
 
-/// `1 pod`, `2 pods`.
+/// Formats a number with its noun: `1 pod`, `2 pods`.
 fn number(count: impl TryInto<u64>, one: &str, many: &str) -> String {
     match count.try_into().unwrap_or(u64::MAX) {
         1 => format!("1 {one}"),
@@ -85,8 +85,8 @@ pub fn to_apply(rule: &DeviceTaintRule, counts: &Counts, now: &str) -> Option<Va
     }))
 }
 
-/// For how many seconds the status of a rule has to stay as it is: while eviction goes on everything changes all the
-/// time. A status of another generation need not stay.
+/// Returns for how many seconds the status of a rule must not be written again: while eviction goes on everything
+/// changes all the time. A status of another generation need not stay.
 pub fn rests(rule: &DeviceTaintRule, now: Time, period: i64) -> Option<i64> {
     let said = rule.progress.as_ref().filter(|said| said.generation == rule.meta.generation)?;
     let left = period.saturating_sub(now.0.saturating_sub(said.since.0));

@@ -104,7 +104,7 @@ impl Keys {
         }
     }
 
-    /// The claims of a pod that no longer needs them, those for extended resources too.
+    /// Adds the claims of a pod that no longer needs them, those for extended resources too.
     fn add_claims_of(&self, pod: &Pod) {
         let Some(devices) = &pod.devices else { return };
         let names = devices.claims().map(|claim| claim.name).chain(&devices.extended);

@@ -17,7 +17,7 @@ pub const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 pub const MANAGER: &str = "endpoint-controller";
 /// Most addresses in an Endpoints object (maxCapacity).
 pub const CAPACITY: usize = 1000;
-/// What [`OVER_CAPACITY`] says.
+/// The value of [`OVER_CAPACITY`].
 pub const TRUNCATED: &str = "truncated";
 
 /// What an Endpoints object should be.

@@ -1,4 +1,4 @@
-//! What to do about a Service's slices: all policy in one pure function.
+//! Decides on a Service's slices: all policy in one pure function.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct View<'a> {
     pub labels: &'a Labels,
     /// Most endpoints in a slice.
     pub most: usize,
-    /// Whether an endpoint that should not be is to go.
+    /// Whether surplus endpoints are removed.
     pub may_go: &'a dyn Fn(&Endpoint) -> bool,
     /// The zones' shares of the cluster's CPU; `None` when they are unknown.
     pub shares: Option<&'a Shares>,
@@ -43,15 +43,15 @@ pub type EventText = (EventType, &'static str, String);
 /// A decision.
 #[derive(Debug, Default)]
 pub struct Decision {
-    /// What must be done now.
+    /// Writes that must be done now.
     pub now: Plan,
     /// Removals of endpoints that get no traffic.
     pub later: Plan,
     /// What to say.
     pub events: Vec<EventText>,
-    /// Endpoints that each zone is to use, in the families where they are allotted.
+    /// The number of endpoints for each zone, in the families where they are allocated.
     pub allotted: BTreeMap<Family, Allotted>,
-    /// Figures for metrics.
+    /// Numbers for metrics.
     pub tally: SliceCounts,
 }
 

@@ -20,7 +20,7 @@ pub type Allotted = BTreeMap<Str, usize>;
 const ENABLED: &str = "TopologyAwareHintsEnabled";
 const DISABLED: &str = "TopologyAwareHintsDisabled";
 
-/// Where a Service wants its traffic to stay.
+/// The traffic distribution of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Close {
     Zone,
@@ -36,7 +36,7 @@ fn close(traffic_distribution: Option<&str>) -> Option<Close> {
 }
 
 /// Gives a family's endpoints their hints; slices that stay but for them become drafts. Annotations win over
-/// `trafficDistribution`. What is allotted and said goes into `decision`.
+/// `trafficDistribution`. The allocation and events are added to `decision`.
 pub fn spread(view: &View<'_>, family: Family, mut packed: Packed, decision: &mut Decision) -> Packed {
     if view.service.wants_topology_hints() {
         match allot(&mut packed, view.shares) {
@@ -71,14 +71,14 @@ fn is_ready(endpoint: &Endpoint) -> bool {
     endpoint.conditions.ready == Some(true)
 }
 
-/// Hints of an endpoint for those that are close to it; none while it is not ready.
+/// Returns the hints of an endpoint for nearby clients; none while it is not ready.
 fn near(endpoint: &Endpoint, close: Close) -> Option<Box<Hints>> {
     let zones: Vec<Str> = endpoint.zone.iter().cloned().collect();
     let nodes: Vec<Str> = endpoint.node.iter().filter(|_| close == Close::Node).cloned().collect();
     (is_ready(endpoint) && !(zones.is_empty() && nodes.is_empty())).then(|| Box::new(Hints { zones, nodes }))
 }
 
-/// Which endpoints of a slice that stays must have the hints that they should have.
+/// Which hints of an unchanged slice must be corrected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Strictly {
     /// All.
@@ -150,8 +150,8 @@ fn for_zone(zone: Str) -> Option<Box<Hints>> {
     Some(Box::new(Hints { zones: vec![zone], nodes: Vec::new() }))
 }
 
-/// Endpoints of a slice by the zones that they have hints for; `None` when the hints are no longer usable: a ready
-/// endpoint has none, a zone is no more, or gets too many (topologycache, getHintsByZone).
+/// Returns the endpoints of a slice by the zones that they have hints for; `None` when the hints are no longer usable:
+/// a ready endpoint has none, a zone is no more, or gets too many (topologycache, getHintsByZone).
 pub fn hints_of(
     slice: &EndpointSlice,
     allotted: &Allotted,
@@ -169,7 +169,7 @@ pub fn hints_of(
     counts.iter().all(fits).then_some(counts)
 }
 
-/// Lets zones with more endpoints than their share give some to those with less.
+/// Moves endpoints from zones with more than their share to zones with less.
 fn redistribute(packed: &mut Packed, allotted: &mut Allotted, allocations: &BTreeMap<Str, Allocation>) {
     let (mut giving, mut receiving) = exchange(allotted, allocations);
     for endpoint in endpoints_of(&mut packed.drafts).filter(|endpoint| is_ready(endpoint)) {

@@ -39,7 +39,7 @@ pub fn is_same(a: &Endpoint, b: &Endpoint) -> bool {
 /// A slice that is to be written.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// The slice that it takes the place of, if there is one.
+    /// The slice that it replaces, if any.
     pub of: Option<Arc<EndpointSlice>>,
     /// What is to be in it.
     pub contents: Contents,
@@ -52,7 +52,7 @@ pub struct Packed {
     pub kept: Vec<Arc<EndpointSlice>>,
     /// Slices to write.
     pub drafts: Vec<Draft>,
-    /// Slices that nothing is left in.
+    /// Slices that became empty.
     pub dropped: Vec<Arc<EndpointSlice>>,
     /// Endpoints that come.
     pub added: usize,
@@ -72,7 +72,7 @@ pub struct Load<'a> {
     pub most: usize,
     /// The labels that slices should have.
     pub labels: &'a Labels,
-    /// Whether an endpoint that should not be is to go: not while its pod may be there, only unreadable.
+    /// Whether surplus endpoints are removed: not while their pods may exist but cannot be decoded.
     pub may_go: &'a dyn Fn(&Endpoint) -> bool,
 }
 

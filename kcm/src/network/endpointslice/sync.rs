@@ -45,7 +45,7 @@ pub struct EndpointSlices {
     pub clock: Clock,
     /// Most endpoints in a slice.
     pub most: usize,
-    /// Services some of whose pods are left out because their node is not there.
+    /// Services of which some pods are left out because their node is missing.
     pub stranded: Arc<Mutex<HashSet<ObjectKey>>>,
     /// Services from before this leadership term whose slices were compared with the server's.
     pub looked: Mutex<HashSet<ObjectKey>>,
@@ -142,7 +142,7 @@ impl EndpointSlices {
         lock(&self.stranded).remove(key);
     }
 
-    /// Where a node is. A pod that is on none counts as one whose node is missing, as upstream has it.
+    /// Returns the place of a node. A pod that is on none counts as one whose node is missing, as upstream has it.
     fn place(&self, node: &Str) -> Place {
         match self.nodes.get(&ObjectKey::new("", node.clone())) {
             Some(node) => {
@@ -226,7 +226,7 @@ impl EndpointSlices {
     }
 }
 
-/// Locks what no panic leaves half done.
+/// Locks state that stays consistent after a panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,19 +15,19 @@ use super::hints::Allotted;
 /// By how much of its share a zone may fall short before endpoints are reallocated (topologycache, overloadThreshold).
 const OVERLOAD: f64 = 0.2;
 
-/// Nodes with these labels take no part.
+/// Nodes with these labels are not counted.
 const EXCLUDED: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
 /// The zones' shares of the cluster's CPU, of at least two zones.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares(BTreeMap<Str, f64>);
 
-/// How many endpoints a zone is to use.
+/// How many endpoints a zone should use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Allocation {
-    /// At most.
+    /// The largest number.
     pub most: usize,
-    /// Best.
+    /// The ideal number.
     pub desired: f64,
 }
 

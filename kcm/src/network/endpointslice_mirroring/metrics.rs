@@ -64,7 +64,7 @@ impl Tally {
 }
 
 impl Counts {
-    /// Nothing counted yet.
+    /// Registers the metrics.
     pub fn new(slices: Arc<Store<EndpointSlice>>, most: usize) -> Self {
         let endpoints = || Histograms::new(powers_of_two(2.0, 15));
         Self {

@@ -127,7 +127,7 @@ impl Pool {
         Ok(taken)
     }
 
-    /// What a node holds is free again, if it is this one of the name.
+    /// Frees the parts of a node, if its uid is the one that holds them.
     pub fn release(&mut self, name: &Str, uid: &Uid) {
         if self.held.get(name).is_some_and(|held| held.uid == *uid) {
             self.forget(name);

@@ -11,7 +11,7 @@ use kinds::status::Condition;
 use kinds::{IpAddress, ServiceCidr};
 use serde_json::{Value, json};
 
-/// Keeps a range until it may go.
+/// The finalizer that keeps a range until it may be deleted.
 pub const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 
 /// How long after the request to delete a range API servers may still allocate addresses from it.
@@ -25,7 +25,7 @@ pub struct Readiness {
     message: &'static str,
 }
 
-/// Addresses are given from it.
+/// Addresses are allocated from it.
 pub const READY: Readiness = Readiness { status: "True", reason: "", message: "Kubernetes Service CIDR is ready" };
 
 /// It is to go, and Services need it.

@@ -16,7 +16,7 @@ use runtime::store::{Change, Store};
 
 use super::selectors::Selectors;
 
-/// A pod's network identity; not kept without [`Pod::NETWORK`].
+/// Returns a pod's network identity; not kept without [`Pod::NETWORK`].
 pub fn network(pod: &Pod) -> Option<&Network> {
     pod.network.as_deref()
 }

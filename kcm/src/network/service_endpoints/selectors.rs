@@ -119,7 +119,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, changes and goes: the same Services are found as by trying them all.
+        /// For any sequence of changes, the same Services are found as by trying them all.
         #[test]
         fn look_ups_agree_with_a_scan(
             changes in prop::collection::vec((0u8..6, prop::option::of(prop::collection::vec((0u8..3, 0u8..3), 1..3))), 1..40),

@@ -1,4 +1,4 @@
-//! Which taints and labels a node is to have, from its conditions.
+//! Decides which taints and labels a node should have, by its conditions.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ pub fn labels(node: &Node) -> Vec<(&'static str, &str)> {
 pub fn patch(node: &Node, taints: Option<&[Taint]>, labels: &[(&'static str, &str)]) -> Value {
     let mut patch = json!({ "metadata": { "resourceVersion": node.meta.version.to_string() } });
     if let Some(taints) = taints {
-        // The list is replaced as a whole; an empty one is taken away.
+        // The list is replaced as a whole; an empty one is removed.
         let taints: Vec<Value> = taints.iter().map(as_json).collect();
         patch["spec"] = json!({ "taints": if taints.is_empty() { Value::Null } else { taints.into() } });
     }

@@ -17,7 +17,7 @@ pub enum State {
     Initial,
     /// Enough of its nodes are ready.
     Normal,
-    /// A large part of its nodes is not ready.
+    /// A large share of its nodes is not ready.
     Partial,
     /// None of its nodes is ready.
     Full,
@@ -102,7 +102,7 @@ impl Pace {
         self.tokens = (self.tokens - 1.0).max(0.0);
     }
 
-    /// Gives a token back that was not used.
+    /// Returns an unused token to the bucket.
     pub fn give_back(&mut self) {
         self.tokens = 1.0;
     }

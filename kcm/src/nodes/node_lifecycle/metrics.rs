@@ -25,7 +25,7 @@ fn label(zone: &Str) -> [(&'static str, String); 1] {
 }
 
 impl ZoneMetrics {
-    /// Nothing counted yet.
+    /// Registers the metrics.
     pub fn register(metrics: &Metrics) -> Self {
         Self {
             size: metrics.gauges("node_collector_zone_size", "Gauge measuring number of registered Nodes per zones."),
@@ -53,7 +53,7 @@ impl ZoneMetrics {
         }
     }
 
-    /// A pass found this.
+    /// Records the result of a pass.
     pub fn counted(&self, census: &BTreeMap<Str, Census>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for zone in known.iter().filter(|zone| !census.contains_key(*zone)) {
@@ -76,7 +76,7 @@ impl ZoneMetrics {
         self.unhealthy.set(label(zone), size - ready);
     }
 
-    /// A node was tainted so that its pods go.
+    /// Records that a node was tainted to evict its pods.
     pub fn evicted(&self, zone: &Str) {
         self.evictions.add(label(zone));
     }

@@ -1,4 +1,4 @@
-//! node-lifecycle-controller: notices nodes that fall silent, says so in their status, and taints them.
+//! node-lifecycle-controller: detects nodes that stop sending heartbeats, sets their conditions, and taints them.
 //!
 //! It watches Nodes, their Leases, and Pods. A node's conditions become taints; a node that gives no sign of life for
 //! its grace period gets conditions with status Unknown; its pods are marked not ready; and it gets the taint that

@@ -23,8 +23,8 @@ pub fn executing(taints: &[Taint]) -> impl Iterator<Item = &Taint> {
     taints.iter().filter(|taint| &*taint.effect == NO_EXECUTE)
 }
 
-/// For how long a pod bears taints: each taint is answered by the first toleration that can, and the shortest of their
-/// times counts (GetMatchingTolerations, getMinTolerationTime).
+/// Returns how long a pod tolerates taints: each taint is matched with the first toleration that fits, and the shortest
+/// of their times counts (GetMatchingTolerations, getMinTolerationTime).
 pub fn bears<'a>(taints: impl Iterator<Item = &'a Taint>, tolerations: Option<&Tolerations>, comparing: bool) -> Bears {
     let mut shortest = None;
     for taint in taints {

@@ -34,7 +34,7 @@ pub struct Deletions {
 }
 
 impl Deletions {
-    /// Nothing counted yet.
+    /// Registers the metrics.
     pub fn register(metrics: &Metrics) -> Self {
         const BOUNDS: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
         Self {

@@ -50,7 +50,7 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// No operations yet; they are counted among these metrics.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         Self {
             durations: metrics.histograms(
@@ -72,24 +72,24 @@ impl Operations {
         self.durations.observe(labels, seconds);
     }
 
-    /// An operation succeeded. Without a start, it was begun by a previous leader and is not counted.
+    /// Records a successful operation. Without a start, it was begun by a previous leader and is not counted.
     pub fn succeeded(&self, operation: Operation, plugin: Plugin<'_>, started: Option<Instant>) {
         if let Some(started) = started {
             self.observe(operation, plugin, "success", started.elapsed().as_secs_f64());
         }
     }
 
-    /// An attempt failed.
+    /// Records a failed attempt.
     pub fn failed(&self, operation: Operation, plugin: Plugin<'_>) {
         self.observe(operation, plugin, "fail-unknown", 0.0);
     }
 
-    /// A volume is detached.
+    /// Records that a volume is detached.
     pub fn detached(&self, plugin: Plugin<'_>, started: Option<Instant>) {
         self.succeeded(Operation::Detach, plugin, started);
     }
 
-    /// A volume is detached although a kubelet may use it.
+    /// Records that a volume is detached although a kubelet may use it.
     pub fn forced(&self, reason: Option<Forced>) {
         let index = match reason {
             Some(Forced::Timeout) => 0,

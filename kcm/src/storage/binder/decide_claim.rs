@@ -50,12 +50,12 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// An event of type Normal.
+    /// Returns an event of type Normal.
     pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
         Self { is_warning: false, reason, message: message.into() }
     }
 
-    /// An event of type Warning.
+    /// Returns an event of type Warning.
     pub fn warning(reason: &'static str, message: impl Into<String>) -> Self {
         Self { is_warning: true, reason, message: message.into() }
     }
@@ -113,7 +113,7 @@ pub fn is_delayed(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Resu
     }
 }
 
-/// A claim that names no volume.
+/// Decides on a claim that names no volume.
 fn unbound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Result<ClaimStep, String> {
     let is_delayed = is_delayed(claim, cluster)?;
     if let Some(Selector::Invalid(problem)) = claim.selector.as_deref() {
@@ -150,7 +150,7 @@ fn waiting_notice(pods: &[Str]) -> Notice {
     }
 }
 
-/// A claim that names a volume and was not bound before.
+/// Decides on a claim that names a volume and was not bound before.
 fn prebound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> ClaimStep {
     let Some(volume) = cluster.volume(&claim.volume_name) else { return ClaimStep::Pend(None) };
     let Some(reference) = &volume.claim else {
@@ -197,7 +197,7 @@ fn mismatch(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<
     Some(problem.to_owned())
 }
 
-/// A claim whose binding was completed before.
+/// Decides on a claim whose binding was completed before.
 fn bound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> ClaimStep {
     if claim.volume_name.is_empty() {
         let message = "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!";

@@ -44,7 +44,7 @@ fn labels(plugin: &str, operation: &str) -> [(&'static str, String); 2] {
 }
 
 impl Operations {
-    /// No operations yet; they are counted among these metrics.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         Self {
             durations: metrics.histograms(
@@ -66,7 +66,7 @@ impl Operations {
         }
     }
 
-    /// A claim got the default class, or could not be written.
+    /// Records that a claim got the default class, or that the write failed.
     pub fn class_assigned(&self, is_success: bool) {
         self.assigned_classes.add();
         if !is_success {
@@ -74,20 +74,20 @@ impl Operations {
         }
     }
 
-    /// A volume is requested for a claim; only the first call for a claim counts.
+    /// Records that a volume is requested for a claim; only the first call for a claim counts.
     pub fn provision_started(&self, claim: &PersistentVolumeClaim, plugin: &str) {
         let mut provisions = self.provisions.lock().unwrap_or_else(PoisonError::into_inner);
         provisions.entry(claim.meta.key()).or_insert_with(|| Started { plugin: plugin.to_owned(), at: Instant::now() });
     }
 
-    /// A claim was bound after a search.
+    /// Records that a claim was bound after a search.
     pub fn provision_succeeded(&self, claim: &ObjectKey) {
         if let Some(started) = self.provisions.lock().unwrap_or_else(PoisonError::into_inner).remove(claim) {
             self.durations.observe(labels(&started.plugin, "provision"), started.at.elapsed().as_secs_f64());
         }
     }
 
-    /// An attempt to provide a volume for a claim failed.
+    /// Records a failed attempt to provide a volume for a claim.
     pub fn provision_failed(&self, claim: &ObjectKey) {
         if let Some(started) = self.provisions.lock().unwrap_or_else(PoisonError::into_inner).get(claim) {
             self.errors.add(labels(&started.plugin, "provision"));
@@ -99,7 +99,7 @@ impl Operations {
         self.provisions.lock().unwrap_or_else(PoisonError::into_inner).remove(claim);
     }
 
-    /// A volume is reclaimed; only the first call for a volume with the policy Delete counts.
+    /// Records that a volume is reclaimed; only the first call for a volume with the policy Delete counts.
     pub fn reclaim_started(&self, volume: &PersistentVolume) {
         let is_migrated = volume.annotation(MIGRATED_TO).is_some_and(|driver| !driver.is_empty());
         if volume.reclaim_policy == ReclaimPolicy::Delete && !is_migrated {
@@ -110,7 +110,7 @@ impl Operations {
         }
     }
 
-    /// An attempt to delete a volume's storage failed.
+    /// Records a failed attempt to delete a volume's storage.
     pub fn reclaim_failed(&self, volume: &Str) {
         if let Some(started) = self.deletions.lock().unwrap_or_else(PoisonError::into_inner).get(volume) {
             self.errors.add(labels(&started.plugin, "delete"));

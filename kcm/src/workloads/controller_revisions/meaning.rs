@@ -87,7 +87,7 @@ fn is_default(place: &str, name: &str, value: &Value) -> bool {
     *value == default
 }
 
-/// `Always` for the tag `latest`, which is also what no tag and no digest stands for.
+/// Returns `Always` for the tag `latest`, which is also implied without a tag and digest.
 fn default_pull_policy(image: &str) -> &'static str {
     let (name, digest) = image.split_once('@').map_or((image, false), |(name, _)| (name, true));
     let last = name.rsplit('/').next().unwrap_or(name);

@@ -120,8 +120,8 @@ pub fn missed_message(scheduled: Timestamp) -> String {
     format!("Missed scheduled time to start a job: {}", scheduled.strftime("%a, %d %b %Y %H:%M:%S +0000"))
 }
 
-/// Of Jobs that ended alike, those beyond the limit: the oldest by start, and by name (pkg/controller/cronjob,
-/// removeOldestJobs).
+/// Returns those Jobs beyond the limit, of Jobs with the same result: the oldest by start, and by name
+/// (pkg/controller/cronjob, removeOldestJobs).
 pub fn beyond(mut ended: Vec<&Job>, limit: Option<i32>) -> Vec<&Job> {
     let Some(limit) = limit else { return Vec::new() };
     let surplus = ended.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
@@ -132,7 +132,7 @@ pub fn beyond(mut ended: Vec<&Job>, limit: Option<i32>) -> Vec<&Job> {
     ended
 }
 
-/// Finished Jobs that are to be deleted.
+/// Returns the finished Jobs that are to be deleted.
 pub fn history<'a>(cron_job: &CronJob, jobs: impl Iterator<Item = &'a Job> + Clone) -> Vec<&'a Job> {
     let ended = |how: &'static str| {
         jobs.clone().filter(move |job| job.status.finished().is_some_and(|end| &*end.kind == how)).collect()

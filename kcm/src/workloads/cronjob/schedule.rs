@@ -19,7 +19,7 @@ const HOUR: SignedDuration = SignedDuration::from_hours(1);
 /// Why a schedule cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// There is nothing.
+    /// The text is empty.
     #[error("empty spec string")]
     Empty,
     /// There are not five fields.

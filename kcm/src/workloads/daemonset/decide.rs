@@ -30,11 +30,11 @@ pub enum Notice {
 pub struct Plan {
     /// Nodes that need a pod.
     pub create: Vec<Str>,
-    /// Pods that go.
+    /// Pods to delete.
     pub delete: Vec<Arc<Pod>>,
     /// News, each with its node.
     pub notices: Vec<(Str, Notice)>,
-    /// When a failed pod that waits may go.
+    /// When a waiting failed pod may be deleted.
     pub again: Option<Duration>,
 }
 
@@ -155,7 +155,7 @@ impl Plan {
     }
 }
 
-/// Returns the bound pods before others, then the oldest (pkg/controller/daemon, podByCreationTimestampAndPhase).
+/// Sorts bound pods before others, then by age (pkg/controller/daemon, podByCreationTimestampAndPhase).
 fn in_order(mut pods: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
     pods.sort_by(|a, b| order(a).cmp(&order(b)));
     pods
@@ -165,8 +165,8 @@ fn order(pod: &Pod) -> (bool, kinds::Time, &str) {
     (pod.node.is_empty(), pod.meta.created, &pod.meta.name)
 }
 
-/// In surge a node keeps the first pod of the current revision and the first other one; of the two the other one goes
-/// when it is not ready, or when the current one can replace it.
+/// Returns a node's surplus pods during a surge. The node keeps the first pod of the current revision and the first
+/// other one; of the two the other one goes when it is not ready, or when the current one can replace it.
 fn surplus_in_surge(
     running: Vec<Arc<Pod>>,
     min_ready_seconds: i32,
@@ -270,7 +270,7 @@ impl Backoff {
         (waited <= Self::LONGEST * 2).then_some((*delay, waited))
     }
 
-    /// For how much longer a node's failed pods have to stay; `None` if they may go.
+    /// Returns how much longer a node's failed pods are kept; `None` if they may be deleted.
     pub fn remaining(&self, node: &str, now: Timestamp) -> Option<Duration> {
         let (delay, waited) = self.known(node, now)?;
         delay.checked_sub(waited).filter(|remaining| !remaining.is_zero())

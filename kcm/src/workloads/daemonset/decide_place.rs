@@ -35,7 +35,7 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Nothing is to run there, and nothing to stay.
+    /// No pod is created there, and none may stay.
     pub const NONE: Fit = Fit { runs: false, stays: false };
 }
 

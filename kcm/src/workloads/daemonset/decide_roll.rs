@@ -93,8 +93,8 @@ fn replace<'a>(
     Plan { delete: useless, ..Plan::default() }
 }
 
-/// With surge: nodes whose old pod is not available get a new one immediately, others as many at a time as allowed; an
-/// old pod goes when its successor is available.
+/// With surge: creates a new pod immediately on nodes whose old pod is not available, others as many at a time as
+/// allowed; an old pod goes when its successor is available.
 fn surge<'a>(
     places: impl Iterator<Item = &'a Place>,
     bounds: Bounds,

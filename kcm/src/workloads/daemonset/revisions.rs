@@ -118,7 +118,7 @@ impl DaemonSets {
         }
     }
 
-    /// The name is taken by a revision of another template: the next try has another hash.
+    /// Counts a collision of a revision's name with another template's, so that the next attempt has another hash.
     async fn count_collision(&self, work: &Work<'_>) -> Result<Stop, Stop> {
         let (resource, known) = (&DaemonSet::RESOURCE, work.set.status.collision_count);
         let fresh = self.control.writer.get(resource, work.key).await?;

@@ -80,7 +80,7 @@ pub enum Course {
     Refuse,
     /// It is being deleted: only its status is kept up to date.
     Report,
-    /// It is paused: it is scaled as a whole, and old history goes.
+    /// It is paused: all sets are scaled in proportion, and old history is deleted.
     Hold,
     /// Its template is rolled back to a revision; 0 stands for the previous one.
     RollBack(i64),
@@ -118,7 +118,7 @@ pub enum Step {
     Wait,
     /// Nothing is left to be scaled; surplus history may go if the rollout is complete.
     Settled,
-    /// The strategy has a type that we do not know; holds it.
+    /// The strategy has an unknown type; holds it.
     Unsupported(String),
 }
 

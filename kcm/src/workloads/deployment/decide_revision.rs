@@ -119,7 +119,7 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
     let mut annotations: Vec<_> = copied.map(|(key, value)| (key.to_string(), value.to_string())).collect();
     annotations.extend(own.map(|(key, value)| (key.to_owned(), value)));
     annotations.sort_unstable();
-    // A rollback may come before the old pods of a Recreate strategy went; then the new ones have to wait.
+    // A rollback may start before the old pods of a Recreate strategy are deleted; then the new ones have to wait.
     let overlaps = deployment.strategy == Strategy::Recreate && sets.active().next().is_some();
     let replicas = if overlaps { 0 } else { new_replicas(deployment, sets.total(), 0) };
     Some(NewReplicaSet { name: set_name(&deployment.meta.name, &hash), hash, replicas, annotations })
@@ -148,7 +148,7 @@ pub fn rollback_requested(deployment: &Deployment) -> Option<i64> {
 /// A requested rollback: how the Deployment is updated (without status), and the event about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rollback {
-    /// The template to go back to; `None` leaves it as it is.
+    /// The template to roll back to; `None` keeps the current one.
     pub template: Option<Template>,
     /// Annotations to change; the request is always among them.
     pub annotations: AnnotationEdits,

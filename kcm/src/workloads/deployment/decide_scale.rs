@@ -1,6 +1,6 @@
 //! How many pods each ReplicaSet should have: bounds of a rolling update, its steps, and scaling in proportion.
 //!
-//! A set counts as having no more available pods than it should have: what is above its scale is on its way out, and
+//! A set counts as having no more available pods than it should have: pods above its scale will be deleted, and
 //! counting it would let one scale-down be paid for twice while the set's status lags behind.
 
 use std::cmp::Ordering;
@@ -146,7 +146,7 @@ pub fn roll_new(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> 
     scale_to(deployment, new, target)
 }
 
-/// Available pods of a set that should have `replicas`, without those that are on their way out.
+/// Returns the available pods of a set that should have `replicas`, without those that will be deleted.
 fn available(set: &ReplicaSet, replicas: i32) -> i32 {
     set.status.available_replicas.min(replicas)
 }
@@ -217,8 +217,9 @@ pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     }
 }
 
-/// Shares the difference to the most pods allowed among the active sets, largest first; what rounding leaves goes to
-/// the largest. Of equal ones, newer ones grow first and older ones shrink first. All get their annotations refreshed.
+/// Shares the difference to the most pods allowed among the active sets, largest first; the rounding remainder is given
+/// to the largest. Of equal ones, newer ones grow first and older ones shrink first. All get their annotations
+/// refreshed.
 fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let mut active: Vec<_> = sets.active().collect();
     let allowed = if deployment.replicas > 0 { most_pods(deployment) } else { 0 };

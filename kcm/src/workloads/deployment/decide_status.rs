@@ -1,7 +1,8 @@
 //! The status of a Deployment: its counts, its conditions, and when a rollout without progress is reconciled again.
 //!
-//! A sync starts from a copy of the status, notes in it what it does (`note_*`), and at its end replaces it by
-//! [`status`], which keeps the notes. One write is enough: what would be overwritten in the same sync is never seen.
+//! A sync starts from a copy of the status, records in it what it does (`note_*`), and at its end replaces it by
+//! [`status`], which keeps these records. One write is enough: what would be overwritten in the same sync is never
+//! seen.
 
 use std::time::Duration;
 
@@ -132,13 +133,14 @@ pub fn note_collision(status: &mut DeploymentStatus) {
     status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
 }
 
-/// All desired pods are new and available, and no others are left (pkg/controller/deployment/util, DeploymentComplete).
+/// Returns true if all desired pods are new and available, and no others are left (pkg/controller/deployment/util,
+/// DeploymentComplete).
 pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let counts = [status.updated_replicas, status.replicas, status.available_replicas];
     counts == [deployment.replicas; 3] && status.observed_generation >= deployment.meta.generation
 }
 
-/// Something was gained between two statuses: new pods, fewer old ones, ready or available ones
+/// Returns true if there was progress between two statuses: new pods, fewer old ones, ready or available ones
 /// (pkg/controller/deployment/util, DeploymentProgressing).
 pub fn is_progress(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
     let old_pods = |status: &DeploymentStatus| status.replicas - status.updated_replicas;
@@ -209,9 +211,9 @@ pub fn patience(deployment: &Deployment, status: &DeploymentStatus) -> Duration 
     let news_of = |status: &DeploymentStatus| {
         let mut conditions = status.conditions.clone();
         for condition in &mut conditions {
-            // The time of the last progress goes with the counts that it is seen by,
+            // The time of the last progress is written with the counts that show it,
             condition.last_update = Time::default();
-            // and so does that a rollout is on its way, however it says so.
+            // and so is the fact that a rollout is in progress.
             if [CREATED, FOUND, SET_UPDATED].contains(&&*condition.reason) {
                 (condition.reason, condition.message) = (SET_UPDATED.into(), "".into());
             }

@@ -36,7 +36,7 @@ const STATUS_WINDOW: Duration = Duration::from_millis(50);
 /// The same while they keep coming.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
-/// A Deployment that fails this often in a row is left alone until it changes.
+/// A Deployment that fails this often in a row is not retried until it changes.
 const MAX_RETRIES: u32 = 15;
 
 /// The controller.

@@ -71,7 +71,7 @@ struct Work<'a> {
     key: &'a ObjectKey,
     deployment: &'a Deployment,
     sets: Sets,
-    /// The status with notes of what was done.
+    /// The status with the conditions of what was done.
     noted: DeploymentStatus,
     /// The cache showed all earlier deletions before the sets were read from it.
     are_deletions_seen: bool,
@@ -165,7 +165,7 @@ impl Deployments {
     fn read_settled(&self, key: &ObjectKey, claimed: Vec<Arc<ReplicaSet>>) -> Option<Vec<Arc<ReplicaSet>>> {
         let read = |set: Arc<ReplicaSet>| match self.sets.read_settled(&set.meta.key(), self.queue.waker(key)) {
             Cached::Lagging => None,
-            // A set that was adopted a moment ago is in the store as it was before.
+            // The store may still show a set as it was before its adoption.
             Cached::Current(newer) if newer.meta.uid == set.meta.uid && newer.meta.version > set.meta.version => {
                 Some(newer)
             }
@@ -224,7 +224,7 @@ impl Deployments {
         Ok(Some(self.status(work, course == Course::Rollout)))
     }
 
-    /// Notes a pause, and gives the new set, if it exists, what it should have from the Deployment.
+    /// Records a pause, and updates the new set, if it exists, from the Deployment.
     async fn keep_new_set(&self, work: &mut Work<'_>) -> Result<(), Stop> {
         note_pause(work.deployment, &mut work.noted, work.now);
         let Some(new) = work.sets.new.clone() else { return Ok(()) };
@@ -368,7 +368,7 @@ impl Deployments {
             self.consistency.deleting(work.key, &surplus.meta);
             match self.writer.delete(&ReplicaSet::RESOURCE, &surplus.meta.key(), uid).await {
                 Ok(()) => {}
-                // Gone already, or another set has its name by now: the store will show it.
+                // Already deleted, or replaced by another set of its name: the store will show it.
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
                     self.consistency.not_deleting(work.key, uid);
@@ -394,7 +394,7 @@ impl Deployments {
         self.take(work, &answer)
     }
 
-    /// Goes on with a set as the server answered it.
+    /// Continues with a set as the server returned it.
     fn take(&self, work: &mut Work<'_>, answer: &Answer) -> Result<(), Stop> {
         let set: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
         self.consistency.wrote(work.key, &self.sets, set.meta.version);

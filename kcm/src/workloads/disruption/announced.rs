@@ -57,7 +57,7 @@ impl Announced {
     }
 }
 
-/// For how much longer an announcement is believed; `None` if there is none.
+/// Returns how much longer an announcement is believed; `None` if there is none.
 pub fn remaining(pod: &Pod, now: jiff::Timestamp) -> Option<Duration> {
     let since = pod.disruption.as_ref()?.target_since.filter(|_| is_announced(pod))?;
     let due = i128::from(since.0) * 1_000_000_000 + PATIENCE.as_nanos() as i128;

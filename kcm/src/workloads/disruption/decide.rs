@@ -14,7 +14,7 @@ use crate::pods::status_delay::MINOR_CHANGE;
 /// Longest time from a granted eviction to the pod's deletion. Upstream: pkg/controller/disruption, DeletionTimeout.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long it waits to be written that more pods may go.
+/// How long the write of a larger number of allowed disruptions may wait.
 const BEFORE_MORE_GO: Duration = Duration::from_secs(1);
 
 /// Labels that a pod must have for a selector to match it.
@@ -126,10 +126,10 @@ pub fn status(
     }
 }
 
-/// For how long a status may wait to be written, from when it first differed. Counts by which no eviction is decided
-/// wait: how many are healthy and expected, as long as as many may go and the budget is kept, or not, as before. That
-/// more may go waits a moment, too: in a rollout the next pod goes as soon as another one is ready, and an eviction
-/// between the two would be one too many. Nothing else waits, above all not that fewer may go.
+/// Returns how long a status may wait to be written, from when it first differed. Counts by which no eviction is
+/// decided wait: how many are healthy and expected, as long as as many may go and the budget is kept, or not, as
+/// before. That more may go waits a moment, too: in a rollout the next pod goes as soon as another one is ready, and an
+/// eviction between the two would be one too many. Nothing else waits, above all not that fewer may go.
 pub fn patience(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     let is_kept = |status: &BudgetStatus| status.current_healthy >= status.desired_healthy;
     let counts =

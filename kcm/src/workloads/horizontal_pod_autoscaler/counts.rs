@@ -91,7 +91,7 @@ impl fmt::Debug for Counts {
 }
 
 impl Counts {
-    /// Nothing yet.
+    /// Creates empty metrics.
     pub fn new(autoscalers: Arc<Store<HorizontalPodAutoscaler>>) -> Self {
         let bounds = || powers_of_two(0.001, 15);
         let (reconciled, measured) = (Histograms::new(bounds()), Histograms::new(bounds()));

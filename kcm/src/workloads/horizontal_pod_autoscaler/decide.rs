@@ -98,7 +98,7 @@ pub struct Gates {
     pub optimized_selectors: bool,
 }
 
-/// By which part of their targets an object's metrics may differ from them without scaling.
+/// Returns the tolerances: the part of their targets by which an object's metrics may differ from them without scaling.
 pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates) -> Tolerances {
     let behavior = autoscaler.behavior.as_deref().filter(|_| gates.configurable_tolerance);
     let own = |tolerance: Option<f64>| tolerance.unwrap_or(usual);

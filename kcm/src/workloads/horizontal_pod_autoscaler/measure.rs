@@ -36,7 +36,7 @@ struct Kept {
 }
 
 impl Answers {
-    /// How long answers are shared.
+    /// Creates a source that shares responses for the time `fresh`.
     pub fn new(writer: Writer, fresh: Duration) -> Self {
         Self { writer, fresh, kept: Mutex::default() }
     }

@@ -34,7 +34,7 @@ fn certain_labels(namespace: &str, requirements: &[Requirement]) -> impl Iterato
     labels.map(move |(key, value)| index_key((namespace, &**key, &**value)))
 }
 
-/// Where selectors are filed that need no label to have one certain value.
+/// Returns the index value of selectors that require no label to have a certain value.
 fn anywhere(namespace: &str) -> u64 {
     index_key((namespace, "anywhere"))
 }

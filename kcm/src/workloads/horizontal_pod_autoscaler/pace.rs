@@ -195,7 +195,7 @@ fn changed(events: &[(i32, Duration)], period: i32, now: Duration) -> i32 {
     recent.fold(0, |sum, (change, _)| sum.saturating_add(*change))
 }
 
-/// Without rules a target may double, or grow to four pods.
+/// Returns the limits without rules: a target may double, or grow to four pods.
 fn plain_limits(wanted: i32, Range { min, max, current }: Range) -> (i32, (&'static str, &'static str)) {
     let limit = current.saturating_mul(2).max(4);
     let (most, why) = if max > limit { (limit, UP_LIMIT) } else { (max, TOO_MANY) };

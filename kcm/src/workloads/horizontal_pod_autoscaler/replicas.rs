@@ -209,7 +209,7 @@ fn full_use(goal: Goal<'_>, requests: &HashMap<&str, i64>, name: &str) -> i64 {
     }
 }
 
-/// GetResourceUtilizationRatio and GetMetricUsageRatio.
+/// Returns the usage and its ratio to the goal (GetResourceUtilizationRatio and GetMetricUsageRatio).
 fn usage(samples: &Samples, goal: Goal<'_>, requests: &HashMap<&str, i64>) -> Result<Usage, String> {
     match goal {
         Goal::Utilization { percent, .. } => {

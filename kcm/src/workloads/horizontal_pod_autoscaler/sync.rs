@@ -26,7 +26,7 @@ use super::overlap::{self, Overlaps};
 use super::pace::Memory;
 use crate::context::Clock;
 
-/// How often a scale is changed that others change for reasons of their own (client-go/util/retry, DefaultRetry).
+/// How often a conflicting change of a scale is tried (client-go/util/retry, DefaultRetry).
 const TRIES: usize = 5;
 
 /// The delay of the next decision after another client scaled the target.

@@ -1,6 +1,6 @@
 //! Which pods are a Job's: adopted with the tracking finalizer, released without it.
 //!
-//! A pod without the finalizer would never be counted, and one that keeps it after its release could never go.
+//! A pod without the finalizer would never be counted, and one that keeps it after its release could never be deleted.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ pub fn untracking(pod: &Pod) -> Value {
     }})
 }
 
-/// Sends a patch of a pod; answers the version that it made.
+/// Sends a patch of a pod; returns the resulting version.
 pub async fn patch(writer: &Writer, pod: &Pod, patch: Value) -> Result<Option<u64>, WriteError> {
     let answer = writer.patch(&Pod::RESOURCE, &pod.meta.key(), &patch).await?;
     Ok(answer.meta().ok().map(|meta| meta.version))

@@ -1,4 +1,4 @@
-//! How a Job stands: its pods by fate, its indexes, and whether it is decided. All policy, no IO.
+//! The state of a Job: its pods by result, its indexes, and whether it is decided. All policy, no IO.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct View<'a> {
 /// How a Job stands.
 #[derive(Debug, Clone)]
 pub struct Standing {
-    /// The status to go on from.
+    /// The status to start from.
     pub status: JobStatus,
     /// Pods that neither ended nor are being deleted.
     pub active: Vec<Arc<Pod>>,
@@ -109,7 +109,7 @@ fn pods_where(pods: &[Arc<Pod>], keep: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
 }
 
 impl View<'_> {
-    /// `spec.completions` where it must be set.
+    /// Returns `spec.completions` where it must be set.
     pub fn completions(&self) -> i32 {
         self.job.completions.unwrap_or(0)
     }

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Indexes(Vec<(i32, i32)>);
 
 impl Indexes {
-    /// Reads a status's text; what is not below `completions` is cut off and what cannot be read is passed over
+    /// Reads a status's text; indexes from `completions` on are dropped, and invalid ones are skipped
     /// (pkg/controller/job, parseIndexesFromString).
     pub fn parse(text: &str, completions: i32) -> Self {
         let mut ranges = Vec::new();

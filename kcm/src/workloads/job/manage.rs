@@ -105,7 +105,7 @@ impl View<'_> {
             return removing(self.to_remove(standing, active));
         }
         let wanted = match self.job.completions {
-            // A work queue: after the first success what runs may go on, and nothing is added.
+            // A work queue: after the first success running pods continue, and none are added.
             None if standing.succeeded > 0 => active,
             None => self.job.parallelism,
             Some(completions) => (completions - standing.succeeded).min(self.job.parallelism).max(0),
@@ -161,7 +161,7 @@ impl View<'_> {
         if counts { (counted.saturating_add(1), ignored) } else { (counted, ignored.saturating_add(1)) }
     }
 
-    /// At least this number of active pods, and all without an index of their own, least useful first
+    /// Returns at least this number of active pods, and all without an index of their own, least useful first
     /// (pkg/controller/job, activePodsForRemoval).
     fn to_remove(&self, standing: &Standing, at_least: i32) -> Vec<Arc<Pod>> {
         if at_least <= 0 && !self.job.is_indexed() {
@@ -249,9 +249,9 @@ impl View<'_> {
     }
 }
 
-/// For how long counts of running pods may wait to be written; `None` when they are the same. Pods that are on their
-/// way, or have ended while others run, need not hurry; that a Job has begun, that all its pods are ready, and that one
-/// is no longer ready do.
+/// Returns how long counts of running pods may wait to be written; `None` when they are the same. Pods that are on
+/// their way, or have ended while others run, need not hurry; that a Job has begun, that all its pods are ready, and
+/// that one is no longer ready do.
 fn patience(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
     if counts(was) == counts(status) {

@@ -35,7 +35,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// For a Job of which this many pods failed, and this many are terminating.
+    /// Returns the need of a Job of which this many pods failed, and this many are terminating.
     pub fn of(job: &Job, failed: i32, terminating: i32) -> Self {
         match (job.replace_only_failed, failed > 0) {
             (true, true) => Self::Failed,

@@ -8,7 +8,7 @@ use super::indexes::Indexes;
 /// What a failure policy says about a failed pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyVerdict {
-    /// Why the whole Job fails, if it does.
+    /// The reason if the whole Job fails.
     pub fail_job: Option<String>,
     /// The failure counts towards the limits.
     pub counts: bool,

@@ -392,7 +392,7 @@ impl Jobs {
         }
         control.delete(key, job, pod).await?;
         if !uncounted {
-            // It stays until its finalizer is removed, and is counted by then: nothing waits for it.
+            // It exists until its finalizer is removed, and is counted by then: nothing waits for it.
             control.consistency.not_deleting(key, &pod.meta.uid);
         }
         Ok(())

@@ -25,18 +25,18 @@ use crate::pods::status_delay::CHANGING_COUNTS;
 /// Pods in the list of the uncounted at most, so that a status stays small (pkg/controller/job, MaxUncountedPods).
 const MOST_UNCOUNTED: usize = 500;
 
-/// What to write down, and what to do then.
+/// What to record in the status, and what to do then.
 #[derive(Debug, Clone)]
 pub struct Account {
     /// The status with everything that is to be counted.
     pub status: JobStatus,
-    /// It must be written before any finalizer goes: for how long both may wait.
+    /// It must be written before any finalizer is removed: how long both may wait.
     pub flush: Option<Duration>,
     /// It has other counts: for how long they may wait to be written.
     pub counts: Option<Duration>,
     /// How long counters may wait to be written after the finalizers were removed.
     pub patience: Duration,
-    /// Pods whose finalizer may go after that.
+    /// Pods whose finalizer may be removed after that.
     pub release: Vec<Arc<Pod>>,
     /// Pods that have the finalizer.
     pub tracked: HashSet<Uid>,
@@ -67,7 +67,7 @@ impl View<'_> {
                 continue;
             }
             release.push(pod.clone());
-            // Who deletes a pod waits for its finalizer to go.
+            // The client that deletes a pod waits until its finalizer is removed.
             urgent |= failed || pod.meta.is_deleting();
             let uncounted = status.uncounted.get_or_insert_default();
             let uid = &pod.meta.uid;

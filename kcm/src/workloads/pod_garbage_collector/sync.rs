@@ -162,7 +162,7 @@ impl PodGc {
         }
     }
 
-    /// First the pod is marked as failed, for controllers that count pods; then it is deleted without a grace period.
+    /// Marks the pod as failed, for controllers that count pods, and then deletes it without a grace period.
     async fn end(&self, pod: &Pod, reason: Reason) -> Result<(), WriteError> {
         let key = pod.meta.key();
         if let Some(patch) = decide::failure(pod, reason, (self.clock)()) {

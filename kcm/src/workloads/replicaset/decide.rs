@@ -143,12 +143,12 @@ fn arrived(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
     counted(set, status) - counted(set, &set.status)
 }
 
-/// A Deployment counts available pods up to the scale only.
+/// Returns the available pods that a Deployment counts: up to the scale only.
 fn counted(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
     status.available_replicas.min(set.replicas)
 }
 
-/// Time until the next ready pod becomes available (pkg/controller, FindMinNextPodAvailabilityCheck).
+/// Returns the time until the next ready pod becomes available (pkg/controller, FindMinNextPodAvailabilityCheck).
 pub fn next_check(
     status: &ReplicaSetStatus,
     active: &[Arc<Pod>],

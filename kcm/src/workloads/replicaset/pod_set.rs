@@ -4,7 +4,7 @@ use kinds::{Kind, ReplicaSet, ReplicationController};
 
 use crate::context::QueueKeys;
 
-/// A kind whose objects ask for a number of pods of one template, and what its controller is called.
+/// A kind whose objects request a number of pods of one template, and the names of its controller.
 pub trait PodSet: Kind {
     /// The controller's name.
     const CONTROLLER: &'static str;

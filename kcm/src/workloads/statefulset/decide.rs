@@ -55,7 +55,7 @@ impl Defects {
 pub enum Step {
     /// Make the claims and the pod of a place.
     Create(i32, Made),
-    /// Put right what is wrong with a pod and its claims.
+    /// Correct a pod and its claims.
     Repair(Member, Defects),
     /// Delete a pod.
     Delete(Arc<Pod>),
@@ -79,7 +79,7 @@ pub enum Recreation {
     Creating,
 }
 
-/// What to do, and what that says about the state of things.
+/// What to do, and the resulting state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
     /// In this order.
@@ -103,7 +103,7 @@ impl Plan {
         self.steps().filter(|step| step.creates()).count()
     }
 
-    /// Leaves the creations out, and all that comes after the first stage with one, as if they had failed.
+    /// Removes the creations, and everything after the first stage with one, as if they had failed.
     pub fn hold_creations(&mut self) {
         if let Some(first) = self.stages.iter().position(|stage| stage.steps.iter().any(Step::creates)) {
             self.stages.truncate(first + 1);
@@ -148,12 +148,12 @@ pub struct Situation<'a> {
     pub now: Timestamp,
 }
 
-/// Running and ready (pkg/controller/statefulset, isRunningAndReady).
+/// Returns true if a pod is running and ready (pkg/controller/statefulset, isRunningAndReady).
 pub fn is_running_and_ready(pod: &Pod) -> bool {
     pod.phase == Phase::Running && pod.ready
 }
 
-/// Ready for long enough (pkg/api/v1/pod, IsPodAvailable).
+/// Returns true if a pod has been ready for long enough (pkg/api/v1/pod, IsPodAvailable).
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     let since_ready = now.as_second() - pod.ready_since.0;
     pod.ready && (min_ready_seconds == 0 || !pod.ready_since.is_zero() && since_ready >= i64::from(min_ready_seconds))
@@ -167,7 +167,7 @@ pub fn max_unavailable(set: &StatefulSet) -> Option<usize> {
     Some(usize::try_from(count).unwrap_or(0).max(1))
 }
 
-/// Which revision a missing pod is made from (pkg/controller/statefulset, newVersionedStatefulSetPod).
+/// Returns the revision that a missing pod is created from (pkg/controller/statefulset, newVersionedStatefulSetPod).
 pub fn made_from(set: &StatefulSet, ordinal: i32) -> Made {
     let kept = match &set.rolling {
         Some(rolling) => i64::from(rolling.partition),
@@ -177,7 +177,7 @@ pub fn made_from(set: &StatefulSet, ordinal: i32) -> Made {
     if i64::from(ordinal) < i64::from(set.start) + kept { Made::Current } else { Made::Update }
 }
 
-/// Missing places that one reconcile looks at: a StatefulSet may have two thousand million of them.
+/// The number of missing places that one reconcile handles: a StatefulSet may have two billion of them.
 const BURST: usize = 500;
 
 /// A place that shall be filled.
@@ -330,7 +330,7 @@ impl Situation<'_> {
         }
         steps.extend(self.disowned(condemned));
         let wait = condemned.first().is_some_and(|last| {
-            // One that has ended gets no better by waiting.
+            // Waiting does not help with a finished one.
             let is_unhealthy =
                 |pod: &Pod| !pod.is_terminal() && (!is_running_and_ready(pod) || !self.is_available(pod));
             // All wanted pods are available here, so that the first unhealthy pod is the lowest of these.
@@ -358,7 +358,7 @@ impl Situation<'_> {
         }
     }
 
-    /// Claims of pods that go are given their owners first.
+    /// Claims of pods to delete are given their owners first.
     fn disowned<'a>(&'a self, condemned: &'a [&Member]) -> impl Iterator<Item = Step> + 'a {
         let disowned = condemned.iter().filter(|member| (self.defects)(member).owners);
         disowned.map(|member| Step::Repair((*member).clone(), Defects { owners: true, ..Defects::default() }))

@@ -13,7 +13,7 @@ use super::identity;
 use crate::pods::keys::owners_of_pod;
 use crate::workloads::controller_revisions::Memory;
 
-/// Sources of changes, and what follows them.
+/// The sources of changes and their consumer.
 pub struct Wiring<'a> {
     /// StatefulSets.
     pub sets: &'a Arc<Store<StatefulSet>>,

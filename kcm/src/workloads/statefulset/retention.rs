@@ -1,4 +1,4 @@
-//! Whose a claim is: the owners that let the garbage collector delete it when its policy says so.
+//! Decides who owns a claim: the owners by which the garbage collector deletes it under its policy.
 
 use kinds::meta::{Meta, OwnerRef};
 use kinds::statefulset::Retention;
@@ -19,13 +19,14 @@ pub struct PossibleOwners<'a> {
 /// What is to be done about a claim's owners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The owners that it shall have, if they are not what they should be.
+    /// The owners that it should have, if they differ.
     pub owners: Option<Vec<OwnerRef>>,
     /// Another controller manages it, so the policy cannot be applied.
     pub foreign: bool,
 }
 
-/// Whose claims of this policy are (pkg/controller/statefulset, updateClaimOwnerRefForSetAndPod).
+/// Returns the owner that claims should have under this policy (pkg/controller/statefulset,
+/// updateClaimOwnerRefForSetAndPod).
 fn rightful(parties: &PossibleOwners<'_>) -> Option<OwnerRef> {
     match (parties.policy.when_deleted, parties.policy.when_scaled, parties.wanted) {
         (_, true, false) => Some(parties.pod.clone()),

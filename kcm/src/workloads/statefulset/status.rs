@@ -135,7 +135,7 @@ fn blocking<'a>(set: &StatefulSet, update: &str, waits_for: Option<&'a Member>) 
     })
 }
 
-/// Since when a pod is not ready.
+/// Returns the time since which a pod is not ready.
 fn unready_since(pod: &Pod) -> Time {
     pod.ready_since.max(pod.meta.created)
 }
@@ -229,7 +229,7 @@ pub fn news<'a>(before: &StatefulSetStatus, after: &'a StatefulSetStatus) -> Opt
         .then_some(&*condition.message)
 }
 
-/// Time until the next ready pod becomes available (pkg/controller, FindMinNextPodAvailabilityCheck).
+/// Returns the time until the next ready pod becomes available (pkg/controller, FindMinNextPodAvailabilityCheck).
 pub fn next_check(
     set: &StatefulSet,
     status: &StatefulSetStatus,

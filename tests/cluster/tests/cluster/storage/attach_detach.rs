@@ -442,7 +442,7 @@ pub async fn old_caches_and_a_second_leader_attach_nothing_twice(_: Space) -> Re
     for resource in ["pods", "nodes", "volumeattachments"] {
         faults.freeze(resource);
     }
-    // A second leader moves the volume while the caches of the first one stand still.
+    // A second leader moves the volume while the caches of the first one are stalled.
     let second = world.manager(&Faults::default(), &[]).await?;
     world.create_pod("second", "data", &world.b).await?;
     world.space.delete::<Pod>("first").await?;
