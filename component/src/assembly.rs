@@ -26,7 +26,7 @@ pub type Descriptors<C> = Vec<&'static Descriptor<C>>;
 /// Returns the controllers of a registry that the options enable.
 pub fn enabled<C>(registry: &'static [Descriptor<C>], options: &Options) -> Descriptors<C> {
     let descriptor = |name: &str| registry.iter().find(|descriptor| descriptor.name == name);
-    options.enabled().into_iter().filter_map(|wanted| descriptor(wanted.name)).collect()
+    options.enabled().filter_map(|wanted| descriptor(wanted.name)).collect()
 }
 
 /// Prepares the controllers and returns those that have work; logs the reason for all others.
